@@ -1,0 +1,61 @@
+# One place for every command; CI runs exactly these. Needs Python 3.11+, Java 17 and Linux.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FOR ?=
+SEEDS ?= 20
+
+.PHONY: help setup jars up down check format test test-fast conformance faults benchmark clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/.installed: requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(VENV)/.installed ## make the virtual environment from the locked requirements
+
+jars: setup ## resolve the Spark connector's jars ahead of time
+	@$(BIN)/python -m headrace_jobs.jars
+
+up: jars ## set up and run the main job: brokers, topics, a Spark job, on this machine
+	$(BIN)/headrace up manifests/examples/cpu-load $(if $(FOR),--for $(FOR))
+
+down: setup ## stop what `up` left and delete its data
+	$(BIN)/headrace down --delete-data --yes
+
+check: setup ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## write the format and the fixes that are safe
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: check jars ## set up and run all tests
+	$(BIN)/python -m pytest
+
+test-fast: setup ## the tests that need neither Spark nor Java
+	$(BIN)/python -m pytest -m "not spark and not java and not slow"
+
+conformance: jars ## other people's clients against our broker
+	$(BIN)/python -m pytest tests/conformance
+
+faults: setup ## kill -9 and slow routes, the long form
+	HEADRACE_FAULTS_RECORDS=1000000 $(BIN)/python -m pytest tests/faults
+
+benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.md
+	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
+
+lock: setup ## write requirements/dev.txt from pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 --extra spark --extra operator --extra dev pyproject.toml -o requirements/dev.txt
+
+clean: ## remove what the tools left
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
