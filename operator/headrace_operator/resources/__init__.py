@@ -1,0 +1,93 @@
+"""Typed models of the resources, and how manifests are read into them."""
+
+from headrace_operator.resources.cluster import (
+    Cluster,
+    ClusterSpec,
+    ClusterStatus,
+    Listener,
+    PlanStatus,
+    Pool,
+    PoolStatus,
+)
+from headrace_operator.resources.common import (
+    API_VERSION,
+    GROUP,
+    VERSION,
+    Condition,
+    ConditionType,
+    ObjectMeta,
+    OpaqueObject,
+    Reason,
+    Reference,
+)
+from headrace_operator.resources.consumer_group import (
+    ConsumerGroup,
+    ConsumerGroupSpec,
+    ConsumerGroupStatus,
+    PartitionOffset,
+    Reset,
+    ResetStatus,
+    ResetTo,
+)
+from headrace_operator.resources.documents import Document, ManifestError, read_documents
+from headrace_operator.resources.manifests import (
+    Resource,
+    load_manifests,
+    parse_resource,
+    resource_of,
+    to_document,
+)
+from headrace_operator.resources.topic import Topic, TopicSpec, TopicStatus
+from headrace_operator.resources.workloads import (
+    SPARK_API_VERSION,
+    Container,
+    Deployment,
+    EnvironmentVariable,
+    SparkApplication,
+    SparkApplicationSpec,
+    SparkPod,
+)
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "SPARK_API_VERSION",
+    "VERSION",
+    "Cluster",
+    "ClusterSpec",
+    "ClusterStatus",
+    "Condition",
+    "ConditionType",
+    "ConsumerGroup",
+    "ConsumerGroupSpec",
+    "ConsumerGroupStatus",
+    "Container",
+    "Deployment",
+    "Document",
+    "EnvironmentVariable",
+    "Listener",
+    "ManifestError",
+    "ObjectMeta",
+    "OpaqueObject",
+    "PartitionOffset",
+    "PlanStatus",
+    "Pool",
+    "PoolStatus",
+    "Reason",
+    "Reference",
+    "Reset",
+    "ResetStatus",
+    "ResetTo",
+    "Resource",
+    "SparkApplication",
+    "SparkApplicationSpec",
+    "SparkPod",
+    "Topic",
+    "TopicSpec",
+    "TopicStatus",
+    "load_manifests",
+    "parse_resource",
+    "read_documents",
+    "resource_of",
+    "to_document",
+]

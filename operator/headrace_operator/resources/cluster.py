@@ -1,0 +1,166 @@
+"""`Cluster`: brokers in pools, their listeners and settings."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headrace_operator.resources.common import (
+    Condition,
+    ConfigValue,
+    DeletionPolicy,
+    Object,
+    Spec,
+)
+
+Role = Literal["broker", "controller"]
+
+
+class Storage(Spec, frozen=True, kw_only=True):
+    """Where a broker of the pool keeps its log directories."""
+
+    type: Literal["Persistent", "Ephemeral"] = "Persistent"
+    size: str | int = "10Gi"
+    storage_class_name: str | None = None
+    volumes: int = 1
+    deletion_policy: Literal["Retain", "Delete"] = "Retain"
+
+
+class Resources(Spec, frozen=True, kw_only=True):
+    """CPU and memory of one broker, as in a container."""
+
+    requests: dict[str, str | int] = msgspec.field(default_factory=dict)
+    limits: dict[str, str | int] = msgspec.field(default_factory=dict)
+
+
+class PodTemplateMetadata(Spec, frozen=True, kw_only=True):
+    """Labels and annotations that brokers' pods get besides Headrace's own."""
+
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class PodTemplate(Spec, frozen=True, kw_only=True):
+    """What is merged into the pods of a pool; `spec` is a partial PodSpec."""
+
+    metadata: PodTemplateMetadata = PodTemplateMetadata()
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Pool(Spec, frozen=True, kw_only=True):
+    """Brokers that are alike. Node ids are given once and never follow from ordinals."""
+
+    name: str
+    replicas: int = 1
+    roles: tuple[Role, ...] = ("broker", "controller")
+    racks: tuple[str, ...] = ()
+    storage: Storage = Storage()
+    resources: Resources = Resources()
+    pod_template: PodTemplate = PodTemplate()
+
+
+class TlsCertificate(Spec, frozen=True, kw_only=True):
+    """A Secret of type kubernetes.io/tls; absent: the operator issues certificates."""
+
+    secret_name: str
+
+
+class Tls(Spec, frozen=True, kw_only=True):
+    """Encryption of a listener."""
+
+    enabled: bool = False
+    certificate: TlsCertificate | None = None
+
+
+class Authentication(Spec, frozen=True, kw_only=True):
+    """How clients of a listener say who they are."""
+
+    type: Literal["None", "ScramSha512", "MutualTls"] = "None"
+
+
+class Listener(Spec, frozen=True, kw_only=True):
+    """An address that clients connect to."""
+
+    name: str
+    port: int = 9092
+    type: Literal["Internal", "NodePort", "LoadBalancer"] = "Internal"
+    tls: Tls = Tls()
+    authentication: Authentication = Authentication()
+
+
+class LabelSelector(Spec, frozen=True, kw_only=True):
+    """Labels that a namespace must have."""
+
+    match_labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class AllowedNamespaces(Spec, frozen=True, kw_only=True):
+    """Namespaces whose Topics and ConsumerGroups may refer to the Cluster."""
+
+    from_: Literal["Same", "All", "Selector"] = msgspec.field(default="Same", name="from")
+    selector: LabelSelector = LabelSelector()
+
+
+class AllowedTopics(Spec, frozen=True, kw_only=True):
+    """Which Topics and ConsumerGroups the Cluster accepts (the way Gateway API does it)."""
+
+    namespaces: AllowedNamespaces = AllowedNamespaces()
+
+
+class Monitoring(Spec, frozen=True, kw_only=True):
+    """What the operator creates for Prometheus."""
+
+    enabled: bool = True
+    interval: str = "30s"
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class ClusterSpec(Spec, frozen=True, kw_only=True):
+    """What the user wants of a cluster."""
+
+    pools: tuple[Pool, ...]
+    version: str = "4.2"
+    listeners: tuple[Listener, ...] = (Listener(name="plain"),)
+    config: dict[str, ConfigValue] = msgspec.field(default_factory=dict)
+    deletion_policy: DeletionPolicy = "Retain"
+    update_policy: Literal["Auto", "Plan"] = "Auto"
+    approved_plan: str | None = None
+    paused: bool = False
+    allowed_topics: AllowedTopics = AllowedTopics()
+    monitoring: Monitoring = Monitoring()
+
+
+class PoolStatus(Spec, frozen=True, kw_only=True):
+    """Node ids that a pool has been given."""
+
+    name: str
+    node_ids: tuple[int, ...] = ()
+    ready: int = 0
+
+
+class PlanStatus(Spec, frozen=True, kw_only=True):
+    """What would happen, and the hash that approves it."""
+
+    hash: str = ""
+    actions: tuple[str, ...] = ()
+
+
+class ClusterStatus(Spec, frozen=True, kw_only=True):
+    """What is observed of a cluster."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    cluster_id: str | None = None
+    bootstrap_servers: str | None = None
+    brokers: int = 0
+    ready_brokers: int = 0
+    pools: tuple[PoolStatus, ...] = ()
+    plan: PlanStatus = PlanStatus()
+
+
+class Cluster(Object, frozen=True, kw_only=True):
+    """A cluster of brokers."""
+
+    spec: ClusterSpec
+    status: ClusterStatus = ClusterStatus()

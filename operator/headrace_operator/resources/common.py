@@ -1,0 +1,123 @@
+"""What every resource shares: metadata, conditions, references, and the base classes.
+
+The CRDs (`crds/`) are the one truth of the API; these classes are the same specs, typed.
+`tests/operator/test_crds_and_models_agree.py` proves that neither says more than the other.
+Unknown fields are ignored here, as Kubernetes clients must: only validation is strict.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+GROUP = "headrace.dev"
+VERSION = "v1beta1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+#: A Kafka setting as a manifest may write it: `retention.ms: 60000` or `"60000"`.
+ConfigValue = str | int
+
+DeletionPolicy = Literal["Retain", "Delete", "Protect"]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of everything that stands inside a resource: camelCase on the wire."""
+
+
+class ObjectMeta(Spec, frozen=True, kw_only=True):
+    """The part of Kubernetes' ObjectMeta that is used here."""
+
+    name: str
+    namespace: str = "default"
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+
+
+class Reference(Spec, frozen=True, kw_only=True):
+    """Names a resource, in the referrer's own namespace unless it says another."""
+
+    name: str
+    namespace: str | None = None
+
+
+class ConditionType(StrEnum):
+    """Types of conditions: kstatus' three. A type is never a state (operators.md)."""
+
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+class Reason(StrEnum):
+    """Every reason that a condition or a problem can carry."""
+
+    # Progress
+    PENDING = "Pending"
+    RECONCILED = "Reconciled"
+    RECONCILING = "Reconciling"
+    PLANNED = "Planned"
+    WAITING_FOR_CLUSTER = "WaitingForCluster"
+    WAITING_FOR_BROKERS = "WaitingForBrokers"
+    WAITING_FOR_TOPICS = "WaitingForTopics"
+    WAITING_FOR_EMPTY_GROUP = "WaitingForEmptyGroup"
+    DRIFT_REPORTED = "DriftReported"
+    DELETION_PROTECTED = "DeletionProtected"
+    # Problems that only a change of the spec or of the cluster ends
+    CLUSTER_NOT_FOUND = "ClusterNotFound"
+    NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
+    DUPLICATE_TOPIC = "DuplicateTopic"
+    DUPLICATE_GROUP = "DuplicateGroup"
+    PARTITIONS_CANNOT_SHRINK = "PartitionsCannotShrink"
+    REPLICATION_FACTOR_DIFFERS = "ReplicationFactorDiffers"
+    TOO_FEW_BROKERS = "TooFewBrokers"
+    INVALID_CONFIG = "InvalidConfig"
+    INTERNAL_TOPIC = "InternalTopic"
+    TOPIC_NOT_FOUND = "TopicNotFound"
+    INVALID_RESET = "InvalidReset"
+    APPLY_FAILED = "ApplyFailed"
+
+
+class Condition(Spec, frozen=True, kw_only=True):
+    """metav1.Condition."""
+
+    type: str
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str = ""
+    observed_generation: int = 0
+    last_transition_time: str = ""
+
+
+class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of every resource.
+
+    `document` is the manifest as it was written: what is not typed here is kept there, and
+    whoever passes a resource on (to Kubernetes, to spark-submit) passes that.
+    """
+
+    api_version: str
+    kind: str
+    metadata: ObjectMeta
+    document: dict[str, Any] = msgspec.field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Kind, namespace and name: unique in one set of manifests."""
+        return (self.kind, self.metadata.namespace, self.metadata.name)
+
+    @property
+    def title(self) -> str:
+        """How messages call it: `Topic default/cpu-load`."""
+        return f"{self.kind} {self.metadata.namespace}/{self.metadata.name}"
+
+
+class OpaqueObject(Object, frozen=True, kw_only=True):
+    """A resource that Headrace does not interpret (a ConfigMap, a Service…)."""

@@ -1,0 +1,117 @@
+"""`ConsumerGroup`: what a group reads, how far behind it may be, and where it should start."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headrace_operator.resources.common import (
+    Condition,
+    DeletionPolicy,
+    Object,
+    Reference,
+    Spec,
+)
+
+
+class TargetReference(Spec, frozen=True, kw_only=True):
+    """The workload whose pods are the group's members."""
+
+    kind: str
+    name: str
+    api_version: str = "apps/v1"
+
+
+class LagTarget(Spec, frozen=True, kw_only=True):
+    """How far behind the group may be. Exactly one is given."""
+
+    max_lag_records: int | None = None
+    max_lag_seconds: int | None = None
+    #: The whole lag must be worked off within this time at the measured rate (`10m`).
+    drain_time: str | None = None
+
+
+class LagPolicy(Spec, frozen=True, kw_only=True):
+    """Scales `targetRef` with lag."""
+
+    target: LagTarget
+    min_replicas: int = 1
+    max_replicas: int = 1
+    scale_down_delay: str = "5m"
+
+
+class PartitionOffset(Spec, frozen=True, kw_only=True):
+    """One partition's offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class ResetTo(Spec, frozen=True, kw_only=True):
+    """Where the group should continue. Exactly one is given."""
+
+    position: Literal["Earliest", "Latest"] | None = None
+    #: The first record at or after this moment (RFC 3339).
+    timestamp: str | None = None
+    #: The first record within this time before now (`2h`).
+    duration: str | None = None
+    offsets: tuple[PartitionOffset, ...] | None = None
+    #: Records forward, or back when negative, from the committed offset.
+    shift_by: int | None = None
+
+
+class Reset(Spec, frozen=True, kw_only=True):
+    """A one-shot change of the group's offsets, done once per request id."""
+
+    request_id: str
+    to: ResetTo
+    #: Empty: every topic of the group.
+    topics: tuple[str, ...] = ()
+    dry_run: bool = False
+    when_active: Literal["Wait", "ScaleDown"] = "Wait"
+
+
+class ConsumerGroupSpec(Spec, frozen=True, kw_only=True):
+    """What the user wants of a consumer group."""
+
+    cluster_ref: Reference
+    group_id: str | None = None
+    topics: tuple[str, ...] = ()
+    target_ref: TargetReference | None = None
+    lag_policy: LagPolicy | None = None
+    reset: Reset | None = None
+    deletion_policy: DeletionPolicy = "Retain"
+
+
+class ResetStatus(Spec, frozen=True, kw_only=True):
+    """The last reset. `previousOffsets` undo it: write them to `reset.to.offsets`."""
+
+    request_id: str
+    completed_at: str = ""
+    dry_run: bool = False
+    previous_offsets: tuple[PartitionOffset, ...] = ()
+
+
+class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
+    """What is observed of a consumer group."""
+
+    observed_generation: int = 0
+    conditions: tuple[Condition, ...] = ()
+    group_id: str | None = None
+    state: str | None = None
+    members: int = 0
+    lag_records: int | None = None
+    lag_seconds: int | None = None
+    last_reset: ResetStatus | None = None
+
+
+class ConsumerGroup(Object, frozen=True, kw_only=True):
+    """A consumer group of a Cluster."""
+
+    spec: ConsumerGroupSpec
+    status: ConsumerGroupStatus = ConsumerGroupStatus()
+
+    @property
+    def group_id(self) -> str:
+        """The group's id in the brokers."""
+        return self.spec.group_id or self.metadata.name
