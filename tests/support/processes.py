@@ -1,0 +1,113 @@
+"""Processes that tests start: free ports, starting, waiting, ending, and what they cost.
+
+Owns nothing but the processes it was given; it never looks for a process by name.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+LOOPBACK = "127.0.0.1"
+_POLL_SECONDS = 0.005
+
+
+class NotReadyError(Exception):
+    """A process ended or stayed silent before it was ready; the message carries its last output."""
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def wait_until(
+    condition: Callable[[], object], timeout_seconds: float = 30, what: str = "the condition"
+) -> None:
+    """Poll `condition` until it holds; raise `TimeoutError` naming `what` when it never does."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come within {timeout_seconds} s")
+        time.sleep(_POLL_SECONDS)
+
+
+class ManagedProcess:
+    """One started process with its output in a file."""
+
+    def __init__(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.command = list(command)
+        self.log_path = log_path
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **(environment or {})},
+            )
+        self._usage = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        return self._process.poll()
+
+    def cpu_seconds(self) -> float:
+        """User and system time used so far."""
+        times = self._usage.cpu_times()
+        return float(times.user + times.system)
+
+    def rss_bytes(self) -> int:
+        return int(self._usage.memory_info().rss)
+
+    def read_bytes(self) -> int:
+        """Bytes that the process asked the kernel to read so far (rchar of /proc)."""
+        return int(self._usage.io_counters().read_chars)
+
+    def wait_ready(self, is_ready: Callable[[], bool], timeout_seconds: float) -> None:
+        """Poll `is_ready` until it holds; a process that ends or stays silent is an error."""
+        deadline = time.monotonic() + timeout_seconds
+        while not is_ready():
+            if not self.is_running or time.monotonic() > deadline:
+                state = "is not ready" if self.is_running else f"ended with {self.exit_status}"
+                raise NotReadyError(f"{self.command[:4]} {state}:\n{self.output_tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def output_tail(self, lines: int = 40) -> str:
+        text = self.log_path.read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self, timeout_seconds: float = 30) -> int:
+        """End it with SIGTERM, then SIGKILL when that takes too long; return its exit status."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said."""
+        if self.is_running:
+            self._process.kill()
+        self._process.wait()
