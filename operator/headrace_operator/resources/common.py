@@ -68,6 +68,9 @@ class Reason(StrEnum):
     WAITING_FOR_BROKERS = "WaitingForBrokers"
     WAITING_FOR_TOPICS = "WaitingForTopics"
     WAITING_FOR_EMPTY_GROUP = "WaitingForEmptyGroup"
+    WAITING_FOR_DRAIN = "WaitingForDrain"
+    PAUSED = "Paused"
+    PARTITIONS_OFFLINE = "PartitionsOffline"
     DRIFT_REPORTED = "DriftReported"
     DELETION_PROTECTED = "DeletionProtected"
     # Problems that only a change of the spec or of the cluster ends
@@ -78,8 +81,6 @@ class Reason(StrEnum):
     PARTITIONS_CANNOT_SHRINK = "PartitionsCannotShrink"
     REPLICATION_FACTOR_DIFFERS = "ReplicationFactorDiffers"
     TOO_FEW_BROKERS = "TooFewBrokers"
-    INVALID_CONFIG = "InvalidConfig"
-    INTERNAL_TOPIC = "InternalTopic"
     TOPIC_NOT_FOUND = "TopicNotFound"
     INVALID_RESET = "InvalidReset"
     APPLY_FAILED = "ApplyFailed"

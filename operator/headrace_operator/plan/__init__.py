@@ -1,0 +1,70 @@
+"""Observe, plan, apply: the plan. Pure values and functions, the same for every backend."""
+
+from headrace_operator.plan.actions import (
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ReconfigureBroker,
+    ResetOffsets,
+    StartApplication,
+    StartBroker,
+    StopApplication,
+    StopBroker,
+)
+from headrace_operator.plan.applications import fingerprint
+from headrace_operator.plan.groups import pending_reset
+from headrace_operator.plan.model import (
+    Action,
+    Application,
+    Desired,
+    Key,
+    Observed,
+    ObservedApplication,
+    ObservedBroker,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedMember,
+    ObservedTopic,
+    Plan,
+    Problem,
+    TopicPartition,
+    Waiting,
+)
+from headrace_operator.plan.planner import is_usable, plan
+from headrace_operator.plan.status import status
+
+__all__ = [
+    "Action",
+    "AlterTopicConfig",
+    "Application",
+    "CreatePartitions",
+    "CreateTopic",
+    "DeleteGroup",
+    "DeleteTopic",
+    "Desired",
+    "Key",
+    "Observed",
+    "ObservedApplication",
+    "ObservedBroker",
+    "ObservedCluster",
+    "ObservedGroup",
+    "ObservedMember",
+    "ObservedTopic",
+    "Plan",
+    "Problem",
+    "ReconfigureBroker",
+    "ResetOffsets",
+    "StartApplication",
+    "StartBroker",
+    "StopApplication",
+    "StopBroker",
+    "TopicPartition",
+    "Waiting",
+    "fingerprint",
+    "is_usable",
+    "pending_reset",
+    "plan",
+    "status",
+]

@@ -1,0 +1,167 @@
+"""The effects that plans consist of. Each describes itself for dry runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.model import Action, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartBroker(Action):
+    """Start a broker with these settings; listeners and directories are the backend's."""
+
+    node_id: int
+    pool: str
+    roles: tuple[str, ...]
+    config: Mapping[str, str] = field(default_factory=dict)
+    rack: str | None = None
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"+ broker {self.node_id} (pool {self.pool}, {', '.join(self.roles)})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopBroker(Action):
+    """Stop a broker that no pool wants any more. Its data stays."""
+
+    node_id: int
+    pool: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- broker {self.node_id} (pool {self.pool})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconfigureBroker(Action):
+    """Give a broker new settings. The backend restarts it where a setting is read at start."""
+
+    node_id: int
+    pool: str
+    config: Mapping[str, str]
+    changes: tuple[str, ...]
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"~ broker {self.node_id}: {'; '.join(self.changes)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTopic(Action):
+    """Create a topic. `replicas` -1: the cluster's default.replication.factor."""
+
+    topic: str
+    partitions: int
+    replicas: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """See Action."""
+        replicas = "default" if self.replicas < 0 else str(self.replicas)
+        settings = "".join(f" {key}={value}" for key, value in sorted(self.config.items()))
+        return f"+ topic {self.topic}: {self.partitions} partitions, replicas {replicas}{settings}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreatePartitions(Action):
+    """Add partitions. `partitions` is the new total."""
+
+    topic: str
+    partitions: int
+    current: int
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"~ topic {self.topic}: partitions {self.current} -> {self.partitions}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterTopicConfig(Action):
+    """Set and delete a topic's settings. `previous` is what they are now, for the text."""
+
+    topic: str
+    set: Mapping[str, str] = field(default_factory=dict)
+    delete: tuple[str, ...] = ()
+    previous: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """See Action."""
+        changes = [
+            f"{key} {self.previous.get(key, 'default')} -> {value}"
+            for key, value in sorted(self.set.items())
+        ]
+        changes += [f"{key} {self.previous.get(key, '?')} -> default" for key in self.delete]
+        return f"~ topic {self.topic}: {'; '.join(changes)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteTopic(Action):
+    """Delete a topic and all its records."""
+
+    topic: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- topic {self.topic} with all its records"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetOffsets(Action):
+    """Commit these offsets for an empty group. `previous` undoes it."""
+
+    group: str
+    request_id: str
+    offsets: Mapping[TopicPartition, int]
+    previous: Mapping[TopicPartition, int] = field(default_factory=dict)
+    is_dry_run: bool = False
+
+    def describe(self) -> str:
+        """See Action."""
+        moves = [
+            f"{topic}-{index} {self.previous.get((topic, index), 'none')} -> {offset}"
+            for (topic, index), offset in sorted(self.offsets.items())
+        ]
+        suffix = " (dry run)" if self.is_dry_run else ""
+        return f"~ group {self.group}: {'; '.join(moves)}{suffix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteGroup(Action):
+    """Delete a consumer group with its committed offsets."""
+
+    group: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- group {self.group} with its offsets"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartApplication(Action):
+    """Start (or start again) an application or workload. `fingerprint` names its spec."""
+
+    application: str
+    fingerprint: str
+    is_restart: bool = False
+
+    def describe(self) -> str:
+        """See Action."""
+        sign = "~ restart" if self.is_restart else "+"
+        return f"{sign} {self.resource[0]} {self.application}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopApplication(Action):
+    """Stop an application or workload."""
+
+    application: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- {self.resource[0]} {self.application}"

@@ -1,0 +1,165 @@
+"""Plans a Cluster's brokers: which to start, to stop, to give new settings. Pure.
+
+Node ids are given once: a pool's new broker takes the lowest free id, and a pool shrinks from its
+highest. Settings roll one broker at a time and only while every partition is whole, so that a
+change of settings never costs availability; controllers come last (operators.md, pains 2 to 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import ReconfigureBroker, StartBroker, StopBroker
+from headrace_operator.plan.model import (
+    Action,
+    Observed,
+    ObservedBroker,
+    Waiting,
+)
+from headrace_operator.resources import Cluster, Pool, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
+FIRST_NODE_ID = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerPlan:
+    """What the brokers need."""
+
+    actions: tuple[Action, ...]
+    waiting: tuple[Waiting, ...]
+
+
+def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
+    """Compare pools with brokers."""
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    taken = {broker.node_id for broker in brokers}
+    config = {key: config_text(value) for key, value in cluster.spec.config.items()}
+    actions: list[Action] = []
+    waiting: list[Waiting] = []
+    for pool in cluster.spec.pools:
+        mine = sorted(
+            (broker for broker in brokers if broker.pool == pool.name),
+            key=lambda broker: broker.node_id,
+        )
+        kept, surplus = mine[: pool.replicas], mine[pool.replicas :]
+        actions += [
+            _start(cluster, pool, broker.node_id, config)
+            for broker in kept
+            if not broker.is_running
+        ]
+        for _ in range(pool.replicas - len(kept)):
+            node_id = _lowest_free(taken)
+            taken.add(node_id)
+            actions.append(_start(cluster, pool, node_id, config))
+        for broker in reversed(surplus):
+            _stop(cluster, broker, actions, waiting)
+    pools = {pool.name for pool in cluster.spec.pools}
+    for broker in brokers:
+        if broker.pool not in pools:
+            _stop(cluster, broker, actions, waiting)
+    if not actions:
+        _roll(observed, cluster, config, actions, waiting)
+    return BrokerPlan(actions=tuple(actions), waiting=tuple(waiting))
+
+
+def config_text(value: str | int) -> str:
+    """Return a setting as the broker writes it."""
+    return str(value).strip()
+
+
+def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """Say each difference as `key: old -> new`."""
+    return tuple(
+        f"{key}: {current.get(key, 'default')} -> {wanted.get(key, 'default')}"
+        for key in sorted({*current, *wanted})
+        if current.get(key) != wanted.get(key)
+    )
+
+
+def _lowest_free(taken: set[int]) -> int:
+    node_id = FIRST_NODE_ID
+    while node_id in taken:
+        node_id += 1
+    return node_id
+
+
+def _start(cluster: Cluster, pool: Pool, node_id: int, config: Mapping[str, str]) -> StartBroker:
+    rack = pool.racks[node_id % len(pool.racks)] if pool.racks else None
+    return StartBroker(
+        resource=cluster.key,
+        node_id=node_id,
+        pool=pool.name,
+        roles=pool.roles,
+        config=config,
+        rack=rack,
+    )
+
+
+def _stop(
+    cluster: Cluster, broker: ObservedBroker, actions: list[Action], waiting: list[Waiting]
+) -> None:
+    if broker.replicas and broker.is_running:
+        message = f"broker {broker.node_id} still has {broker.replicas} replicas; move them first"
+        waiting.append(
+            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_DRAIN, message=message)
+        )
+    elif broker.is_running:
+        actions.append(StopBroker(resource=cluster.key, node_id=broker.node_id, pool=broker.pool))
+
+
+def _roll(
+    observed: Observed,
+    cluster: Cluster,
+    config: Mapping[str, str],
+    actions: list[Action],
+    waiting: list[Waiting],
+) -> None:
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    pools = {pool.name for pool in cluster.spec.pools}
+    outdated = [
+        broker for broker in brokers if broker.pool in pools and dict(broker.config) != config
+    ]
+    if not outdated:
+        return
+    blockers = list(_blockers(observed, brokers))
+    if blockers:
+        message = (
+            f"{len(outdated)} brokers get new settings when everything is in sync again:"
+            f" {'; '.join(blockers[:3])}"
+        )
+        waiting.append(
+            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
+        )
+        return
+    outdated.sort(key=lambda broker: ("controller" in broker.roles, broker.node_id))
+    first = outdated[0]
+    actions.append(
+        ReconfigureBroker(
+            resource=cluster.key,
+            node_id=first.node_id,
+            pool=first.pool,
+            config=config,
+            changes=config_changes(first.config, config),
+        )
+    )
+    if len(outdated) > 1:
+        message = f"{len(outdated) - 1} brokers get new settings after broker {first.node_id}"
+        waiting.append(
+            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
+        )
+
+
+def _blockers(observed: Observed, brokers: tuple[ObservedBroker, ...]) -> Iterator[str]:
+    for broker in brokers:
+        if not broker.is_registered:
+            yield f"broker {broker.node_id} is not registered"
+    # With one replica there is nothing to wait for: the partition goes with its broker anyway.
+    for name, topic in sorted(observed.topics.items()):
+        if topic.replicas > 1:
+            for index in topic.under_replicated:
+                yield f"{name}-{index} is not in sync"

@@ -1,0 +1,215 @@
+"""Plans consumer groups: one-shot resets of offsets, deletion. Pure.
+
+A reset is done once for each request id: `status.lastReset` remembers it, and with it the offsets
+that undo it. Kafka refuses to change the offsets of a group with members, so a reset waits until
+the group is empty, or stops its consumer (`whenActive: ScaleDown`), which the next plan starts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import DeleteGroup, ResetOffsets, StopApplication
+from headrace_operator.plan.model import (
+    Action,
+    Desired,
+    Key,
+    Observed,
+    ObservedGroup,
+    Problem,
+    TopicPartition,
+    Waiting,
+)
+from headrace_operator.resources import ConsumerGroup, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_operator.resources import Reset
+
+Outcome = Action | Problem | Waiting
+
+#: States in which Kafka lets a group's offsets be changed.
+EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+
+
+def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
+    """Compare consumer groups with what the brokers have."""
+    owners: dict[str, ConsumerGroup] = {}
+    for group in desired.groups:
+        existing = observed.groups.get(group.group_id)
+        if group.key in desired.deleted:
+            yield from _plan_deletion(group, existing)
+        elif group.group_id in owners:
+            message = (
+                f"group {group.group_id} is already described by {owners[group.group_id].title};"
+                " delete one of the two resources"
+            )
+            yield Problem(resource=group.key, reason=Reason.DUPLICATE_GROUP, message=message)
+        else:
+            owners[group.group_id] = group
+            yield from _plan_missing_topics(group, observed, desired)
+            reset = pending_reset(group)
+            if reset is not None:
+                yield from _plan_reset(group, reset, existing or ObservedGroup(state=""), observed)
+
+
+def pending_reset(group: ConsumerGroup) -> Reset | None:
+    """Return the reset that was asked for and not yet done."""
+    reset, last = group.spec.reset, group.status.last_reset
+    if reset is None or last is None or last.request_id != reset.request_id:
+        return reset
+    return reset if last.dry_run and not reset.dry_run else None
+
+
+def held_applications(observed: Observed, desired: Desired) -> frozenset[Key]:
+    """Return workloads that must not be started: their group waits to be empty for a reset."""
+    held = set()
+    for group in desired.groups:
+        target, reset = group.spec.target_ref, pending_reset(group)
+        existing = observed.groups.get(group.group_id)
+        if target is None or reset is None or existing is None or reset.dry_run:
+            continue
+        if existing.state not in EMPTY_STATES and reset.when_active == "ScaleDown":
+            held.add((target.kind, group.metadata.namespace, target.name))
+    return frozenset(held)
+
+
+def _plan_missing_topics(
+    group: ConsumerGroup, observed: Observed, desired: Desired
+) -> Iterator[Outcome]:
+    coming = {topic.topic_name for topic in desired.topics if topic.key not in desired.deleted}
+    missing = [
+        name for name in group.spec.topics if name not in observed.topics and name not in coming
+    ]
+    if missing:
+        message = f"no such topic: {', '.join(missing)}; add a Topic or correct spec.topics"
+        yield Problem(
+            resource=group.key,
+            reason=Reason.TOPIC_NOT_FOUND,
+            message=message,
+            is_stalling=False,
+        )
+
+
+def _plan_reset(
+    group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
+) -> Iterator[Outcome]:
+    partitions = reset_partitions(group, reset, existing, observed)
+    offsets, problem = reset_offsets(reset, existing, partitions)
+    if problem:
+        yield Problem(resource=group.key, reason=Reason.INVALID_RESET, message=problem)
+        return
+    if existing.state not in EMPTY_STATES and not reset.dry_run:
+        yield from _empty_the_group(group, reset, existing, observed)
+        return
+    yield ResetOffsets(
+        resource=group.key,
+        group=group.group_id,
+        request_id=reset.request_id,
+        offsets=offsets,
+        previous={key: value for key, value in existing.offsets.items() if key in offsets},
+        is_dry_run=reset.dry_run,
+    )
+
+
+def reset_partitions(
+    group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
+) -> list[TopicPartition]:
+    """Return the partitions that a reset concerns: of its topics, the group's, or all committed."""
+    if reset.to.offsets is not None:
+        return [(entry.topic, entry.partition) for entry in reset.to.offsets]
+    topics = reset.topics or group.spec.topics or tuple({topic for topic, _ in existing.offsets})
+    return sorted(
+        (name, index)
+        for name in topics
+        if name in observed.topics
+        for index in range(observed.topics[name].partitions)
+    )
+
+
+def reset_offsets(
+    reset: Reset, existing: ObservedGroup, partitions: list[TopicPartition]
+) -> tuple[dict[TopicPartition, int], str]:
+    """Return the new offsets, or what is wrong with the request.
+
+    Offsets are kept within what the log still has, as Kafka's own reset does; offsets that the
+    user wrote are not moved in silence: one out of range is a problem.
+    """
+    if not partitions:
+        return {}, "none of the topics exists; correct spec.reset.topics or spec.topics"
+    if reset.to.offsets is not None:
+        offsets = {(entry.topic, entry.partition): entry.offset for entry in reset.to.offsets}
+        for key, offset in offsets.items():
+            problem = _out_of_range(key, offset, existing)
+            if problem:
+                return {}, problem
+        return offsets, ""
+    target: Mapping[TopicPartition, int]
+    if reset.to.position == "Earliest":
+        target = existing.start_offsets
+    elif reset.to.position == "Latest":
+        target = existing.end_offsets
+    elif reset.to.shift_by is not None:
+        shift = reset.to.shift_by
+        target = {
+            key: min(
+                max(offset + shift, existing.start_offsets.get(key, 0)),
+                existing.end_offsets.get(key, offset + shift),
+            )
+            for key, offset in existing.offsets.items()
+        }
+        partitions = [key for key in partitions if key in target]
+    else:
+        target = existing.reset_offsets
+    unknown = [f"{topic}-{index}" for topic, index in partitions if (topic, index) not in target]
+    if unknown:
+        return {}, f"no offset is known for {', '.join(unknown)}"
+    return {key: target[key] for key in partitions}, ""
+
+
+def _out_of_range(key: TopicPartition, offset: int, existing: ObservedGroup) -> str:
+    topic, index = key
+    if key not in existing.end_offsets:
+        return f"spec.reset.to.offsets: there is no partition {topic}-{index}"
+    start, end = existing.start_offsets.get(key, 0), existing.end_offsets[key]
+    if not start <= offset <= end:
+        return f"spec.reset.to.offsets: {topic}-{index} has offsets {start} to {end}, not {offset}"
+    return ""
+
+
+def _empty_the_group(
+    group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
+) -> Iterator[Outcome]:
+    members = ", ".join(f"{member.client_id}@{member.host}" for member in existing.members[:3])
+    message = (
+        f"reset {reset.request_id} waits until group {group.group_id} is empty; it is"
+        f" {existing.state} with {len(existing.members)} members ({members})"
+    )
+    target = group.spec.target_ref
+    if reset.when_active == "ScaleDown" and target is not None:
+        key = (target.kind, group.metadata.namespace, target.name)
+        running = observed.applications.get(key)
+        if running is not None and running.is_running:
+            yield StopApplication(resource=key, application=target.name)
+    yield Waiting(resource=group.key, reason=Reason.WAITING_FOR_EMPTY_GROUP, message=message)
+
+
+def _plan_deletion(group: ConsumerGroup, existing: ObservedGroup | None) -> Iterator[Outcome]:
+    policy = group.spec.deletion_policy
+    if existing is None or existing.state == "Dead" or policy == "Retain":
+        return
+    if policy == "Protect":
+        message = (
+            f"group {group.group_id} exists and deletionPolicy is Protect;"
+            " write deletionPolicy: Delete or Retain first"
+        )
+        yield Problem(resource=group.key, reason=Reason.DELETION_PROTECTED, message=message)
+    elif existing.state not in EMPTY_STATES:
+        message = (
+            f"group {group.group_id} is deleted when it is empty; it is {existing.state}"
+            f" with {len(existing.members)} members"
+        )
+        yield Waiting(resource=group.key, reason=Reason.WAITING_FOR_EMPTY_GROUP, message=message)
+    else:
+        yield DeleteGroup(resource=group.key, group=group.group_id)

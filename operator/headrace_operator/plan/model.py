@@ -1,0 +1,218 @@
+"""The values that a plan is made from and made of. Pure: no client, no clock, no chance.
+
+`Observed` is what brokers and processes say, `Desired` what the manifests say, an `Action` is an
+effect that somebody else performs (`headrace_operator.apply` for topics and groups, a backend for
+brokers and applications).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+from headrace_operator.resources import (
+    Cluster,
+    ConsumerGroup,
+    Deployment,
+    Reason,
+    SparkApplication,
+    Topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Kind, namespace and name of a resource.
+Key: TypeAlias = tuple[str, str, str]
+TopicPartition: TypeAlias = tuple[str, int]
+
+
+def _empty() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedBroker:
+    """One broker of the backend. `is_registered`: the controller lists it as alive."""
+
+    node_id: int
+    pool: str
+    roles: tuple[str, ...] = ("broker", "controller")
+    config: Mapping[str, str] = field(default_factory=_empty)
+    is_running: bool = True
+    is_registered: bool = True
+    address: str = ""
+    #: Partitions that have a replica here: it is not stopped for good before this is 0.
+    replicas: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedCluster:
+    """The brokers that exist. `is_reachable`: the admin client got answers."""
+
+    cluster_id: str | None = None
+    bootstrap_servers: str = ""
+    brokers: tuple[ObservedBroker, ...] = ()
+    is_reachable: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedTopic:
+    """A topic as the brokers have it. `config` holds what the topic itself overrides."""
+
+    partitions: int
+    replicas: int
+    config: Mapping[str, str] = field(default_factory=_empty)
+    topic_id: str = ""
+    #: Partitions whose in-sync set is smaller than their replicas, and those without a leader.
+    under_replicated: tuple[int, ...] = ()
+    offline: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedMember:
+    """A member of a consumer group and what it was assigned."""
+
+    member_id: str
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedGroup:
+    """A consumer group: committed offsets, and the bounds of those partitions.
+
+    `reset_offsets`: the offsets that a requested reset comes to, looked up by whoever observes
+    (a timestamp becomes an offset only by asking the broker).
+    """
+
+    state: str
+    members: tuple[ObservedMember, ...] = ()
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    reset_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    lag_seconds: int | None = None
+
+    @property
+    def lag(self) -> Mapping[TopicPartition, int]:
+        """Records behind the end, for every partition with a committed offset."""
+        return {
+            partition: max(0, self.end_offsets[partition] - offset)
+            for partition, offset in self.offsets.items()
+            if partition in self.end_offsets
+        }
+
+    @property
+    def lag_records(self) -> int:
+        """Records behind the end, all partitions together."""
+        return sum(self.lag.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedApplication:
+    """A process or workload of the backend. `fingerprint`: what it was started from."""
+
+    is_running: bool
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """All that is known at one moment. `cluster` is None before anything was started."""
+
+    cluster: ObservedCluster | None = None
+    topics: Mapping[str, ObservedTopic] = field(default_factory=dict)
+    groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
+    applications: Mapping[Key, ObservedApplication] = field(default_factory=dict)
+
+
+Application: TypeAlias = SparkApplication | Deployment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desired:
+    """One cluster and what refers to it. `deleted`: resources whose deletion was asked for."""
+
+    cluster: Cluster | None = None
+    topics: tuple[Topic, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
+    applications: tuple[Application, ...] = ()
+    deleted: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Action:
+    """An effect. `resource` is whose spec asks for it."""
+
+    resource: Key
+
+    def describe(self) -> str:
+        """One line for a dry run; lines of a change begin with what changes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Something that the spec wants and that cannot or must not be done."""
+
+    resource: Key
+    reason: Reason
+    message: str
+    #: A stalled resource needs a change by a person; the others only say something.
+    is_stalling: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Something that will be done once what `message` names has happened."""
+
+    resource: Key
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to do, in order; what cannot be done; what is not yet possible."""
+
+    actions: tuple[Action, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    #: What would happen to the cluster once its `approvedPlan` names `hash` (updatePolicy: Plan).
+    proposed: tuple[Action, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do and nothing to wait for."""
+        return not self.actions and not self.waiting
+
+    @property
+    def hash(self) -> str:
+        """Names what is proposed; writing it into `spec.approvedPlan` approves it."""
+        return hash_of(self.proposed)
+
+    def describe(self) -> str:
+        """Return the whole plan as text, for a dry run."""
+        lines = [action.describe() for action in self.actions]
+        lines += [f"? {action.describe()}" for action in self.proposed]
+        lines += [
+            f"! {kind}/{name}: {problem.reason}: {problem.message}"
+            for problem in self.problems
+            for kind, _, name in [problem.resource]
+        ]
+        lines += [
+            f"… {kind}/{name}: {wait.reason}: {wait.message}"
+            for wait in self.waiting
+            for kind, _, name in [wait.resource]
+        ]
+        return "\n".join(lines) or "nothing to do"
+
+
+def hash_of(actions: tuple[Action, ...]) -> str:
+    """Return a short name of these actions, the same for the same effects."""
+    text = "\n".join(repr(action) for action in actions)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,155 @@
+"""`plan`: from what is and what should be to what to do. Pure; converged input plans nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import StopApplication, StopBroker
+from headrace_operator.plan.applications import plan_applications
+from headrace_operator.plan.brokers import plan_brokers
+from headrace_operator.plan.groups import plan_groups
+from headrace_operator.plan.model import (
+    Action,
+    Desired,
+    Observed,
+    Plan,
+    Problem,
+    Waiting,
+    hash_of,
+)
+from headrace_operator.plan.topics import count_brokers, plan_topics
+from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+def plan(observed: Observed, desired: Desired) -> Plan:
+    """Compare both and say what to do, what cannot be done and what has to wait.
+
+    The order of actions is an order in which they can be performed: brokers, topics, groups,
+    applications. One resource's problem never keeps another resource from its actions.
+    """
+    cluster = desired.cluster
+    if cluster is None:
+        return _assemble(_without_cluster(desired))
+    if cluster.key in desired.deleted:
+        return _assemble(_plan_cluster_deletion(observed, desired, cluster))
+    if cluster.spec.paused:
+        message = "spec.paused: nothing is changed until it is false"
+        return Plan(waiting=(Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message),))
+    accepted, problems = _accept(desired, cluster)
+    brokers = plan_brokers(observed, cluster)
+    outcomes: list[Action | Problem | Waiting] = [*problems, *brokers.waiting]
+    proposed: tuple[Action, ...] = ()
+    if cluster.spec.update_policy == "Plan" and brokers.actions:
+        name = hash_of(brokers.actions)
+        if cluster.spec.approved_plan != name:
+            proposed = brokers.actions
+            message = f"{len(proposed)} actions wait for spec.approvedPlan: {name}"
+            outcomes.append(Waiting(resource=cluster.key, reason=Reason.PLANNED, message=message))
+    if not proposed:
+        outcomes += brokers.actions
+    if is_usable(observed):
+        outcomes += plan_topics(observed, accepted)
+        outcomes += plan_groups(observed, accepted)
+        outcomes += plan_applications(observed, accepted)
+    else:
+        outcomes += _wait_for_cluster(accepted)
+    return replace(_assemble(outcomes), proposed=proposed)
+
+
+def is_usable(observed: Observed) -> bool:
+    """Whether topics can be asked for: the admin client got answers and a broker is there."""
+    cluster = observed.cluster
+    return cluster is not None and cluster.is_reachable and count_brokers(observed) > 0
+
+
+def _assemble(outcomes: Iterable[Action | Problem | Waiting]) -> Plan:
+    items = tuple(outcomes)
+    return Plan(
+        actions=tuple(item for item in items if isinstance(item, Action)),
+        problems=tuple(item for item in items if isinstance(item, Problem)),
+        waiting=tuple(item for item in items if isinstance(item, Waiting)),
+    )
+
+
+def _without_cluster(desired: Desired) -> Iterator[Problem]:
+    references: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+    for resource in references:
+        # Without its cluster there is nothing to clean up: deletion always succeeds.
+        if resource.key not in desired.deleted:
+            yield _no_cluster(resource)
+
+
+def _no_cluster(resource: Topic | ConsumerGroup) -> Problem:
+    reference = resource.spec.cluster_ref
+    namespace = reference.namespace or resource.metadata.namespace
+    return Problem(
+        resource=resource.key,
+        reason=Reason.CLUSTER_NOT_FOUND,
+        message=f"there is no Cluster {namespace}/{reference.name}; correct spec.clusterRef",
+    )
+
+
+def _accept(desired: Desired, cluster: Cluster) -> tuple[Desired, list[Problem]]:
+    """Leave out what does not belong to the cluster, or may not."""
+    problems: list[Problem] = []
+    topics: list[Topic] = []
+    groups: list[ConsumerGroup] = []
+    references: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+    for resource in references:
+        problem = _refusal(resource, cluster)
+        if problem is not None:
+            if resource.key not in desired.deleted:
+                problems.append(problem)
+        elif isinstance(resource, Topic):
+            topics.append(resource)
+        else:
+            groups.append(resource)
+    return replace(desired, topics=tuple(topics), groups=tuple(groups)), problems
+
+
+def _refusal(resource: Topic | ConsumerGroup, cluster: Cluster) -> Problem | None:
+    reference = resource.spec.cluster_ref
+    namespace = reference.namespace or resource.metadata.namespace
+    if (namespace, reference.name) != (cluster.metadata.namespace, cluster.metadata.name):
+        return _no_cluster(resource)
+    allowed = cluster.spec.allowed_topics.namespaces.from_
+    if resource.metadata.namespace == cluster.metadata.namespace or allowed == "All":
+        return None
+    message = (
+        f"{cluster.title} takes nothing from namespace {resource.metadata.namespace}"
+        f" (spec.allowedTopics.namespaces.from: {allowed})"
+    )
+    return Problem(resource=resource.key, reason=Reason.NAMESPACE_NOT_ALLOWED, message=message)
+
+
+def _wait_for_cluster(desired: Desired) -> Iterator[Waiting]:
+    for resource in (*desired.topics, *desired.groups, *desired.applications):
+        if resource.key not in desired.deleted:
+            yield Waiting(
+                resource=resource.key,
+                reason=Reason.WAITING_FOR_CLUSTER,
+                message="the cluster's brokers do not answer yet",
+            )
+
+
+def _plan_cluster_deletion(
+    observed: Observed, desired: Desired, cluster: Cluster
+) -> Iterator[Action | Problem]:
+    if cluster.spec.deletion_policy == "Protect":
+        yield Problem(
+            resource=cluster.key,
+            reason=Reason.DELETION_PROTECTED,
+            message="deletionPolicy is Protect; write deletionPolicy: Delete or Retain first",
+        )
+        return
+    for application in desired.applications:
+        running = observed.applications.get(application.key)
+        if running is not None and running.is_running:
+            yield StopApplication(resource=application.key, application=application.metadata.name)
+    for broker in observed.cluster.brokers if observed.cluster else ():
+        if broker.is_running:
+            yield StopBroker(resource=cluster.key, node_id=broker.node_id, pool=broker.pool)

@@ -1,0 +1,148 @@
+"""`status`: the conditions of each resource, from what was observed and planned. Pure.
+
+kstatus' three: `Ready` says how it is, `Reconciling` and `Stalled` are true only while something
+is in progress or needs a person. Reasons are `Reason`'s; messages say what is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from headrace_operator.plan.planner import is_usable
+from headrace_operator.resources import (
+    Cluster,
+    Condition,
+    ConditionType,
+    ConsumerGroup,
+    Reason,
+    Topic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    from headrace_operator.plan.model import Application, Desired, Key, Observed, Plan, Problem
+
+Verdict: TypeAlias = "tuple[Literal['True', 'False'], Reason, str]"
+
+#: How conditions begin, before anything has looked at the resource (the CRDs' status default).
+UNKNOWN_SINCE = "1970-01-01T00:00:00Z"
+
+
+def status(
+    observed: Observed, desired: Desired, plan: Plan, *, now: str = UNKNOWN_SINCE
+) -> Mapping[Key, tuple[Condition, ...]]:
+    """Return Ready, Reconciling and Stalled for every resource of `desired`.
+
+    `plan` is what remained to do when `observed` was seen, so a resource with an action is not
+    ready yet. `now` is RFC 3339 and is used only for a condition whose status changes: the same
+    input twice gives the same conditions, so that a converged resource is not written again.
+    """
+    resources: list[Cluster | Topic | ConsumerGroup | Application] = [
+        *desired.topics,
+        *desired.groups,
+        *desired.applications,
+    ]
+    if desired.cluster is not None:
+        resources.insert(0, desired.cluster)
+    return {resource.key: _conditions(resource, observed, plan, now=now) for resource in resources}
+
+
+def _conditions(
+    resource: Cluster | Topic | ConsumerGroup | Application,
+    observed: Observed,
+    plan: Plan,
+    *,
+    now: str,
+) -> tuple[Condition, ...]:
+    stalled, notes, progress = _findings(resource.key, plan)
+    unhealthy = _unhealthy(resource, observed)
+    ready: Verdict
+    if stalled is not None:
+        ready = ("False", stalled.reason, stalled.message)
+    elif progress is not None:
+        ready = ("False", *progress)
+    elif unhealthy is not None:
+        ready = ("False", *unhealthy)
+    else:
+        ready = ("True", Reason.RECONCILED, notes or "as the spec says")
+    verdicts: dict[ConditionType, Verdict] = {
+        ConditionType.READY: ready,
+        ConditionType.RECONCILING: (
+            ("True", *progress)
+            if progress is not None
+            else ("False", Reason.RECONCILED, "nothing is left to do")
+        ),
+        ConditionType.STALLED: (
+            ("True", stalled.reason, stalled.message)
+            if stalled is not None
+            else ("False", Reason.RECONCILED, "nothing needs a person")
+        ),
+    }
+    previous = {condition.type: condition for condition in _previous(resource)}
+    return tuple(
+        _condition(kind, verdict, previous.get(kind), resource.metadata.generation, now)
+        for kind, verdict in verdicts.items()
+    )
+
+
+def _previous(
+    resource: Cluster | Topic | ConsumerGroup | Application,
+) -> tuple[Condition, ...]:
+    if isinstance(resource, Cluster | Topic | ConsumerGroup):
+        return resource.status.conditions
+    return ()
+
+
+def _condition(
+    kind: ConditionType,
+    verdict: Verdict,
+    previous: Condition | None,
+    generation: int,
+    now: str,
+) -> Condition:
+    state, reason, message = verdict
+    is_unchanged = previous is not None and previous.status == state
+    return Condition(
+        type=kind,
+        status=state,
+        reason=reason,
+        message=message,
+        observed_generation=generation,
+        last_transition_time=previous.last_transition_time if previous and is_unchanged else now,
+    )
+
+
+def _findings(key: Key, plan: Plan) -> tuple[Problem | None, str, tuple[Reason, str] | None]:
+    """Return what stalls the resource, what is only worth saying, and what is in progress."""
+    problems = [problem for problem in plan.problems if problem.resource == key]
+    stalling = next((problem for problem in problems if problem.is_stalling), None)
+    notes = "; ".join(problem.message for problem in problems if not problem.is_stalling)
+    waiting = next((wait for wait in plan.waiting if wait.resource == key), None)
+    actions = [action.describe() for action in plan.actions if action.resource == key]
+    progress: tuple[Reason, str] | None = None
+    if actions:
+        progress = (Reason.RECONCILING, "; ".join(actions))
+    elif waiting is not None:
+        progress = (waiting.reason, waiting.message)
+    return stalling, notes, progress
+
+
+def _unhealthy(
+    resource: Cluster | Topic | ConsumerGroup | Application, observed: Observed
+) -> tuple[Reason, str] | None:
+    """Say what keeps a resource from being ready though nothing can be done about it here."""
+    if isinstance(resource, Cluster):
+        if not is_usable(observed):
+            return Reason.WAITING_FOR_BROKERS, "the cluster's brokers do not answer yet"
+        brokers = observed.cluster.brokers if observed.cluster else ()
+        lost = [str(broker.node_id) for broker in brokers if not broker.is_registered]
+        if lost:
+            return Reason.WAITING_FOR_BROKERS, f"not registered: broker {', '.join(lost)}"
+    if isinstance(resource, Topic):
+        topic = observed.topics.get(resource.topic_name)
+        if topic is not None and topic.offline:
+            listed = ", ".join(map(str, topic.offline))
+            return Reason.PARTITIONS_OFFLINE, f"partitions without a leader: {listed}"
+    return None
