@@ -1,0 +1,1 @@
+"""Runnable jobs: `python -m headrace_jobs.jobs.<name>`, one module each."""

@@ -1,0 +1,51 @@
+"""Where a query stands, read from its checkpoint. Reads files, writes none.
+
+`<checkpoint>/offsets/<batch>` has a version, the batch's metadata, then one line of offsets for
+each source; `<checkpoint>/commits/<batch>` exists once the batch is done (Spark's `OffsetSeqLog`
+and `CommitLog`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_jobs.progress.offsets import TopicPartition, end_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["committed_position", "starting_position"]
+
+_HEADER_LINES = 2
+
+
+def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
+    """Return the end offsets of the last committed batch.
+
+    Empty for a new checkpoint, and for one that is no local folder or cannot be read: the first
+    batch will tell then.
+    """
+    location = checkpoint.removeprefix("file://").removeprefix("file:")
+    if "://" in location:
+        return {}
+    root = Path(location)
+    try:
+        batches = [int(path.name) for path in (root / "commits").iterdir() if path.name.isdigit()]
+        if not batches:
+            return {}
+        lines = (root / "offsets" / str(max(batches))).read_text().splitlines()
+        return end_offsets(lines[_HEADER_LINES:])
+    except (OSError, ValueError):
+        return {}
+
+
+def starting_position(
+    begin: Mapping[TopicPartition, int], checkpoint: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return where the query goes on: the checkpoint's offsets, else where the topic begins.
+
+    Partitions that were added after the last batch begin at their beginning. Partitions that the
+    topic no longer has are left out.
+    """
+    return {partition: checkpoint.get(partition, first) for partition, first in begin.items()}

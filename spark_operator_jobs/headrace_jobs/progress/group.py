@@ -1,0 +1,181 @@
+"""Commits a job's progress to its consumer group, and measures lag while it is at it.
+
+Owns one thread and one admin client. Committing must never fail or slow the query: the query's side
+only leaves the newest offsets here and goes on; the thread commits them with bounded retries, and
+what it gives up is counted and overtaken by the next batch's commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as ClientTopicPartition
+
+from headrace_jobs.progress.offsets import LagClock, TopicPartition, lag_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace_jobs.progress.metrics import JobMetrics
+
+__all__ = ["CommitError", "GroupClient", "GroupProgress"]
+
+COMMIT_ATTEMPTS = 4
+RETRY_SECONDS = 0.25
+SAMPLE_INTERVAL_SECONDS = 2.0
+
+_log = structlog.get_logger(__name__)
+
+
+class CommitError(Exception):
+    """The group did not take the offsets; it may on the next attempt."""
+
+
+class GroupClient:
+    """The few calls that a job makes about its group and topics. Blocking."""
+
+    def __init__(self, bootstrap_servers: str, *, client_id: str, timeout_ms: int = 5_000) -> None:
+        self._admin: Any = KafkaAdminClient(
+            bootstrap_servers=bootstrap_servers.split(","),
+            client_id=client_id,
+            request_timeout_ms=timeout_ms,
+            bootstrap_timeout_ms=timeout_ms,
+            reconnect_backoff_max_ms=1_000,
+        )
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the number of partitions of those of these topics that exist."""
+        described = self._admin.describe_topics(list(topics))
+        return {
+            topic["name"]: len(topic["partitions"])
+            for topic in described
+            if topic["error_code"] == 0
+        }
+
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, earliest: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return where partitions end (or begin)."""
+        spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
+        wanted = {ClientTopicPartition(*partition): spec for partition in partitions}
+        if not wanted:
+            return {}
+        found = self._admin.list_partition_offsets(wanted)
+        return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Return the group's offsets; empty for a group that never was."""
+        offsets = self._admin.list_group_offsets({group: None}).get(group, {})
+        return {
+            TopicPartition(at.topic, at.partition): entry.offset
+            for at, entry in offsets.items()
+            if entry.offset >= 0
+        }
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Set the group's offsets. Raises `CommitError` when a partition refuses."""
+        results = self._admin.alter_group_offsets(
+            group,
+            {
+                ClientTopicPartition(*at): OffsetAndMetadata(value, "", -1)
+                for at, value in offsets.items()
+            },
+        )
+        refused = {at: error.__name__ for at, error in results.items() if error.errno != 0}
+        if refused:
+            raise CommitError(f"group {group}: {refused}")
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+
+class GroupProgress:
+    """Follows one query: `processed` after each committed batch, `close` at its end."""
+
+    def __init__(self, client: GroupClient, group: str, metrics: JobMetrics) -> None:
+        self._client = client
+        self._group = group
+        self._metrics = metrics
+        self._lag_clock = LagClock()
+        self._condition = threading.Condition()
+        self._position: dict[TopicPartition, int] = {}
+        self._is_pending = False
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="group-progress", daemon=True)
+
+    def start(self, position: Mapping[TopicPartition, int]) -> None:
+        """Begin with the position that the query starts from, committed at once.
+
+        So lag is visible before the first batch is done.
+        """
+        self.processed(position)
+        self._thread.start()
+
+    def processed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note that all records below these offsets are processed. Returns at once."""
+        if not offsets:
+            return
+        with self._condition:
+            self._position.update(offsets)
+            self._is_pending = True
+            self._condition.notify()
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Commit what is pending, then end. Waits no longer than the timeout."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if not self._is_pending and not self._is_closing:
+                    self._condition.wait(SAMPLE_INTERVAL_SECONDS)
+                position = dict(self._position)
+                is_pending, self._is_pending = self._is_pending, False
+                is_closing = self._is_closing
+            if is_pending:
+                self._commit(position)
+            self._measure_lag(position)
+            if is_closing and not self._is_pending:
+                return
+
+    def _commit(self, position: Mapping[TopicPartition, int]) -> None:
+        failure: Exception | None = None
+        for attempt in range(COMMIT_ATTEMPTS):
+            try:
+                self._client.commit(self._group, position)
+            except (KafkaError, CommitError, OSError, RuntimeError, ValueError) as error:
+                failure = error
+                if attempt < COMMIT_ATTEMPTS - 1:
+                    time.sleep(RETRY_SECONDS * 2**attempt)
+            else:
+                self._metrics.offsets_committed()
+                return
+        self._metrics.offset_commit_failed()
+        _log.warning(
+            "offsets not committed to the group; the next batch tries again",
+            group=self._group,
+            error=str(failure),
+        )
+
+    def _measure_lag(self, position: Mapping[TopicPartition, int]) -> None:
+        # A broker that is away is seen by the query itself; lag keeps its last value until then.
+        with contextlib.suppress(KafkaError, OSError, RuntimeError, ValueError):
+            latest = self._client.end_offsets(position)
+            now_seconds = time.monotonic()
+            self._lag_clock.sample(latest, now_seconds=now_seconds)
+            self._metrics.lag(
+                lag_records(position, latest),
+                self._lag_clock.lag_seconds(position, now_seconds=now_seconds),
+            )

@@ -1,0 +1,108 @@
+"""Turns Spark's progress reports into commits to the group and metrics.
+
+Spark reports a batch after it has written the batch into the checkpoint's commit log (
+`MicroBatchExecution`: `markMicroBatchEnd`, then `finishTrigger`), so offsets committed from here
+never run ahead of the checkpoint. A listener must not throw and must not wait: it holds up all
+listeners of the session.
+"""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from headrace_jobs.progress.metrics import BatchFacts
+from headrace_jobs.progress.offsets import end_offsets
+
+if TYPE_CHECKING:
+    from headrace_jobs.progress.group import GroupProgress
+    from headrace_jobs.progress.metrics import JobMetrics
+
+__all__ = ["OBSERVED_INPUT", "OBSERVED_OUTPUT", "ProgressListener", "batch_facts"]
+
+# Names of the observations (`DataFrame.observe`) that a job puts behind its parser and before its
+# sink; fields `malformed` and `rows`.
+OBSERVED_INPUT = "headrace_input"
+OBSERVED_OUTPUT = "headrace_output"
+
+_log = structlog.get_logger(__name__)
+
+
+class ProgressListener(StreamingQueryListener):
+    """Follows the queries of one session; Headrace runs one query in a session."""
+
+    def __init__(self, metrics: JobMetrics, group: GroupProgress | None) -> None:
+        self._metrics = metrics
+        self._group = group
+        self._lock = threading.Lock()
+        self._last_batch: tuple[str, int] | None = None
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
+        """Note that the query lives."""
+        self._metrics.alive()
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's interface
+        """Take one batch's report."""
+        self.take(event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
+        """Note that the query lives."""
+        self._metrics.alive()
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
+        """Note that the query ended."""
+        self._metrics.stopped()
+
+    def take(self, progress: Any) -> None:
+        """Use a progress report once, whether it came as an event or from the query at its end.
+
+        Events are delivered asynchronously, so the last one may be missing when a query has ended;
+        who ends the query passes its last report here.
+        """
+        try:
+            batch = (str(progress.runId), int(progress.batchId))
+            with self._lock:
+                if batch == self._last_batch:
+                    self._metrics.alive()
+                    return
+                self._last_batch = batch
+            self._metrics.batch_finished(batch_facts(progress))
+            if self._group is not None:
+                self._group.processed(end_offsets(source.endOffset for source in progress.sources))
+        except Exception:  # noqa: BLE001 - Spark would log a Java stack and go on
+            _log.exception("a progress report was not understood")
+
+
+def batch_facts(progress: Any) -> BatchFacts:
+    """Read what metrics need out of a `StreamingQueryProgress`."""
+    observed = progress.observedMetrics or {}
+    parsed, written = observed.get(OBSERVED_INPUT), observed.get(OBSERVED_OUTPUT)
+    operators = progress.stateOperators
+    return BatchFacts(
+        batch_id=int(progress.batchId),
+        input_rows=int(progress.numInputRows),
+        output_rows=_observation(written, "rows"),
+        malformed_records=_observation(parsed, "malformed"),
+        late_rows=sum(int(operator.numRowsDroppedByWatermark) for operator in operators),
+        duration_seconds=float(progress.batchDuration) / 1000,
+        watermark_seconds=_epoch_seconds((progress.eventTime or {}).get("watermark")),
+        state_rows=sum(int(operator.numRowsTotal) for operator in operators),
+        state_bytes=sum(int(operator.memoryUsedBytes) for operator in operators),
+    )
+
+
+def _observation(row: Any, name: str) -> int:
+    """Read a sum; over no rows it is null."""
+    return int(row[name] or 0) if row is not None else 0
+
+
+def _epoch_seconds(text: str | None) -> float | None:
+    """Spark's watermark as Unix time; its initial value, 1970, is no watermark."""
+    if not text:
+        return None
+    seconds = datetime.fromisoformat(text).timestamp()
+    return seconds if seconds > 0 else None

@@ -1,0 +1,173 @@
+"""The job's own Prometheus endpoint.
+
+Spark's PrometheusServlet puts the query's name into the metric's name and knows no lag, so no
+dashboard or alert could be written once for all jobs. Here every series is `headrace_job_*` with
+the labels `job` and `query`; lag has `topic` as well. There are no per-partition series.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["BatchFacts", "JobMetrics", "MetricsServer"]
+
+_LABELS = ("job", "query")
+_BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
+
+class BatchFacts(NamedTuple):
+    """What one progress report of a query says; None is what it does not say."""
+
+    batch_id: int
+    input_rows: int = 0
+    output_rows: int = 0
+    malformed_records: int = 0
+    late_rows: int = 0
+    duration_seconds: float = 0.0
+    watermark_seconds: float | None = None
+    state_rows: int = 0
+    state_bytes: int = 0
+
+
+class JobMetrics:
+    """All series of one query."""
+
+    def __init__(self, job: str, query: str, *, trigger_interval_seconds: float) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for each counter
+        self.registry = CollectorRegistry()
+        self._names = {"job": job, "query": query}
+        self._trigger_interval_seconds = trigger_interval_seconds
+        ProcessCollector(registry=self.registry)
+        self._batches = self._counter("batches", "Batches that were committed.")
+        self._input = self._counter("input_rows", "Rows read from the sources.")
+        self._output = self._counter("output_rows", "Rows written to the sinks.")
+        self._malformed = self._counter("malformed_records", "Records set aside as malformed.")
+        self._late = self._counter("late_rows", "Rows dropped because the watermark had passed.")
+        self._commits = self._counter("offset_commits", "Commits of offsets to the group.")
+        self._commit_failures = self._counter(
+            "offset_commit_failures", "Commits of offsets to the group that were given up."
+        )
+        self._duration = Histogram(
+            "headrace_job_batch_duration_seconds",
+            "How long batches took, from trigger to commit.",
+            _LABELS,
+            buckets=_BATCH_BUCKETS,
+            registry=self.registry,
+        ).labels(**self._names)
+        self._trigger_interval = self._gauge("trigger_interval_seconds", "The trigger's interval.")
+        self._trigger_interval.set(trigger_interval_seconds)
+        self._trigger_delay = self._gauge(
+            "trigger_delay_seconds", "By how much the last batch overran its trigger's interval."
+        )
+        self._watermark = self._gauge(
+            "watermark_timestamp_seconds", "The event-time watermark; 0 before the first."
+        )
+        self._watermark_delay = self._gauge(
+            "watermark_delay_seconds", "Age of the watermark now; 0 before the first."
+        )
+        self._state_rows = self._gauge("state_rows", "Rows in the state stores.")
+        self._state_bytes = self._gauge("state_bytes", "Memory that the state stores use.")
+        self._last_progress = self._gauge(
+            "last_progress_timestamp_seconds", "When the query last reported progress."
+        )
+        self._running = self._gauge("running", "1 while the query runs.")
+        self._lag_records = self._topic_gauge("lag_records", "Records not processed yet.")
+        self._lag_seconds = self._topic_gauge("lag_seconds", "Age of the oldest of these records.")
+        self._watermark_seconds = 0.0
+        self._watermark_delay.set_function(self._watermark_age_seconds)
+
+    def batch_finished(self, facts: BatchFacts) -> None:
+        """Count one committed batch."""
+        self._batches.inc()
+        self._input.inc(facts.input_rows)
+        self._output.inc(facts.output_rows)
+        self._malformed.inc(facts.malformed_records)
+        self._late.inc(facts.late_rows)
+        self._duration.observe(facts.duration_seconds)
+        overrun_seconds = facts.duration_seconds - self._trigger_interval_seconds
+        self._trigger_delay.set(
+            max(0.0, overrun_seconds) if self._trigger_interval_seconds > 0 else 0.0
+        )
+        if facts.watermark_seconds is not None:
+            self._watermark_seconds = facts.watermark_seconds
+            self._watermark.set(facts.watermark_seconds)
+        self._state_rows.set(facts.state_rows)
+        self._state_bytes.set(facts.state_bytes)
+        self.alive()
+
+    def alive(self) -> None:
+        """Note that the query reported, with or without a batch."""
+        self._running.set(1)
+        self._last_progress.set(time.time())
+
+    def stopped(self) -> None:
+        """Note that the query ended."""
+        self._running.set(0)
+
+    def offsets_committed(self) -> None:
+        """Count a commit to the group."""
+        self._commits.inc()
+
+    def offset_commit_failed(self) -> None:
+        """Count a commit that was given up."""
+        self._commit_failures.inc()
+
+    def lag(self, records: Mapping[str, int], seconds: Mapping[str, float]) -> None:
+        """Set lag, for each topic."""
+        for topic, count in records.items():
+            self._lag_records.labels(**self._names, topic=topic).set(count)
+        for topic, age in seconds.items():
+            self._lag_seconds.labels(**self._names, topic=topic).set(age)
+
+    def _watermark_age_seconds(self) -> float:
+        return max(0.0, time.time() - self._watermark_seconds) if self._watermark_seconds else 0.0
+
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"headrace_job_{name}", text, _LABELS, registry=self.registry)
+        return counter.labels(**self._names)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(f"headrace_job_{name}", text, _LABELS, registry=self.registry)
+        return gauge.labels(**self._names)
+
+    def _topic_gauge(self, name: str, text: str) -> Gauge:
+        labels = (*_LABELS, "topic")
+        return Gauge(f"headrace_job_{name}", text, labels, registry=self.registry)
+
+
+class MetricsServer:
+    """Serves a registry over HTTP. `OSError` when the port is taken."""
+
+    def __init__(self, registry: CollectorRegistry, *, address: str, port: int) -> None:
+        self._server, self._thread = start_http_server(port, addr=address, registry=registry)
+        host = "127.0.0.1" if address in ("", "0.0.0.0") else address  # noqa: S104 - compared only
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+
+    def write_address(self, path: Path) -> None:
+        """Write the URL into a file, by rename: a reader sees all of it or no file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        partial.write_text(f"{self.url}\n")
+        partial.replace(path)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,103 @@
+"""Offsets as Spark writes them, and lag computed from them. Pure."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["LagClock", "TopicPartition", "end_offsets", "lag_records", "parse_offsets"]
+
+
+class TopicPartition(NamedTuple):
+    """A topic's partition."""
+
+    topic: str
+    partition: int
+
+
+def parse_offsets(text: str | None) -> dict[TopicPartition, int]:
+    """Parse `{"topic": {"0": 17}}`, the JSON of Spark's Kafka source.
+
+    Spark's placeholders for earliest (-2) and latest (-1) name no offset and are left out. Raises
+    `ValueError` for anything else.
+    """
+    if not text:
+        return {}
+    try:
+        document = json.loads(text)
+        return {
+            TopicPartition(topic, int(index)): int(offset)
+            for topic, partitions in document.items()
+            for index, offset in partitions.items()
+            if int(offset) >= 0
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"not the offsets of a Kafka source: {text[:200]}") from error
+
+
+def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, int]:
+    """Merge the end offsets of all sources of a query.
+
+    A topic that is read twice (a self-join) has the lower one: what is below was seen by both.
+    """
+    merged: dict[TopicPartition, int] = {}
+    for text in source_offsets:
+        for partition, offset in parse_offsets(text).items():
+            merged[partition] = min(offset, merged.get(partition, offset))
+    return merged
+
+
+def lag_records(
+    committed: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> dict[str, int]:
+    """Return the records behind, for each topic; never negative.
+
+    The latest offsets may be older than the committed ones.
+    """
+    lag: dict[str, int] = {}
+    for partition, end in latest.items():
+        behind = max(0, end - committed.get(partition, end))
+        lag[partition.topic] = lag.get(partition.topic, 0) + behind
+    return lag
+
+
+class LagClock:
+    """How long ago the first unprocessed record of a partition arrived, from samples of its end.
+
+    Exact to one sampling interval; what is older than the oldest sample counts from that sample.
+    (The broker knows the records' timestamps and reports the exact age for the same group.)
+    """
+
+    def __init__(self, samples_max: int = 720) -> None:
+        self._samples: dict[TopicPartition, deque[tuple[int, float]]] = {}
+        self._samples_max = samples_max
+
+    def sample(self, latest: Mapping[TopicPartition, int], *, now_seconds: float) -> None:
+        """Remember where each partition ended at this time."""
+        for partition, end in latest.items():
+            samples = self._samples.setdefault(partition, deque(maxlen=self._samples_max))
+            if samples and end < samples[-1][0]:
+                samples.clear()  # the topic was made anew
+            # Of samples with the same end the first one tells when that end was reached.
+            if not samples or end > samples[-1][0]:
+                samples.append((end, now_seconds))
+
+    def lag_seconds(
+        self, committed: Mapping[TopicPartition, int], *, now_seconds: float
+    ) -> dict[str, float]:
+        """Return the age of the oldest unprocessed record for each topic; 0 when caught up."""
+        lag: dict[str, float] = {}
+        for partition, samples in self._samples.items():
+            position = committed.get(partition)
+            behind_seconds = 0.0
+            if position is not None:
+                later = bisect_right(samples, position, key=lambda sample: sample[0])
+                if later < len(samples):
+                    behind_seconds = now_seconds - samples[later][1]
+            lag[partition.topic] = max(behind_seconds, lag.get(partition.topic, 0.0))
+        return lag

@@ -1,0 +1,71 @@
+"""The Spark session of a job: with the Kafka connector's jars, or a word on what is missing.
+
+A job is started in one of three ways: by `headrace_jobs.launch` (`PYSPARK_SUBMIT_ARGS` names the
+jars), by somebody's spark-submit (an image has the jars, or `spark.jars` names them), or plainly by
+Python; then the jars are resolved here.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.jars import JarError, resolve
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOG4J_CONFIGURATION", "open_session"]
+
+LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+
+def open_session(name: str) -> SparkSession:
+    """Start the session. Raises `JarError`."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
+    if _is_started_plainly():
+        for key, value in _plain_settings().items():
+            builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    if not _has_class(session, _KAFKA_SOURCE_CLASS):
+        session.stop()
+        raise JarError(
+            "Spark has no Kafka connector. `python -m headrace_jobs.jars` prints the jars it "
+            "needs: put them into the image's /opt/spark/jars, or name them in spark.jars."
+        )
+    return session
+
+
+def _is_started_plainly() -> bool:
+    return "PYSPARK_GATEWAY_PORT" not in os.environ and "PYSPARK_SUBMIT_ARGS" not in os.environ
+
+
+def _plain_settings() -> dict[str, str]:
+    log4j = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
+    return {
+        "spark.jars": ",".join(str(path) for path in resolve()),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.extraJavaOptions": log4j,
+    }
+
+
+def _has_class(session: SparkSession, name: str) -> bool:
+    """Whether the driver's class loader (which has `spark.jars` too) finds a class."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - pyspark offers no public way to the JVM
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(name, False, loader)  # noqa: FBT003 - Java's signature
+    except Py4JJavaError:
+        return False
+    return True

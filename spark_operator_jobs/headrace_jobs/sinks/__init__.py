@@ -1,0 +1,1 @@
+"""Where results go. A sink takes one finished batch: `write(batch, batch_id)`."""

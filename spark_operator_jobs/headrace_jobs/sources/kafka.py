@@ -1,0 +1,55 @@
+"""Topics as streams, through Spark's own Kafka source.
+
+The source keeps its position in the query's checkpoint and uses no group coordinator, so
+`kafka.group.id` is not set: it would only name a group that never has a member. The job's progress
+is committed to its ConsumerGroup beside it, by `headrace_jobs.progress`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["KafkaSource", "read_stream"]
+
+# With the client's default of 500 records a poll Spark makes two ListOffsets calls for each 500
+# records; measured on 200,000 records: 14.1 s with 500, 11.7 s with 20,000.
+MAX_POLL_RECORDS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaSource:
+    """What to read and how.
+
+    `starting_offsets` holds only for a new checkpoint; after that the checkpoint decides.
+    `fail_on_data_loss`: when offsets that the checkpoint names are gone (retention was faster than
+    the job, or the topic was made anew) the query fails and says so. False goes on with what is
+    left: choose it where a gap matters less than a stop.
+    `max_offsets_per_trigger` bounds a batch, so that a long backlog is worked off in steps whose
+    progress is committed and seen.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    starting_offsets: str = "earliest"
+    fail_on_data_loss: bool = True
+    max_offsets_per_trigger: int = 500_000
+
+    def options(self) -> dict[str, str]:
+        """Return the options for `spark.readStream.format("kafka")`."""
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": self.topic,
+            "startingOffsets": self.starting_offsets,
+            "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
+            "kafka.max.poll.records": str(MAX_POLL_RECORDS),
+        }
+
+
+def read_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
+    """Return Kafka's columns: `key, value, topic, partition, offset, timestamp, timestampType`."""
+    return spark.readStream.format("kafka").options(**source.options()).load()
