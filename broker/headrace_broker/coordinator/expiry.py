@@ -1,0 +1,80 @@
+"""What goes by itself: offsets that outlived their retention (KIP-211), and deleted topics'."""
+
+from collections.abc import Collection
+
+from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.coordinator.decision import Decision
+from headrace_broker.coordinator.group import Group
+from headrace_broker.coordinator.records import NO_EXPIRY, OffsetCommitValue
+from headrace_broker.coordinator.shard import (
+    GroupShard,
+    TopicPartition,
+    group_tombstone,
+    offset_tombstone,
+)
+from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.types import TimestampMs
+
+
+def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -> Decision:
+    """End offsets that expired, and groups that have neither members nor offsets."""
+    decision = Decision()
+    for group in list(shard.groups.values()):
+        offsets = shard.offsets_of(group.group_id)
+        expired = _expired(group, offsets, config, now_ms)
+        if any(where in shard.pending_offsets.get(group.group_id, ()) for where in expired):
+            continue
+        decision.records.extend(offset_tombstone(group.group_id, where) for where in expired)
+        if group.is_unused and len(expired) == len(offsets):
+            if group.persisted is not None:
+                decision.records.append(group_tombstone(group.group_id))
+            shard.forget_if_unused(group)
+    return decision
+
+
+def _expired(
+    group: Group,
+    offsets: dict[TopicPartition, OffsetCommitValue],
+    config: GroupConfig,
+    now_ms: TimestampMs,
+) -> list[TopicPartition]:
+    """Retention counts from when the group became empty, never while it is in use.
+
+    A stable consumer group's offsets expire only for topics that it is not subscribed to any more.
+    """
+    in_use: frozenset[str] = frozenset()
+    empty_since_ms = 0
+    if group.protocol_type is not None:
+        if group.state is GroupState.EMPTY:
+            empty_since_ms = group.state_since_ms or 0
+        elif group.state is GroupState.STABLE and (topics := group.subscribed_topics()) is not None:
+            in_use = topics
+        else:
+            return []
+    return [
+        where
+        for where, value in offsets.items()
+        if where[0] not in in_use and _is_expired(value, empty_since_ms, config, now_ms)
+    ]
+
+
+def _is_expired(
+    value: OffsetCommitValue, empty_since_ms: int, config: GroupConfig, now_ms: TimestampMs
+) -> bool:
+    if value.expire_timestamp != NO_EXPIRY:
+        return now_ms >= value.expire_timestamp
+    # An administrator's commit to a group that is long empty starts its retention afresh.
+    since_ms = max(value.commit_timestamp, empty_since_ms)
+    return now_ms - since_ms >= config.offsets_retention_ms
+
+
+def decide_topics_deleted(shard: GroupShard, topics: Collection[str]) -> Decision:
+    """End every group's offsets of topics that are gone: a new topic must not inherit them."""
+    return Decision(
+        records=[
+            offset_tombstone(group_id, where)
+            for group_id, offsets in shard.offsets.items()
+            for where in offsets
+            if where[0] in topics
+        ]
+    )

@@ -1,0 +1,179 @@
+"""SyncGroup, Heartbeat and LeaveGroup: what members do between two joins."""
+
+from typing import Final
+
+from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.coordinator.decision import Caller, Decision, TimerKind
+from headrace_broker.coordinator.group import NO_MEMBER_ID, Group, Member
+from headrace_broker.coordinator.rebalance import (
+    GroupStep,
+    answer_sync,
+    drop_member,
+    drop_pending_member,
+    rebalance_after_removal,
+    sync_response,
+)
+from headrace_broker.coordinator.shard import GroupShard, group_record
+from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from headrace_broker.protocol.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from headrace_broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from headrace_broker.protocol.types import TimestampMs
+
+_VERSION_THAT_LEAVES_IN_BATCHES: Final = 3
+
+
+def decide_sync(
+    shard: GroupShard,
+    config: GroupConfig,
+    request: SyncGroupRequest,
+    caller: Caller,
+    now_ms: TimestampMs,
+) -> Decision:
+    """Take the leader's assignment, or park a follower until it is there."""
+    group = _group_of_member(shard, request.group_id)
+    member = group.check_member(request.member_id, request.group_instance_id)
+    group.check_generation(request.generation_id)
+    _check_protocol(group, request)
+    step = GroupStep(shard=shard, group=group, config=config, now_ms=now_ms)
+    match group.state:
+        case GroupState.COMPLETING_REBALANCE:
+            # A client that asks again has given up on its earlier request.
+            again = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+            answer_sync(step, member, again)
+            if member.member_id == group.leader_id:
+                _check_assignment_size(config, request)
+                group.awaiting_sync.discard(member.member_id)
+                member.sync_ticket = caller.ticket
+                _assign(step, request)
+            else:
+                group.awaiting_sync.discard(member.member_id)
+                member.sync_ticket = caller.ticket
+        case GroupState.STABLE:
+            group.awaiting_sync.discard(member.member_id)
+            step.extend_session(member.member_id, member.session_timeout_ms)
+            step.decision.replies.append((caller.ticket, sync_response(group, member)))
+        case GroupState.PREPARING_REBALANCE:
+            raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing: join again")
+        case _:
+            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has no members")
+    if not group.awaiting_sync:
+        step.cancel_timer(TimerKind.SYNC)
+    return step.decision
+
+
+def decide_heartbeat(
+    shard: GroupShard, config: GroupConfig, request: HeartbeatRequest, caller: Caller
+) -> Decision:
+    """Extend a member's session, and tell it when it must join again."""
+    group = _group_of_member(shard, request.group_id)
+    member = group.check_member(request.member_id, request.group_instance_id)
+    group.check_generation(request.generation_id)
+    step = GroupStep(shard=shard, group=group, config=config, now_ms=TimestampMs(0))
+    error = ErrorCode.NONE
+    if group.state is GroupState.PREPARING_REBALANCE:
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+    step.extend_session(member.member_id, member.session_timeout_ms)
+    step.decision.replies.append((caller.ticket, HeartbeatResponse(error_code=error)))
+    return step.decision
+
+
+def decide_leave(
+    shard: GroupShard,
+    config: GroupConfig,
+    request: LeaveGroupRequest,
+    caller: Caller,
+    now_ms: TimestampMs,
+) -> Decision:
+    """Let members go; static ones may be removed by instance id alone, by an administrator."""
+    group = _group_of_member(shard, request.group_id)
+    step = GroupStep(shard=shard, group=group, config=config, now_ms=now_ms)
+    is_batch = caller.api_version >= _VERSION_THAT_LEAVES_IN_BATCHES
+    leaving = request.members if is_batch else [MemberIdentity(member_id=request.member_id)]
+    count_before = len(group.members)
+    results = [
+        MemberResponse(
+            member_id=identity.member_id,
+            group_instance_id=identity.group_instance_id,
+            error_code=_leave(step, identity),
+        )
+        for identity in leaving
+    ]
+    if len(group.members) < count_before:
+        rebalance_after_removal(step)
+    response = (
+        LeaveGroupResponse(members=results)
+        if is_batch
+        else LeaveGroupResponse(error_code=results[0].error_code)
+    )
+    step.decision.replies.append((caller.ticket, response))
+    return step.decision
+
+
+def _leave(step: GroupStep, identity: MemberIdentity) -> ErrorCode:
+    group, member_id = step.group, identity.member_id
+    if member_id == NO_MEMBER_ID:
+        member_id = group.static_members.get(identity.group_instance_id or "", NO_MEMBER_ID)
+    elif member_id in group.pending_members:
+        drop_pending_member(step, member_id)
+        return ErrorCode.NONE
+    try:
+        member = group.check_member(member_id, identity.group_instance_id)
+    except ApiError as error:
+        return error.code
+    drop_member(step, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    return ErrorCode.NONE
+
+
+def _group_of_member(shard: GroupShard, group_id: str) -> Group:
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
+    group = shard.groups.get(group_id)
+    if group is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {group_id} has no members")
+    return group
+
+
+def _check_protocol(group: Group, request: SyncGroupRequest) -> None:
+    """From version 5 on a member says what it believes was chosen (KIP-559)."""
+    for said, chosen in (
+        (request.protocol_type, group.protocol_type),
+        (request.protocol_name, group.protocol_name),
+    ):
+        if said is not None and said != chosen:
+            raise ApiError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the group chose {chosen}, not {said}"
+            )
+
+
+def _check_assignment_size(config: GroupConfig, request: SyncGroupRequest) -> None:
+    size = sum(len(item.assignment) for item in request.assignments)
+    if size > config.group_metadata_bytes_max:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{size} bytes of assignments do not fit one record of __consumer_offsets",
+        )
+
+
+def _assign(step: GroupStep, request: SyncGroupRequest) -> None:
+    """Keep the leader's assignment and hand it to whoever waits; the rest ask for it later."""
+    group = step.group
+    assigned = {item.member_id: bytes(item.assignment) for item in request.assignments}
+    for member in group.members.values():
+        member.assignment = assigned.get(member.member_id, b"")
+    group.transition(GroupState.STABLE, step.now_ms)
+    step.decision.records.append(group_record(group))
+    for member in group.members.values():
+        _answer_with_assignment(step, member)
+
+
+def _answer_with_assignment(step: GroupStep, member: Member) -> None:
+    if member.sync_ticket is not None:
+        step.extend_session(member.member_id, member.session_timeout_ms)
+        answer_sync(step, member, sync_response(step.group, member))

@@ -1,0 +1,289 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: one committed offset per group and partition."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.coordinator.decision import Caller, Decision, SetTimer
+from headrace_broker.coordinator.group import NO_MEMBER_ID, Group
+from headrace_broker.coordinator.records import (
+    NO_EXPIRY,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    OffsetRecord,
+)
+from headrace_broker.coordinator.shard import (
+    GroupShard,
+    TopicPartition,
+    offset_tombstone,
+    session_key,
+)
+from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from headrace_broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from headrace_broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from headrace_broker.protocol.types import TimestampMs
+
+NO_OFFSET: Final = -1
+NO_LEADER_EPOCH: Final = -1
+NO_GENERATION: Final = -1
+
+_VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 9
+
+
+PartitionCheck = Callable[[OffsetCommitRequestTopic, int], ErrorCode]
+"""Whether the cluster has the topic and partition; an offset of what is not there is refused."""
+
+
+def decide_commit(
+    shard: GroupShard,
+    config: GroupConfig,
+    request: OffsetCommitRequest,
+    caller: Caller,
+    now_ms: TimestampMs,
+    check_partition: PartitionCheck,
+) -> Decision:
+    """Commit offsets, each on its own: one that is refused does not hold up the others."""
+    group = _group_that_commits(shard, request, caller)
+    decision = Decision()
+    try:
+        _check_commit(group, request)
+        member = group.members.get(request.member_id)
+        if member is not None:
+            # A commit is a sign of life, as a heartbeat is.
+            key = session_key(group.group_id, member.member_id)
+            decision.timers.append(SetTimer(key=key, delay_ms=member.session_timeout_ms))
+    except ApiError:
+        shard.forget_if_unused(group)
+        raise
+    expire_ms = NO_EXPIRY if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            error = check_partition(topic, partition.partition_index)
+            if error is ErrorCode.NONE:
+                error = _check_metadata(config, partition)
+            if error is ErrorCode.NONE:
+                record = _offset_record(group.group_id, topic, partition, now_ms)
+                if record.value is not None:
+                    record.value.expire_timestamp = expire_ms
+                decision.records.append(record)
+            results.append(
+                OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index, error_code=error
+                )
+            )
+        response.topics.append(
+            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results)
+        )
+    if not decision.records:
+        shard.forget_if_unused(group)
+    decision.replies.append((caller.ticket, response))
+    return decision
+
+
+def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller: Caller) -> Group:
+    if not request.group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
+    if request.group_id not in shard.groups and request.generation_id_or_member_epoch >= 0:
+        code = (
+            ErrorCode.GROUP_ID_NOT_FOUND
+            if caller.api_version >= _VERSION_THAT_SAYS_GROUP_NOT_FOUND
+            else ErrorCode.ILLEGAL_GENERATION
+        )
+        raise ApiError(code, f"Group {request.group_id} not found.")
+    # Committing makes a group: simple consumers and administrators never join one.
+    return shard.find_or_create(request.group_id, has_room=caller.room_for_a_group)
+
+
+def _check_commit(group: Group, request: OffsetCommitRequest) -> None:
+    generation = request.generation_id_or_member_epoch
+    if generation < 0 and group.state is GroupState.EMPTY:
+        return
+    if (
+        generation >= 0
+        or request.member_id != NO_MEMBER_ID
+        or request.group_instance_id is not None
+    ):
+        group.check_member(request.member_id, request.group_instance_id)
+        group.check_generation(generation)
+    else:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # The member knows the generation but has no assignment in it yet.
+        raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing: join again")
+
+
+def _check_metadata(config: GroupConfig, partition: OffsetCommitRequestPartition) -> ErrorCode:
+    metadata = partition.committed_metadata or ""
+    # Kafka counts characters; bytes are what the setting names, and what takes up room.
+    if len(metadata.encode()) > config.offset_metadata_bytes_max:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _offset_record(
+    group_id: str,
+    topic: OffsetCommitRequestTopic,
+    partition: OffsetCommitRequestPartition,
+    now_ms: TimestampMs,
+) -> OffsetRecord:
+    return OffsetRecord(
+        key=OffsetCommitKey(group=group_id, topic=topic.name, partition=partition.partition_index),
+        value=OffsetCommitValue(
+            offset=partition.committed_offset,
+            leader_epoch=partition.committed_leader_epoch,
+            metadata=partition.committed_metadata or "",
+            commit_timestamp=now_ms,
+            topic_id=topic.topic_id,
+        ),
+    )
+
+
+def read_offsets(
+    shard: GroupShard, request: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """Return what the group committed, for the topics asked for or for all (`topics` is null).
+
+    Where nothing is committed the offset is -1 and there is no error: the client starts where its
+    reset policy says. Topics are asked for by name: ids are resolved by the caller.
+    """
+    offsets = shard.offsets_of(request.group_id)
+    unstable = shard.pending_offsets.get(request.group_id, set()) if require_stable else set()
+    asked: Iterable[tuple[str, Sequence[int]]]
+    if request.topics is None:
+        found: dict[str, list[int]] = {}
+        for name, partition in sorted(offsets):
+            found.setdefault(name, []).append(partition)
+        asked = found.items()
+    else:
+        asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    return OffsetFetchResponseGroup(
+        group_id=request.group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=name,
+                partitions=[
+                    _fetched(offsets, (name, partition), is_unstable=(name, partition) in unstable)
+                    for partition in partitions
+                ],
+            )
+            for name, partitions in asked
+        ],
+    )
+
+
+def _fetched(
+    offsets: Mapping[TopicPartition, OffsetCommitValue], where: TopicPartition, *, is_unstable: bool
+) -> OffsetFetchResponsePartitions:
+    value = None if is_unstable else offsets.get(where)
+    if value is None:
+        return OffsetFetchResponsePartitions(
+            partition_index=where[1],
+            committed_offset=NO_OFFSET,
+            committed_leader_epoch=NO_LEADER_EPOCH,
+            metadata="",
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
+        )
+    return OffsetFetchResponsePartitions(
+        partition_index=where[1],
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+    )
+
+
+def decide_offset_delete(
+    shard: GroupShard,
+    request: OffsetDeleteRequest,
+    caller: Caller,
+    has_topic: Callable[[str], bool],
+) -> Decision:
+    """Delete committed offsets of topics that nobody in the group subscribes to (KIP-496)."""
+    group = shard.find(request.group_id)
+    subscribed: frozenset[str] = frozenset()
+    if group.state is not GroupState.EMPTY:
+        topics = group.subscribed_topics()
+        if topics is None:
+            raise ApiError(
+                ErrorCode.NON_EMPTY_GROUP, "the group has members of an unknown protocol"
+            )
+        subscribed = topics
+    decision = Decision()
+    response = OffsetDeleteResponse()
+    offsets = shard.offsets_of(request.group_id)
+    for topic in request.topics:
+        error = ErrorCode.NONE
+        if topic.name in subscribed:
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif not has_topic(topic.name):
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            decision.records.extend(
+                offset_tombstone(request.group_id, (topic.name, item.partition_index))
+                for item in topic.partitions
+                if (topic.name, item.partition_index) in offsets
+            )
+        response.topics.append(
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=item.partition_index, error_code=error
+                    )
+                    for item in topic.partitions
+                ],
+            )
+        )
+    decision.replies.append((caller.ticket, response))
+    return decision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """One committed offset as metrics and tools see it."""
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: TimestampMs
+
+
+def committed_offsets(shard: GroupShard) -> list[CommittedOffset]:
+    """Return every committed offset of the shard."""
+    return [
+        CommittedOffset(
+            group_id=group_id,
+            topic=topic,
+            partition=partition,
+            offset=value.offset,
+            leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+            commit_timestamp_ms=TimestampMs(value.commit_timestamp),
+        )
+        for group_id, offsets in shard.offsets.items()
+        for (topic, partition), value in offsets.items()
+    ]

@@ -1,0 +1,134 @@
+"""The state of one partition of `__consumer_offsets`: its groups and their committed offsets.
+
+`replay` is the only thing that changes what survives a restart. It serves both for a record that
+was just decided and for one read back while the partition loads; a rebalance in progress exists
+only in memory, and the members of a group find out by an error that they must join again.
+"""
+
+from dataclasses import dataclass, field
+
+from headrace_broker.coordinator.decision import Decision, SetTimer, TimerKey, TimerKind
+from headrace_broker.coordinator.group import Group
+from headrace_broker.coordinator.records import (
+    CoordinatorRecord,
+    GroupMetadataKey,
+    GroupRecord,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    OffsetRecord,
+)
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import PartitionIndex
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupShard:
+    """Groups and offsets of one partition; one driver owns it."""
+
+    partition: PartitionIndex
+    groups: dict[str, Group] = field(default_factory=dict)
+    offsets: dict[str, dict[TopicPartition, OffsetCommitValue]] = field(default_factory=dict)
+    pending_offsets: dict[str, set[TopicPartition]] = field(default_factory=dict)
+    """Offsets of open transactions, which a fetch that requires stable ones must wait for."""
+
+    def find(self, group_id: str) -> Group:
+        """Return the group; raise GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        return group
+
+    def find_or_create(self, group_id: str, *, has_room: bool) -> Group:
+        """Return the group, made in memory when there is none and the broker has room."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if not has_room:
+                raise ApiError(ErrorCode.POLICY_VIOLATION, "headrace.max.groups is reached")
+            group = self.groups[group_id] = Group(group_id=group_id)
+        return group
+
+    def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetCommitValue]:
+        """Return the group's committed offsets."""
+        return self.offsets.get(group_id, {})
+
+    def forget_if_unused(self, group: Group) -> None:
+        """Drop a group that nobody is in, that has no offsets and that no record tells of."""
+        if group.is_unused and group.persisted is None and group.group_id not in self.offsets:
+            self.groups.pop(group.group_id, None)
+
+
+def replay(shard: GroupShard, record: CoordinatorRecord) -> None:
+    """Apply one record."""
+    match record:
+        case GroupRecord(key=key, value=value):
+            _replay_group(shard, key.group, record)
+        case OffsetRecord(key=key, value=value):
+            _replay_offset(shard, key, value)
+
+
+def _replay_group(shard: GroupShard, group_id: str, record: GroupRecord) -> None:
+    if record.value is None:
+        group = shard.groups.pop(group_id, None)
+        if group is not None and group_id in shard.offsets:
+            # Offsets are tombstoned one by one; until then they keep the group in existence.
+            shard.groups[group_id] = Group(group_id=group_id)
+        return
+    shard.groups.setdefault(group_id, Group(group_id=group_id)).persisted = record.value
+
+
+def _replay_offset(
+    shard: GroupShard, key: OffsetCommitKey, value: OffsetCommitValue | None
+) -> None:
+    where = (key.topic, key.partition)
+    if value is not None:
+        shard.groups.setdefault(key.group, Group(group_id=key.group))
+        shard.offsets.setdefault(key.group, {})[where] = value
+        return
+    offsets = shard.offsets.get(key.group)
+    if offsets is not None:
+        offsets.pop(where, None)
+        if not offsets:
+            del shard.offsets[key.group]
+            if key.group in shard.groups:
+                shard.forget_if_unused(shard.groups[key.group])
+
+
+def finish_loading(shard: GroupShard) -> Decision:
+    """Rebuild the groups from what was replayed, and give every member a fresh session."""
+    decision = Decision()
+    for group_id, group in shard.groups.items():
+        if group.persisted is None:
+            continue
+        rebuilt = shard.groups[group_id] = Group.from_value(group_id, group.persisted)
+        decision.timers.extend(
+            SetTimer(
+                key=session_key(group_id, member.member_id), delay_ms=member.session_timeout_ms
+            )
+            for member in rebuilt.members.values()
+        )
+    return decision
+
+
+def session_key(group_id: str, member_id: str) -> TimerKey:
+    """Return the key of a member's session timer."""
+    return TimerKey(kind=TimerKind.SESSION, group_id=group_id, member_id=member_id)
+
+
+def group_record(group: Group) -> GroupRecord:
+    """Return the record that keeps the group as it is now."""
+    return GroupRecord(key=GroupMetadataKey(group=group.group_id), value=group.to_value())
+
+
+def group_tombstone(group_id: str) -> GroupRecord:
+    """Return the record that ends the group."""
+    return GroupRecord(key=GroupMetadataKey(group=group_id), value=None)
+
+
+def offset_tombstone(group_id: str, where: TopicPartition) -> OffsetRecord:
+    """Return the record that ends one committed offset."""
+    topic, partition = where
+    return OffsetRecord(
+        key=OffsetCommitKey(group=group_id, topic=topic, partition=partition), value=None
+    )

@@ -1,0 +1,27 @@
+"""The topics that a consumer's join metadata names (`ConsumerProtocolSubscription`, KIP-429).
+
+The metadata belongs to the clients: the coordinator reads only the topics, and takes what it cannot
+read as "unknown" rather than as an error.
+"""
+
+from typing import Final
+
+from headrace_broker.protocol.codec import decode
+from headrace_broker.protocol.errors import DecodeError
+from headrace_broker.protocol.messages.records.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+
+_VERSION_PREFIX_SIZE: Final = 2
+_EVERY_VERSION_STARTS_AS: Final = 0
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics that the metadata subscribes to; None when it is in no known format."""
+    try:
+        subscription, _ = decode(
+            ConsumerProtocolSubscription, metadata, _EVERY_VERSION_STARTS_AS, _VERSION_PREFIX_SIZE
+        )
+    except DecodeError:
+        return None
+    return frozenset(subscription.topics)
