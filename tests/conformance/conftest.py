@@ -1,0 +1,78 @@
+"""One broker for all conformance tests: ours, or Apache Kafka as the tests' own check.
+
+`HEADRACE_CONFORMANCE_PEER=kafka` runs the suite against Apache Kafka (what it must say is right);
+`HEADRACE_CONFORMANCE_BOOTSTRAP=HOST:PORT` against a broker that runs already.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from support.headrace_broker import HeadraceBroker
+from support.kafka_peer import KafkaPeer
+from support.peer import GivenPeer, Peer
+from support.processes import wait_until
+
+NewTopicOf = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    directory = tmp_path_factory.mktemp("broker")
+    found: Peer
+    if address := os.environ.get("HEADRACE_CONFORMANCE_BOOTSTRAP"):
+        found = GivenPeer("given", address)
+    elif os.environ.get("HEADRACE_CONFORMANCE_PEER") == "kafka":
+        found = KafkaPeer(directory)
+    else:
+        found = HeadraceBroker(directory)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def bootstrap(peer: Peer) -> str:
+    return peer.bootstrap
+
+
+@pytest.fixture
+def admin(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+@pytest.fixture
+def new_topic(admin: AdminClient) -> Iterator[NewTopicOf]:
+    """Return a function that creates a topic with a name of its own; all are deleted after."""
+    created: list[str] = []
+
+    def create(partitions: int = 1, **config: str) -> str:
+        name = f"conformance-{uuid.uuid4().hex[:10]}"
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        created.append(name)
+        wait_until(
+            lambda: len(_partitions(admin, name)) == partitions, what=f"topic {name}'s metadata"
+        )
+        return name
+
+    yield create
+    for future in admin.delete_topics(created).values() if created else ():
+        future.exception(30)
+
+
+def _partitions(admin: AdminClient, name: str) -> list[int]:
+    found = admin.list_topics(timeout=10).topics.get(name)
+    if found is None:
+        return []
+    return [index for index, partition in found.partitions.items() if partition.leader >= 0]
+
+
+@pytest.fixture
+def new_group() -> Callable[[], str]:
+    return lambda: f"group-{uuid.uuid4().hex[:10]}"
