@@ -1,0 +1,87 @@
+"""ConsumerGroupDescribe (API key 69): describe consumer groups of the new protocol (KIP-848)."""
+
+from dataclasses import field
+from typing import Annotated
+from uuid import UUID
+
+from headrace_broker.protocol.schema import (
+    ZERO_UUID,
+    Array,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Message,
+    Nested,
+    String,
+    Struct,
+    Uuid,
+    message,
+    struct,
+)
+
+
+@message(api_key=69, versions="0-1", flexible="0+")
+class ConsumerGroupDescribeRequest(Message):
+    """Asks to describe consumer groups of the new protocol (KIP-848)."""
+
+    group_ids: Annotated[list[str], Array("0+", of=String)] = field(default_factory=list)
+    include_authorized_operations: Annotated[bool, Bool("0+")] = False
+
+
+@struct
+class TopicPartitions(Struct):
+    """An element of ``Assignment.topic_partitions``."""
+
+    topic_id: Annotated[UUID, Uuid("0+")] = ZERO_UUID
+    topic_name: Annotated[str, String("0+")] = ""
+    partitions: Annotated[list[int], Array("0+", of=Int32)] = field(default_factory=list)
+
+
+@struct
+class Assignment(Struct):
+    """The value of ``Member.assignment`` and ``Member.target_assignment``."""
+
+    topic_partitions: Annotated[list[TopicPartitions], Array("0+")] = field(default_factory=list)
+
+
+@struct
+class Member(Struct):
+    """An element of ``DescribedGroup.members``."""
+
+    member_id: Annotated[str, String("0+")] = ""
+    instance_id: Annotated[str | None, String("0+", nullable="0+")] = None
+    rack_id: Annotated[str | None, String("0+", nullable="0+")] = None
+    member_epoch: Annotated[int, Int32("0+")] = 0
+    client_id: Annotated[str, String("0+")] = ""
+    client_host: Annotated[str, String("0+")] = ""
+    subscribed_topic_names: Annotated[list[str], Array("0+", of=String)] = field(
+        default_factory=list
+    )
+    subscribed_topic_regex: Annotated[str | None, String("0+", nullable="0+")] = None
+    assignment: Annotated[Assignment, Nested("0+")] = field(default_factory=Assignment)
+    target_assignment: Annotated[Assignment, Nested("0+")] = field(default_factory=Assignment)
+    member_type: Annotated[int, Int8("1+", ignorable=True)] = -1
+
+
+@struct
+class DescribedGroup(Struct):
+    """An element of ``ConsumerGroupDescribeResponse.groups``."""
+
+    error_code: Annotated[int, Int16("0+")] = 0
+    error_message: Annotated[str | None, String("0+", nullable="0+")] = None
+    group_id: Annotated[str, String("0+")] = ""
+    group_state: Annotated[str, String("0+")] = ""
+    group_epoch: Annotated[int, Int32("0+")] = 0
+    assignment_epoch: Annotated[int, Int32("0+")] = 0
+    assignor_name: Annotated[str, String("0+")] = ""
+    members: Annotated[list[Member], Array("0+")] = field(default_factory=list)
+    authorized_operations: Annotated[int, Int32("0+")] = -2147483648
+
+
+@message(api_key=69, versions="0-1", flexible="0+")
+class ConsumerGroupDescribeResponse(Message):
+    """Answers ``ConsumerGroupDescribeRequest``."""
+
+    throttle_time_ms: Annotated[int, Int32("0+")] = 0
+    groups: Annotated[list[DescribedGroup], Array("0+")] = field(default_factory=list)

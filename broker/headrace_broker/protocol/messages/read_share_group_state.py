@@ -1,0 +1,81 @@
+"""ReadShareGroupState (API key 84): read the state of a share group's partitions."""
+
+from dataclasses import field
+from typing import Annotated
+from uuid import UUID
+
+from headrace_broker.protocol.schema import (
+    ZERO_UUID,
+    Array,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    Message,
+    String,
+    Struct,
+    Uuid,
+    message,
+    struct,
+)
+
+
+@struct
+class PartitionData(Struct):
+    """An element of ``ReadStateData.partitions``."""
+
+    partition: Annotated[int, Int32("0+")] = 0
+    leader_epoch: Annotated[int, Int32("0+")] = 0
+
+
+@struct
+class ReadStateData(Struct):
+    """An element of ``ReadShareGroupStateRequest.topics``."""
+
+    topic_id: Annotated[UUID, Uuid("0+")] = ZERO_UUID
+    partitions: Annotated[list[PartitionData], Array("0+")] = field(default_factory=list)
+
+
+@message(api_key=84, versions="0", flexible="0+")
+class ReadShareGroupStateRequest(Message):
+    """Asks to read the state of a share group's partitions."""
+
+    group_id: Annotated[str, String("0+")] = ""
+    topics: Annotated[list[ReadStateData], Array("0+")] = field(default_factory=list)
+
+
+@struct
+class StateBatch(Struct):
+    """An element of ``PartitionResult.state_batches``."""
+
+    first_offset: Annotated[int, Int64("0+")] = 0
+    last_offset: Annotated[int, Int64("0+")] = 0
+    delivery_state: Annotated[int, Int8("0+")] = 0
+    delivery_count: Annotated[int, Int16("0+")] = 0
+
+
+@struct
+class PartitionResult(Struct):
+    """An element of ``ReadStateResult.partitions``."""
+
+    partition: Annotated[int, Int32("0+")] = 0
+    error_code: Annotated[int, Int16("0+")] = 0
+    error_message: Annotated[str | None, String("0+", nullable="0+")] = None
+    state_epoch: Annotated[int, Int32("0+")] = 0
+    start_offset: Annotated[int, Int64("0+")] = 0
+    state_batches: Annotated[list[StateBatch], Array("0+")] = field(default_factory=list)
+
+
+@struct
+class ReadStateResult(Struct):
+    """An element of ``ReadShareGroupStateResponse.results``."""
+
+    topic_id: Annotated[UUID, Uuid("0+")] = ZERO_UUID
+    partitions: Annotated[list[PartitionResult], Array("0+")] = field(default_factory=list)
+
+
+@message(api_key=84, versions="0", flexible="0+")
+class ReadShareGroupStateResponse(Message):
+    """Answers ``ReadShareGroupStateRequest``."""
+
+    results: Annotated[list[ReadStateResult], Array("0+")] = field(default_factory=list)

@@ -1,0 +1,47 @@
+"""ShareGroupCurrentMemberAssignment, a coordinator's record (type 14).
+
+The partitions a share group's member has.
+"""
+
+from dataclasses import field
+from typing import Annotated
+from uuid import UUID
+
+from headrace_broker.protocol.schema import (
+    ZERO_UUID,
+    Array,
+    Int8,
+    Int32,
+    Message,
+    String,
+    Struct,
+    Uuid,
+    message,
+    struct,
+)
+
+
+@message(api_key=14, versions="0")
+class ShareGroupCurrentMemberAssignmentKey(Message):
+    """Key of the record that says the partitions a share group's member has."""
+
+    group_id: Annotated[str, String("0")] = ""
+    member_id: Annotated[str, String("0")] = ""
+
+
+@struct
+class TopicPartitions(Struct):
+    """An element of ``ShareGroupCurrentMemberAssignmentValue.assigned_partitions``."""
+
+    topic_id: Annotated[UUID, Uuid("0+")] = ZERO_UUID
+    partitions: Annotated[list[int], Array("0+", of=Int32)] = field(default_factory=list)
+
+
+@message(api_key=14, versions="0", flexible="0+")
+class ShareGroupCurrentMemberAssignmentValue(Message):
+    """Value of the record that says the partitions a share group's member has."""
+
+    member_epoch: Annotated[int, Int32("0+")] = 0
+    previous_member_epoch: Annotated[int, Int32("0+")] = 0
+    state: Annotated[int, Int8("0+")] = 0
+    assigned_partitions: Annotated[list[TopicPartitions], Array("0+")] = field(default_factory=list)
