@@ -1,0 +1,71 @@
+"""Decides topics that nobody created by name: those that clients touch, and the cluster's own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace_broker.metadata.decision import Decision, RandomSource
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.topics import decide_create_topics
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+_USE_DEFAULT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTopic:
+    """A topic that must exist. With -1, `num_partitions` and the factor are the broker's."""
+
+    name: str
+    num_partitions: int = _USE_DEFAULT
+    replication_factor: int = _USE_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def decide_ensure_topic(
+    image: MetadataImage, wanted: WantedTopic, policy: TopicPolicy, rng: RandomSource
+) -> Decision[None]:
+    """Decide that one of the cluster's own topics exists; raises ApiError where it cannot.
+
+    Its replication factor is lowered to the number of active brokers, so that a small cluster can
+    hold groups at all; Kafka refuses there until enough brokers have come.
+    """
+    if wanted.name in image.topics:
+        return Decision(records=[], response=None)
+    factor = max(1, min(wanted.replication_factor, len(image.active_brokers())))
+    topic = CreatableTopic(
+        name=wanted.name,
+        num_partitions=wanted.num_partitions,
+        replication_factor=factor,
+        configs=[
+            CreatableTopicConfig(name=name, value=value) for name, value in wanted.configs.items()
+        ],
+    )
+    made = decide_create_topics(image, CreateTopicsRequest(topics=[topic]), policy, rng)
+    result = made.response.topics[0]
+    if result.error_code != ErrorCode.NONE:
+        raise ApiError(ErrorCode(result.error_code), result.error_message or "")
+    return Decision(records=made.records, response=None)
+
+
+def decide_auto_create_topics(
+    image: MetadataImage, names: Sequence[str], policy: TopicPolicy, rng: RandomSource
+) -> Decision[Mapping[str, ErrorCode]]:
+    """Decide topics with the broker's defaults; answer each name's error, NONE where it exists."""
+    missing = [name for name in dict.fromkeys(names) if name not in image.topics]
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(name=name, num_partitions=_USE_DEFAULT, replication_factor=_USE_DEFAULT)
+            for name in missing
+        ]
+    )
+    made = decide_create_topics(image, request, policy, rng)
+    outcome = dict.fromkeys(names, ErrorCode.NONE)
+    for result in made.response.topics:
+        outcome[result.name] = ErrorCode(result.error_code)
+    return Decision(records=made.records, response=outcome)
