@@ -8,24 +8,32 @@ Python; then the jars are resolved here.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_jobs.jars import JarError, resolve
+from headrace_jobs.jars import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LOG4J_CONFIGURATION", "open_session"]
+__all__ = ["LOG4J_CONFIGURATION", "SessionError", "open_session"]
 
 LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
+class SessionError(Exception):
+    """No session can be had here; the message says what is missing."""
+
+
 def open_session(name: str) -> SparkSession:
-    """Start the session. Raises `JarError`."""
+    """Start the session. Raises `SessionError` and `JarError`."""
     from pyspark.sql import SparkSession
+
+    if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+        raise SessionError("Spark needs Java 17 or later: put java on PATH or set JAVA_HOME.")
 
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
     if _is_started_plainly():
@@ -34,7 +42,7 @@ def open_session(name: str) -> SparkSession:
     session = builder.getOrCreate()
     if not _has_class(session, _KAFKA_SOURCE_CLASS):
         session.stop()
-        raise JarError(
+        raise SessionError(
             "Spark has no Kafka connector. `python -m headrace_jobs.jars` prints the jars it "
             "needs: put them into the image's /opt/spark/jars, or name them in spark.jars."
         )

@@ -22,6 +22,7 @@ from headrace_jobs.progress.checkpoint import committed_position, starting_posit
 from headrace_jobs.progress.group import GroupClient, GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import TopicPartition
+from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.console import ConsoleSink
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sources.kafka import KafkaSource, read_stream
@@ -89,7 +90,7 @@ def run_query(
                 return 0
             cleanup.callback(client.close)
             _run_session(settings, query_name, _Parts(pipeline, key_columns, client, metrics, stop))
-    except (JobError, JarError) as error:
+    except (JobError, JarError, SessionError) as error:
         _log.error(str(error))
         return 1
     _log.info("stopped", job=settings.name)
@@ -160,10 +161,11 @@ def _wait_for_topics(settings: JobSettings, stop: _Stop) -> GroupClient | None:
 def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
     from pyspark.errors import PySparkException
 
-    from headrace_jobs.session import open_session
-
     began = time.monotonic()
-    session = open_session(settings.name)
+    try:
+        session = open_session(settings.name)
+    except PySparkException as error:
+        raise JobError(f"no Spark session: {_brief(error)}") from error
     parts.stop.install()
     _log.info("spark session started", seconds=round(time.monotonic() - began, 1))
     try:
