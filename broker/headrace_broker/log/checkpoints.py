@@ -1,0 +1,72 @@
+"""Kafka's text checkpoint files: a version line, a count line, then one entry a line.
+
+Owns their format and their atomic replacement; a damaged file reads as missing, because each of
+them only saves work or can be rebuilt, and that is said in the log.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import structlog
+
+from headrace_broker.log.files import replace_file
+
+_log = structlog.get_logger(__name__)
+_Entry = TypeVar("_Entry")
+_VERSION = "0"
+
+
+class TopicPartition(NamedTuple):
+    """A topic's name and a partition's index."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def write_checkpoint(path: Path, lines: Iterable[str], *, durable: bool = True) -> None:
+    """Replace a checkpoint file as a whole."""
+    entries = list(lines)
+    text = "\n".join([_VERSION, str(len(entries)), *entries]) + "\n"
+    replace_file(path, text.encode(), durable=durable)
+
+
+def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_Entry] | None:
+    """Return the entries, or None for a missing or damaged file."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        _log.warning("checkpoint file cannot be read", path=str(path), error=str(error))
+        return None
+    try:
+        if lines[0].strip() != _VERSION:
+            raise ValueError(f"version {lines[0]!r}")
+        count = int(lines[1])
+        entries = [parse(line.split(" ")) for line in lines[2:] if line]
+        if len(entries) != count:
+            raise ValueError(f"{len(entries)} entries where {count} are announced")
+    except (ValueError, IndexError) as error:
+        _log.warning("checkpoint file is damaged", path=str(path), error=str(error))
+        return None
+    return entries
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Write `topic partition offset` lines."""
+    write_checkpoint(path, (f"{tp.topic} {tp.partition} {at}" for tp, at in offsets.items()))
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Read what `write_offsets` wrote; missing or damaged is empty."""
+    entries = read_checkpoint(path, _parse_offset)
+    return dict(entries) if entries else {}
+
+
+def _parse_offset(words: list[str]) -> tuple[TopicPartition, int]:
+    topic, partition, offset = words
+    return TopicPartition(topic, int(partition)), int(offset)

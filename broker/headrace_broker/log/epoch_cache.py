@@ -1,0 +1,98 @@
+"""`LeaderEpochCache`: where each leader epoch began in this log (KIP-101).
+
+Owns the `leader-epoch-checkpoint` file. Truncation after a change of leader asks it, never the
+high watermark.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+
+CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class LeaderEpochCache:
+    """Epochs and their start offsets, both strictly ascending."""
+
+    __slots__ = ("_epochs", "_log_end_offset", "_path", "_starts", "latest")
+
+    def __init__(self, directory: Path, log_end_offset: Callable[[], int]) -> None:
+        self._log_end_offset = log_end_offset
+        self._path = directory / CHECKPOINT_NAME
+        entries = read_checkpoint(self._path, lambda words: (int(words[0]), int(words[1]))) or []
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), ascending."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` writes from `start_offset` on; an epoch already noted is kept."""
+        if epoch < 0 or epoch <= self.latest:
+            return
+        # An epoch that never wrote anything leaves no trace: the new one begins where it did.
+        while self._starts and self._starts[-1] >= start_offset:
+            self._starts.pop()
+            self._epochs.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self._write()
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """Return (largest epoch not above the asked one, offset where it ended), KIP-279.
+
+        (-1, -1) when that is not known.
+        """
+        if epoch == UNDEFINED_EPOCH:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest:
+            return epoch, self._log_end_offset()
+        above = bisect_right(self._epochs, epoch)
+        if above == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if above == 0:
+            # Asked for an epoch older than all that are known: it ended where the first begins.
+            return epoch, self._starts[0]
+        return self._epochs[above - 1], self._starts[above]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """Return the leader epoch that wrote an offset, or -1."""
+        found = bisect_right(self._starts, offset) - 1
+        return self._epochs[found] if found >= 0 else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that began at or after `end_offset`."""
+        before = len(self._starts)
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+        if len(self._starts) < before:
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Let the epoch that holds `start_offset` begin there and forget the earlier ones."""
+        found = bisect_right(self._starts, start_offset) - 1
+        if found < 0 or (found == 0 and self._starts[0] == start_offset):
+            return
+        del self._epochs[:found], self._starts[:found]
+        self._starts[0] = start_offset
+        self._write()
+
+    def clear(self) -> None:
+        """Forget every epoch."""
+        self._epochs.clear()
+        self._starts.clear()
+        self._write()
+
+    def _write(self) -> None:
+        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        pairs = zip(self._epochs, self._starts, strict=True)
+        write_checkpoint(self._path, (f"{epoch} {start}" for epoch, start in pairs))

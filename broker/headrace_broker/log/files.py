@@ -1,0 +1,113 @@
+"""File operations whose failure must fail the whole log directory.
+
+Owns the rule of `fsync` and of a full disk: an EIO or ENOSPC is never retried, because after a
+failed fsync the kernel may have dropped the dirty pages and a second call that succeeds proves
+nothing (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+
+class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed log directory
+    """The disk refused: everything in this log directory must be given up, loudly.
+
+    The outcome of the operation is unknown; clients hear KAFKA_STORAGE_ERROR.
+    """
+
+    def __init__(self, path: Path | str, cause: str) -> None:
+        super().__init__(f"log directory failed at {path}: {cause}")
+        self.path = Path(path)
+        self.cause = cause
+
+
+@contextlib.contextmanager
+def failing_the_directory(path: Path) -> Iterator[None]:
+    """Turn any `OSError` inside into `LogDirectoryFailure`."""
+    try:
+        yield
+    except OSError as error:
+        raise LogDirectoryFailure(path, str(error)) from error
+
+
+def finish_write(fd: int, data: memoryview, position: int, path: Path) -> None:
+    """Write what a short write left; on failure cut the file back to where the append began.
+
+    `data` is the whole append and `position` its start, so that no half batch can be left in
+    front of a later, acknowledged one.
+    """
+    with failing_the_directory(path):
+        size = os.fstat(fd).st_size
+        done = max(0, min(size - position, len(data)))
+        try:
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], position + done)
+        except OSError as error:
+            undo_write(fd, position, path, error)
+
+
+def undo_write(fd: int, position: int, path: Path, error: OSError) -> NoReturn:
+    """Cut a failed append off and fail the directory."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(fd, position)
+    raise LogDirectoryFailure(path, str(error)) from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new files in a directory durable."""
+    with failing_the_directory(path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file durable, by a descriptor of its own, if it exists.
+
+    Since Linux 4.13 a new descriptor, too, reports a write-back error that nobody has seen yet.
+    """
+    with failing_the_directory(path):
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Put `data` in place of a file so that a crash leaves the old one or the new one, whole."""
+    temporary = path.with_name(path.name + ".tmp")
+    with failing_the_directory(path):
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def rename_durably(source: Path, target: Path) -> None:
+    """Rename, and make the new name durable."""
+    with failing_the_directory(target):
+        source.replace(target)
+    sync_directory(target.parent)
+
+
+def remove_quietly(path: Path) -> None:
+    """Unlink a file that may be gone already."""
+    with failing_the_directory(path):
+        path.unlink(missing_ok=True)

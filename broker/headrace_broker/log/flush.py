@@ -1,0 +1,26 @@
+"""`Flush`: making a log durable up to an offset, in three steps so that fsync can run elsewhere.
+
+`PartitionLog.begin_flush` and `finish_flush` belong to the log's thread; `Flush.run` touches only
+files by their paths and may run in another one, so a slow disk does not stop the event loop.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_broker.log.files import sync_directory
+from headrace_broker.log.segment import LogSegment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flush:
+    """What must be durable before `offset` may be called the recovery point."""
+
+    directory: Path
+    offset: int
+    segments: tuple[LogSegment, ...]
+
+    def run(self) -> None:
+        """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""
+        for segment in self.segments:
+            segment.sync()
+        sync_directory(self.directory)

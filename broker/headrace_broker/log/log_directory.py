@@ -1,0 +1,246 @@
+"""`LogDirectory`: one of `log.dirs`, with its lock, its identity, its checkpoints and its logs.
+
+Owns the folder's own files: `.lock`, `meta.properties`, the offset checkpoints and the marker of
+a clean shutdown. A partition's folder belongs to its `PartitionLog`.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+import structlog
+
+from headrace_broker.log.checkpoints import TopicPartition, read_offsets, write_offsets
+from headrace_broker.log.clock import Clock
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.files import (
+    failing_the_directory,
+    remove_quietly,
+    rename_durably,
+    replace_file,
+    sync_directory,
+)
+from headrace_broker.log.meta_properties import (
+    MetaProperties,
+    decode_uuid,
+    encode_uuid,
+    read_meta_properties,
+)
+from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.protocol.types import Offset, TopicId
+
+LOCK_NAME: Final = ".lock"
+CLEAN_SHUTDOWN_NAME: Final = ".kafka_cleanshutdown"
+RECOVERY_POINT_NAME: Final = "recovery-point-offset-checkpoint"
+LOG_START_NAME: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK_NAME: Final = "replication-offset-checkpoint"
+CLEANER_NAME: Final = "cleaner-offset-checkpoint"
+PARTITION_METADATA_NAME: Final = "partition.metadata"
+DELETE_SUFFIX: Final = "-delete"
+_FOLDER_NAME_MAX: Final = 249
+_log = structlog.get_logger(__name__)
+
+
+class LogDirectoryInUseError(Exception):
+    """Another process holds the directory's lock."""
+
+
+class LogDirectory:
+    """Opened once per process; `close` marks a clean shutdown."""
+
+    @classmethod
+    def open(cls, path: Path, *, node_id: int, cluster_id: str, clock: Clock) -> Self:
+        """Lock a directory, creating it if need be, and check that it is this node's.
+
+        Raises LogDirectoryInUseError, MetaPropertiesError, LogDirectoryFailure. With an empty
+        `cluster_id` the directory's own is taken, or a new one made.
+        """
+        with failing_the_directory(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise LogDirectoryInUseError(f"{path} is locked by another process") from error
+        try:
+            meta = read_meta_properties(path, node_id=node_id, cluster_id=cluster_id)
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, meta, lock, clock)
+
+    def __init__(self, path: Path, meta: MetaProperties, lock: int, clock: Clock) -> None:
+        """Not for callers: use `open`."""
+        self.path = path
+        self.node_id = meta.node_id
+        self.cluster_id = meta.cluster_id
+        self.directory_id = meta.directory_id
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self._clock = clock
+        self._lock = lock
+        self._recovery_points = read_offsets(path / RECOVERY_POINT_NAME)
+        self._log_starts = read_offsets(path / LOG_START_NAME)
+        self._high_watermarks = read_offsets(path / HIGH_WATERMARK_NAME)
+        self._cleaner_offsets = read_offsets(path / CLEANER_NAME)
+        self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
+
+    def _take_clean_marker(self) -> tuple[bool, int]:
+        """Read the marker and remove it durably: from now on a kill is a kill."""
+        marker = self.path / CLEAN_SHUTDOWN_NAME
+        try:
+            content = json.loads(marker.read_bytes() or b"{}")
+            epoch = int(content.get("brokerEpoch", -1))
+        except FileNotFoundError:
+            return False, -1
+        except (ValueError, AttributeError):
+            epoch = -1
+        remove_quietly(marker)
+        sync_directory(self.path)
+        return True, epoch
+
+    # ---- partitions
+
+    def partition_folders(self) -> dict[TopicPartition, Path]:
+        """Every `topic-partition` folder; removes what a deletion left."""
+        folders: dict[TopicPartition, Path] = {}
+        for entry in self.path.iterdir():
+            if not entry.is_dir():
+                continue
+            if entry.name.endswith(DELETE_SUFFIX):
+                shutil.rmtree(entry, ignore_errors=True)
+                continue
+            topic, separator, index = entry.name.rpartition("-")
+            if separator and topic and index.isdigit():
+                folders[TopicPartition(topic, int(index))] = entry
+        return folders
+
+    def open_all(self, config_for: Callable[[TopicPartition], LogConfig]) -> None:
+        """Open every partition that has a folder."""
+        for partition in sorted(self.partition_folders()):
+            self._open(partition, config_for(partition))
+
+    def create(
+        self, topic: str, partition: int, config: LogConfig, *, topic_id: TopicId | None = None
+    ) -> PartitionLog:
+        """Open a partition's log, creating its folder if there is none."""
+        key = TopicPartition(topic, partition)
+        known = self.logs.get(key)
+        if known is not None:
+            return known
+        folder = self.path / str(key)
+        is_new = not folder.exists()
+        log = self._open(key, config)
+        if topic_id is not None and self.topic_id(topic, partition) != topic_id:
+            text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
+            replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
+        if is_new:
+            sync_directory(self.path)
+        return log
+
+    def topic_id(self, topic: str, partition: int) -> TopicId | None:
+        """Return the topic id that a partition's folder was created for."""
+        path = self.path / f"{topic}-{partition}" / PARTITION_METADATA_NAME
+        try:
+            lines = dict(line.split(": ", 1) for line in path.read_text("utf-8").splitlines())
+            return TopicId(decode_uuid(lines["topic_id"]))
+        except (FileNotFoundError, KeyError, ValueError):
+            return None
+
+    def delete(self, topic: str, partition: int) -> Path:
+        """Take a partition away: its folder is renamed now; `remove_deleted` frees the space."""
+        key = TopicPartition(topic, partition)
+        log = self.logs.pop(key, None)
+        if log is not None:
+            log.abandon()
+        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
+            offsets.pop(key, None)
+        self._cleaner_offsets.pop(key, None)
+        # Kafka's name: the topic cut short where the whole would be too long for a file name.
+        suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
+        target = self.path / (topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
+        rename_durably(self.path / str(key), target)
+        return target
+
+    def remove_deleted(self) -> int:
+        """Remove the folders of deleted partitions; return how many. Safe in another thread."""
+        doomed = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
+        for folder in doomed:
+            shutil.rmtree(folder, ignore_errors=True)
+        return len(doomed)
+
+    def high_watermark(self, topic: str, partition: int) -> Offset:
+        """Return the checkpointed high watermark, or 0."""
+        return Offset(self._high_watermarks.get(TopicPartition(topic, partition), 0))
+
+    def _open(self, key: TopicPartition, config: LogConfig) -> PartitionLog:
+        log = PartitionLog.open(
+            self.path / str(key),
+            config,
+            clock=self._clock,
+            recovery_point=self._recovery_points.get(key, 0),
+            was_clean=self.was_clean,
+            log_start_offset=self._log_starts.get(key, 0),
+        )
+        log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
+        log.high_watermark = self._high_watermarks.get(key, log.log_start_offset)
+        self.logs[key] = log
+        return log
+
+    # ---- checkpoints
+
+    def checkpoint(self) -> None:
+        """Write all checkpoints: periodically, after flushes, and after DeleteRecords."""
+        logs = self.logs
+        for key, log in logs.items():
+            self._recovery_points[key] = log.recovery_point
+            self._high_watermarks[key] = log.high_watermark
+            self._cleaner_offsets[key] = log.cleaner_offset
+        write_offsets(self.path / RECOVERY_POINT_NAME, self._recovery_points)
+        write_offsets(self.path / HIGH_WATERMARK_NAME, self._high_watermarks)
+        compacted = _only(self._cleaner_offsets, logs, lambda log: log.config.compacts)
+        write_offsets(self.path / CLEANER_NAME, compacted)
+        self.checkpoint_log_start_offsets()
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Make DeleteRecords durable: where a log begins within its first segment."""
+        for key, log in self.logs.items():
+            self._log_starts[key] = log.log_start_offset
+        moved = _only(
+            self._log_starts,
+            self.logs,
+            lambda log: log.log_start_offset > log.segments.first.base_offset,
+        )
+        write_offsets(self.path / LOG_START_NAME, moved)
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        """Close every log, write the checkpoints, mark the shutdown as clean, give the lock up."""
+        for log in self.logs.values():
+            log.close()
+        self.checkpoint()
+        marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+        replace_file(self.path / CLEAN_SHUTDOWN_NAME, marker.encode())
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give up everything without a word on disk: after a failure, or as a kill would."""
+        for log in self.logs.values():
+            log.abandon()
+        self.logs.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _only(
+    offsets: dict[TopicPartition, int],
+    logs: dict[TopicPartition, PartitionLog],
+    wanted: Callable[[PartitionLog], bool],
+) -> dict[TopicPartition, int]:
+    """Leave the entries out that an open log does not need."""
+    return {key: offset for key, offset in offsets.items() if key not in logs or wanted(logs[key])}

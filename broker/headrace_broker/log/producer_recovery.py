@@ -1,0 +1,60 @@
+"""Producer states as they are at the log's end: the newest snapshot, and the headers after it.
+
+Owns the replay, which also writes the `.txnindex` entries that a kill lost.
+"""
+
+from pathlib import Path
+
+import structlog
+
+from headrace_broker.log.batches import Header
+from headrace_broker.log.markers import ControlType, read_marker
+from headrace_broker.log.producer_snapshot import load_latest_snapshot
+from headrace_broker.log.producer_state import ProducerStates
+from headrace_broker.log.segment import LogSegment
+from headrace_broker.log.segments import LogSegments
+
+_log = structlog.get_logger(__name__)
+
+
+def rebuild_producers(
+    directory: Path,
+    segments: LogSegments,
+    snapshots: list[int],
+    *,
+    log_end_offset: int,
+    reindex_from: int,
+) -> ProducerStates:
+    """Return the states before `log_end_offset`.
+
+    Aborted transactions whose marker is at or above `reindex_from` get their index entry again.
+    """
+    found = load_latest_snapshot(directory, snapshots, offset_max=log_end_offset)
+    start, states = found if found is not None else (segments.first.base_offset, ProducerStates())
+    if start >= log_end_offset:
+        return states
+    batches = 0
+    for segment in segments.from_offset(start):
+        position = segment.position_of(start) if start > segment.base_offset else 0
+        for at, header in segment.headers(position):
+            batches += 1
+            if header.producer_id >= 0 and header.base_offset >= start:
+                _replay(states, segment, at, header, reindex_from)
+    _log.debug("producer states rebuilt", directory=str(directory), batches=batches)
+    return states
+
+
+def _replay(
+    states: ProducerStates, segment: LogSegment, position: int, header: Header, reindex_from: int
+) -> None:
+    if not header.is_control:
+        states.append(header, header.base_offset, header.max_timestamp)
+        return
+    marker = read_marker(segment.read(position, header.size))
+    if marker is None:
+        return
+    completed = states.end_transaction(
+        header, header.base_offset, marker[1], is_commit=marker[0] is ControlType.COMMIT
+    )
+    if completed is not None and completed.is_aborted and completed.last_offset >= reindex_from:
+        segment.transaction_index.append(states.aborted_entry(completed))

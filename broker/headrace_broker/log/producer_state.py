@@ -1,0 +1,254 @@
+"""`ProducerStates`: what a partition remembers of its idempotent and transactional producers.
+
+Owns the rules of KIP-98 as Kafka 4.2's ProducerAppendInfo has them: the last five batches of each
+producer (a retry of any of them is answered with its first offset), sequences, epochs, and
+ongoing transactions with the first unstable offset. State changes in place only after the write.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from headrace_broker.log.batches import SEQUENCE_MAX, Header, last_sequence
+from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+RETAINED_BATCHES: Final = 5
+"""As many requests as a producer may have in flight (`max.in.flight.requests.per.connection`)."""
+NO_SEQUENCE: Final = -1
+NO_OFFSET: Final = -1
+NO_EPOCH: Final = -1
+
+
+class BatchMetadata(NamedTuple):
+    """One remembered batch."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        """The offset that a duplicate is answered with."""
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence before any wrap."""
+        first = self.last_sequence - self.offset_delta
+        return first if first >= 0 else first + SEQUENCE_MAX + 1
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """One producer id's standing in one partition."""
+
+    epoch: int
+    batches: list[BatchMetadata] = field(default_factory=list)
+    coordinator_epoch: int = -1
+    txn_first_offset: int = NO_OFFSET
+    last_timestamp: int = -1
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the newest record, or -1 when the epoch has none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker has been appended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+
+
+class ProducerStates:
+    """All producers of a partition, by id."""
+
+    __slots__ = ("_states", "_unreplicated", "ongoing")
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self.ongoing: dict[int, int] = {}
+        """Producer id to the first offset of its ongoing transaction."""
+        self._unreplicated: list[CompletedTransaction] = []
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def items(self) -> list[tuple[int, ProducerState]]:
+        """Every (producer id, state)."""
+        return list(self._states.items())
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        """One producer's state."""
+        return self._states.get(producer_id)
+
+    def put(self, producer_id: int, state: ProducerState) -> None:
+        """Adopt a state read from a snapshot."""
+        self._states[producer_id] = state
+        if state.txn_first_offset >= 0:
+            self.ongoing[producer_id] = state.txn_first_offset
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._states.clear()
+        self.ongoing.clear()
+        self._unreplicated.clear()
+
+    # ---- append
+
+    def check(self, header: Header) -> BatchMetadata | None:
+        """Return the batch that this one repeats, or None when it may be appended.
+
+        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE: the batch
+        was certainly not appended.
+        """
+        state = self._states.get(header.producer_id)
+        if state is None:
+            # Unknown, perhaps because retention removed all it wrote: any sequence may begin.
+            return None
+        first, epoch = header.base_sequence, header.producer_epoch
+        if epoch != state.epoch:
+            _check_new_epoch(header, state)
+        else:
+            last = state.last_sequence
+            if first != last + 1 and not (first == 0 and last == SEQUENCE_MAX):
+                wanted = last_sequence(first, header.last_offset_delta)
+                for batch in state.batches:
+                    if batch.last_sequence == wanted and batch.first_sequence == first:
+                        return batch
+                raise _out_of_order(header, state)
+        if state.txn_first_offset >= 0 and not header.is_transactional:
+            raise ApiError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} wrote outside its transaction, which began at "
+                f"offset {state.txn_first_offset}",
+            )
+        return None
+
+    def append(self, header: Header, first_offset: int, timestamp: int) -> None:
+        """Remember a data batch that now lies at `first_offset`."""
+        producer_id = header.producer_id
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(header.producer_epoch)
+        elif state.epoch != header.producer_epoch:
+            state.epoch = header.producer_epoch
+            state.batches.clear()
+        delta = header.last_offset_delta
+        batches = state.batches
+        batches.append(
+            BatchMetadata(
+                last_sequence(header.base_sequence, delta), first_offset + delta, delta, timestamp
+            )
+        )
+        if len(batches) > RETAINED_BATCHES:
+            del batches[0]
+        state.last_timestamp = timestamp
+        if state.txn_first_offset < 0 and header.is_transactional:
+            state.txn_first_offset = first_offset
+            self.ongoing[producer_id] = first_offset
+
+    def end_transaction(
+        self, header: Header, marker_offset: int, coordinator_epoch: int, *, is_commit: bool
+    ) -> CompletedTransaction | None:
+        """Apply a transaction marker; return the transaction it ended, if one was open."""
+        producer_id = header.producer_id
+        state = self._states.get(producer_id)
+        if state is None:
+            state = self._states[producer_id] = ProducerState(header.producer_epoch)
+        elif state.epoch != header.producer_epoch:
+            state.epoch = header.producer_epoch
+            state.batches.clear()
+        state.coordinator_epoch = coordinator_epoch
+        state.last_timestamp = header.max_timestamp
+        first_offset, state.txn_first_offset = state.txn_first_offset, NO_OFFSET
+        if first_offset < 0:
+            return None
+        self.ongoing.pop(producer_id, None)
+        completed = CompletedTransaction(producer_id, first_offset, marker_offset, not is_commit)
+        self._unreplicated.append(completed)
+        return completed
+
+    def check_marker(self, header: Header, coordinator_epoch: int) -> None:
+        """Refuse the marker of a fenced producer or of a former coordinator."""
+        state = self._states.get(header.producer_id)
+        if state is None:
+            return
+        if header.producer_epoch < state.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"marker of producer {header.producer_id} has epoch {header.producer_epoch}, "
+                f"the partition knows {state.epoch}",
+            )
+        if coordinator_epoch < state.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {state.coordinator_epoch}",
+            )
+
+    # ---- transactions
+
+    def aborted_entry(self, completed: CompletedTransaction) -> AbortedTransaction:
+        """Return the `.txnindex` entry of an aborted transaction."""
+        stable = min(self.ongoing.values(), default=completed.last_offset + 1)
+        return AbortedTransaction(
+            completed.producer_id, completed.first_offset, completed.last_offset, stable
+        )
+
+    def first_unstable_offset(self) -> int | None:
+        """First offset of a transaction that is open, or ended above the high watermark."""
+        if not self.ongoing and not self._unreplicated:
+            return None
+        starts = [*self.ongoing.values(), *(done.first_offset for done in self._unreplicated)]
+        return min(starts)
+
+    @property
+    def has_unstable(self) -> bool:
+        """Whether the last stable offset may be below the high watermark."""
+        return bool(self.ongoing or self._unreplicated)
+
+    def note_high_watermark(self, high_watermark: int) -> None:
+        """Let go of transactions whose marker is now below the high watermark."""
+        if self._unreplicated:
+            self._unreplicated = [
+                done for done in self._unreplicated if done.last_offset >= high_watermark
+            ]
+
+    # ---- age
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers that were silent for `producer.id.expiration.ms`; return how many.
+
+        One with an open transaction is kept whatever its age.
+        """
+        expired = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if state.txn_first_offset < 0 and now_ms - state.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._states[producer_id]
+        return len(expired)
+
+
+def _check_new_epoch(header: Header, state: ProducerState) -> None:
+    if header.producer_epoch < state.epoch:
+        raise ApiError(
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            f"producer {header.producer_id} has epoch {header.producer_epoch}, the partition "
+            f"knows {state.epoch}",
+        )
+    if header.base_sequence != 0 and state.epoch != NO_EPOCH:
+        raise _out_of_order(header, state)
+
+
+def _out_of_order(header: Header, state: ProducerState) -> ApiError:
+    return ApiError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
+        f"{header.base_sequence} after {state.last_sequence} (epoch {state.epoch})",
+    )

@@ -1,0 +1,212 @@
+"""Opening a partition's folder: adopt its segments and make sure that what is there is whole.
+
+Owns recovery after a kill: from the recovery point on, each batch is checked by length, offset
+and CRC; the first that fails is cut off with all that follows, which is said in the log. After a
+clean shutdown only the ends of index files and a few headers are read.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+from crc32c import crc32c
+
+from headrace_broker.log.batches import (
+    CRC_START,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    Header,
+    read_header,
+)
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.files import failing_the_directory, remove_quietly
+from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, LogSegment
+from headrace_broker.log.segments import LogSegments
+from headrace_broker.log.swap import finish_swaps
+
+_log = structlog.get_logger(__name__)
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadedSegments:
+    """What was found and repaired."""
+
+    segments: LogSegments
+    log_end_offset: int
+    recovered_from: int
+    """Transaction indexes hold nothing true from this offset on and are written again."""
+    names: list[str]
+
+
+def load_segments(
+    directory: Path, config: LogConfig, *, recovery_point: int, was_clean: bool, now_ms: int
+) -> LoadedSegments:
+    """Adopt the segments of a folder, recovering those that may be torn."""
+    names = finish_swaps(directory)
+    segments = LogSegments()
+    for name in names:
+        if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit():
+            base_offset = int(name.removesuffix(LOG_SUFFIX))
+            segments.add(LogSegment(directory, base_offset, config.index_interval_bytes, now_ms))
+    damaged = {segment for segment in segments if not _adopt(segment, names)}
+    recovered_from = RELATIVE_OFFSET_MAX << 32
+    suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point)
+    if suspect:
+        recovered_from = _recover_tail(segments, suspect, recovery_point, damaged)
+    for segment in damaged.difference(suspect):
+        _recover_tail(segments, [segment], 0, damaged)
+    log_end_offset = segments.active.load_tail() if len(segments) else -1
+    return LoadedSegments(
+        segments=segments,
+        log_end_offset=log_end_offset,
+        recovered_from=recovered_from,
+        names=names,
+    )
+
+
+def _adopt(segment: LogSegment, names: list[str]) -> bool:
+    """Take over a segment's files; False when its indexes must be built again."""
+    with failing_the_directory(segment.path):
+        segment.size = segment.path.stat().st_size
+    whole = (
+        segment.transaction_index.load() if segment.transaction_index.path.name in names else True
+    )
+    for index in (segment.offset_index, segment.time_index):
+        if index.path.name not in names:
+            whole = False
+        elif not index.load():
+            _log.warning("index file is damaged and is built again", path=str(index.path))
+            whole = False
+    last_entry, last_time = segment.offset_index.last, segment.time_index.last
+    if last_entry is not None and last_entry[1] >= segment.size:
+        whole = False
+    if last_time is not None:
+        segment.max_timestamp = last_time[0]
+        segment.max_timestamp_offset = segment.base_offset + last_time[1]
+    if not whole:
+        segment.offset_index.clear()
+        segment.time_index.clear()
+    return whole
+
+
+def _recover_tail(
+    segments: LogSegments,
+    suspect: list[LogSegment],
+    recovery_point: int,
+    damaged: set[LogSegment],
+) -> int:
+    """Check segments in order; cut at the first batch that is not whole. Return where it began."""
+    recovered_from = max(recovery_point, suspect[0].base_offset)
+    for number, segment in enumerate(suspect):
+        following = segments.after(segment)
+        limit = following.base_offset if following else RELATIVE_OFFSET_MAX << 32
+        # Without whole indexes nothing says where the recovery point lies.
+        from_offset = 0 if segment in damaged else recovery_point
+        if not recover_segment(segment, from_offset, limit):
+            continue
+        for later in suspect[number + 1 :]:
+            _log.warning("segment after a torn one is removed", path=str(later.path))
+            segments.remove(later)
+            remove_segment_files(later)
+        break
+    return recovered_from
+
+
+def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str:
+    """Check the batches at or above the recovery point and index them anew.
+
+    Returns why the segment was cut, or "" when all of it was whole.
+    """
+    # The flush that moved the recovery point made index and batches before it durable.
+    start = segment.position_of(recovery_point) if recovery_point > segment.base_offset else 0
+    next_offset = max(recovery_point, segment.base_offset) if start else segment.base_offset
+    full_size = segment.size
+    segment.offset_index.truncate_above_value(start - 1)
+    segment.time_index.truncate_above_value(next_offset - segment.base_offset - 1)
+    segment.size = start
+    segment.load_tail()
+    position, reason, window = start, "", _Window(segment, full_size)
+    while position < full_size:
+        header, reason = window.check(position, next_offset, limit)
+        if header is None:
+            break
+        segment.note_batch(position, header.size, header.last_offset, header.max_timestamp)
+        position += header.size
+        next_offset = header.last_offset + 1
+    segment.size = position
+    if reason:
+        _log.warning(
+            "torn tail is cut at the last whole batch",
+            path=str(segment.path),
+            position=position,
+            bytes_cut=full_size - position,
+            next_offset=next_offset,
+            reason=reason,
+        )
+        with failing_the_directory(segment.path):
+            os.truncate(segment.path, position)
+    segment.become_inactive()
+    return reason
+
+
+class _Window:
+    """A piece of the file in memory, so that small batches do not cost a read each."""
+
+    __slots__ = ("_data", "_end", "_segment", "_start")
+
+    def __init__(self, segment: LogSegment, end: int) -> None:
+        self._segment, self._end = segment, end
+        self._data, self._start = memoryview(b""), 0
+
+    def at(self, position: int, size: int) -> memoryview:
+        """Return `size` bytes, fewer at the end of the file."""
+        inside = position - self._start
+        if inside < 0 or inside + size > len(self._data):
+            wanted = min(max(size, _CHUNK), self._end - position)
+            self._data, self._start = memoryview(self._segment.read(position, wanted)), position
+            inside = 0
+        return self._data[inside : inside + size]
+
+    def crc(self, position: int, size: int) -> int:
+        """Checksum a range, never holding more than a piece of it."""
+        crc, end = 0, position + size
+        while position < end:
+            piece = self.at(position, min(_CHUNK, end - position))
+            if not piece:
+                break
+            crc = crc32c(piece, crc)
+            position += len(piece)
+        return crc
+
+    def check(  # noqa: PLR0911 - one return per thing that can be wrong reads best
+        self, position: int, next_offset: int, limit: int
+    ) -> tuple[Header | None, str]:
+        """Return the header of a whole batch, or why what lies there is none."""
+        data = self.at(position, HEADER_SIZE)
+        if len(data) < HEADER_SIZE:
+            return None, "partial header"
+        header = read_header(data)
+        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            return None, f"batch length {header.batch_length}"
+        if header.magic != MAGIC_V2:
+            return None, f"magic {header.magic}"
+        if position + header.size > self._end:
+            return None, "partial batch"
+        if header.base_offset < next_offset or header.last_offset_delta < 0:
+            return None, f"offset {header.base_offset} where {next_offset} was expected"
+        if header.last_offset >= limit or not self._segment.fits(header.last_offset):
+            return None, f"offset {header.last_offset} does not belong into this segment"
+        if self.crc(position + CRC_START, header.size - CRC_START) != header.crc:
+            return None, "checksum differs"
+        return header, ""
+
+
+def remove_segment_files(segment: LogSegment) -> None:
+    """Unlink a segment's files at once."""
+    segment.close()
+    for path in segment.paths():
+        remove_quietly(path)

@@ -1,0 +1,67 @@
+"""Which segments a log no longer keeps, and which of its segments is due to be rolled.
+
+Owns Kafka's rules of `retention.ms`, `retention.bytes`, `segment.ms` and the log start offset; it
+removes nothing itself.
+"""
+
+from crc32c import crc32c
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.segment import LogSegment
+from headrace_broker.log.segments import LogSegments
+from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY
+
+
+def roll_after_ms(segment: LogSegment, config: LogConfig) -> int:
+    """`segment.ms` less a jitter that differs from segment to segment but never changes."""
+    if config.segment_jitter_ms <= 0:
+        return config.segment_ms
+    jitter: int = crc32c(str(segment.path).encode()) % config.segment_jitter_ms
+    return config.segment_ms - min(jitter, config.segment_ms)
+
+
+def indexes_full(segment: LogSegment, config: LogConfig) -> bool:
+    """Whether `segment.index.bytes` has no room for another entry."""
+    limit = config.segment_index_bytes
+    return (
+        len(segment.offset_index) >= limit // OFFSET_ENTRY.size
+        or len(segment.time_index) >= limit // TIME_ENTRY.size
+    )
+
+
+def removable_segments(
+    segments: LogSegments,
+    config: LogConfig,
+    *,
+    log_start_offset: int,
+    log_end_offset: int,
+    high_watermark: int,
+    now_ms: int,
+) -> list[LogSegment]:
+    """Return the oldest segments that may go, never one that reaches above the high watermark."""
+    removable: list[LogSegment] = []
+    excess = _excess_bytes(segments, config)
+    for segment in segments:
+        following = segments.after(segment)
+        upper_bound = log_end_offset if following is None else following.base_offset
+        if upper_bound > high_watermark:
+            break
+        below_start = following is not None and following.base_offset <= log_start_offset
+        expired = (
+            config.deletes
+            and config.retention_ms >= 0
+            and segment.size > 0
+            and now_ms - segment.largest_timestamp > config.retention_ms
+        )
+        excessive = config.deletes and excess >= segment.size > 0
+        if not (below_start or expired or excessive):
+            break
+        excess -= segment.size
+        removable.append(segment)
+    return removable
+
+
+def _excess_bytes(segments: LogSegments, config: LogConfig) -> int:
+    if config.retention_bytes < 0:
+        return -1
+    return sum(segment.size for segment in segments) - config.retention_bytes

@@ -1,0 +1,280 @@
+"""`LogSegment`: one `.log` file and its `.index`, `.timeindex` and `.txnindex`.
+
+Owns the bytes from its base offset to the next segment's, where batches lie, and the largest
+timestamp. It must not decide what may be appended, read or deleted.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from headrace_broker.log.batches import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    OFFSET_AND_LENGTH,
+    Header,
+    read_header,
+)
+from headrace_broker.log.files import (
+    LogDirectoryFailure,
+    failing_the_directory,
+    finish_write,
+    sync_file,
+    undo_write,
+)
+from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from headrace_broker.log.transaction_index import TransactionIndex
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+_SCAN_CHUNK: Final = 4096
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Kafka's file name: the base offset in 20 digits."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class LogSegment:
+    """A run of batches from `base_offset` on."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_fd",
+        "_index_interval",
+        "base_offset",
+        "created_ms",
+        "first_timestamp",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offset_index",
+        "path",
+        "size",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(self, directory: Path, base_offset: int, index_interval: int, now_ms: int) -> None:
+        self.base_offset = base_offset
+        self.path = directory / file_name(base_offset, LOG_SUFFIX)
+        self.offset_index = SparseIndex(self.path.with_suffix(INDEX_SUFFIX), OFFSET_ENTRY)
+        self.time_index = SparseIndex(self.path.with_suffix(TIME_INDEX_SUFFIX), TIME_ENTRY)
+        self.transaction_index = TransactionIndex(self.path.with_suffix(TXN_INDEX_SUFFIX))
+        self.size = 0
+        self.created_ms = now_ms
+        self.first_timestamp = NO_TIMESTAMP
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self._index_interval = index_interval
+        self._bytes_since_index = 0
+        self._fd = -1
+
+    # ---- append
+
+    def write(self, data: memoryview) -> int:
+        """Append bytes by one system call; return where they begin."""
+        position = self.size
+        fd = self._fd if self._fd >= 0 else self._open()
+        try:
+            written = os.pwrite(fd, data, position)
+        except OSError as error:
+            undo_write(fd, position, self.path, error)
+        if written != len(data):
+            finish_write(fd, data, position, self.path)
+        self.size = position + len(data)
+        return position
+
+    def write_parts(self, head: bytes, tail: memoryview) -> int:
+        """Append a new head and a tail that may not be changed, by one system call."""
+        position = self.size
+        fd = self._fd if self._fd >= 0 else self._open()
+        try:
+            written = os.pwritev(fd, [head, tail], position)
+        except OSError as error:
+            undo_write(fd, position, self.path, error)
+        size = len(head) + len(tail)
+        if written != size:
+            finish_write(fd, memoryview(b"".join((head, tail))), position, self.path)
+        self.size = position + size
+        return position
+
+    def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Account for a batch that lies at `position`: timestamps and the sparse indexes.
+
+        As Kafka's LogSegment.append: an index entry names the *last* offset of the batch that
+        begins at its position.
+        """
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_index > self._index_interval:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self._append_time_index()
+            self._bytes_since_index = 0
+        elif position == 0:
+            self.first_timestamp = max_timestamp
+        self._bytes_since_index += size
+
+    def _append_time_index(self) -> None:
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+
+    def fits(self, last_offset: int) -> bool:
+        """Whether an offset can be written relative to the base offset."""
+        return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+
+    # ---- read
+
+    def read(self, position: int, size: int) -> bytes:
+        """Read up to `size` bytes by one system call."""
+        fd = self._fd if self._fd >= 0 else self._open()
+        try:
+            return os.pread(fd, size, position)
+        except OSError as error:
+            raise LogDirectoryFailure(self.path, str(error)) from error
+
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, Header]]:
+        """Yield (position, header) of the batches from a batch's position on.
+
+        Reads small pieces, so it costs little whether batches are small or large.
+        """
+        stop = self.size if end is None else end
+        chunk, chunk_start = b"", 0
+        while position + HEADER_SIZE <= stop:
+            inside = position - chunk_start
+            if inside < 0 or inside + HEADER_SIZE > len(chunk):
+                chunk_start, inside = position, 0
+                chunk = self.read(position, min(_SCAN_CHUNK, stop - position))
+            header = read_header(chunk, inside)
+            if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+                return  # not a batch: zeros or garbage, which recovery cuts off
+            yield position, header
+            position += header.size
+
+    def position_of(self, offset: int) -> int:
+        """Position of the first batch whose last offset is at or above `offset`, else the size."""
+        entry = self.offset_index.floor(offset - self.base_offset)
+        for position, header in self.headers(entry[1] if entry else 0):
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def whole_batches_end(self, start: int, data: bytes) -> tuple[int, int]:
+        """Return how many of the bytes read at `start` are whole batches, and the next offset.
+
+        (0, -1) when not even the first is whole.
+        """
+        position = 0
+        entry = self.offset_index.floor_by_value(start + len(data) - HEADER_SIZE)
+        if entry is not None and entry[1] > start:
+            position = entry[1] - start
+        end, last_start = position, -1
+        limit = len(data)
+        unpack = OFFSET_AND_LENGTH.unpack_from
+        while end + HEADER_SIZE <= limit:
+            size = unpack(data, end)[1] + 12
+            if end + size > limit or size < HEADER_SIZE:
+                break
+            last_start, end = end, end + size
+        if last_start < 0:
+            # The indexed batch itself was cut: what lies before it is whole, if anything does.
+            return (end, self._next_offset_at(start + end)) if end else (0, -1)
+        return end, read_header(data, last_start).last_offset + 1
+
+    def _next_offset_at(self, position: int) -> int:
+        return int(OFFSET_AND_LENGTH.unpack(self.read(position, 12))[0])
+
+    # ---- change
+
+    def truncate(self, offset: int) -> int:
+        """Cut every batch with a record at or above `offset`; return the bytes removed."""
+        position = self.position_of(offset)
+        removed = self.size - position
+        self.truncate_at(position, offset)
+        return removed
+
+    def truncate_at(self, position: int, next_offset: int) -> None:
+        """Cut at a batch's position, before which every offset is below `next_offset`."""
+        with failing_the_directory(self.path):
+            os.ftruncate(self._fd if self._fd >= 0 else self._open(), position)
+        self.size = position
+        relative = next_offset - self.base_offset
+        self.offset_index.truncate_from_key(relative)
+        self.offset_index.truncate_above_value(position - 1)
+        self.time_index.truncate_above_value(relative - 1)
+        self.transaction_index.truncate(next_offset)
+        self.load_tail()
+
+    def load_tail(self) -> int:
+        """Learn timestamps and the next offset from the indexes and the few headers after them."""
+        last_time = self.time_index.last
+        self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
+        if last_time is not None:
+            self.max_timestamp = last_time[0]
+            self.max_timestamp_offset = self.base_offset + last_time[1]
+        last_entry = self.offset_index.last
+        start = last_entry[1] if last_entry else 0
+        next_offset, self._bytes_since_index = self.base_offset, 0
+        for position, header in self.headers(start):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+            if position != start or last_entry is None:
+                self._bytes_since_index += header.size
+            next_offset = header.last_offset + 1
+        self.first_timestamp = NO_TIMESTAMP
+        if self.size >= HEADER_SIZE:
+            self.first_timestamp = read_header(self.read(0, HEADER_SIZE)).max_timestamp
+        return next_offset
+
+    def become_inactive(self) -> None:
+        """Write what the indexes hold, with the last time entry that lookups rely on."""
+        self._append_time_index()
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        """Write pending index entries to their files."""
+        self.offset_index.write_pending()
+        self.time_index.write_pending()
+
+    def sync(self) -> None:
+        """Make everything written so far durable; files that are gone meanwhile are no concern."""
+        for path in self.paths():
+            sync_file(path)
+
+    @property
+    def last_modified_ms(self) -> int:
+        """When the `.log` file last changed: what retention goes by where no record has a time."""
+        with failing_the_directory(self.path):
+            return self.path.stat().st_mtime_ns // 1_000_000
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The largest record timestamp, or the file's age where records have none."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
+
+    def paths(self) -> list[Path]:
+        """Every file that a segment may have."""
+        return [self.path.with_suffix(suffix) for suffix in SEGMENT_SUFFIXES]
+
+    def create(self) -> None:
+        """Create the `.log` file."""
+        self._open()
+
+    def _open(self) -> int:
+        with failing_the_directory(self.path):
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        return self._fd
+
+    def close(self) -> None:
+        """Give the file descriptor back; the next use opens it again."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)

@@ -1,0 +1,172 @@
+"""`SparseIndex`: the sorted entries of one `.index` or `.timeindex` file.
+
+Owns the file's bytes. The newest entries wait in memory and are written many at a time, so that
+an append costs no system call here; older ones stay on disk and are found by binary search, so
+memory is bounded whatever the log's size. What a kill loses is rebuilt by recovery, which reads
+the same part of the log anyway.
+"""
+
+import os
+from bisect import bisect_right
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from headrace_broker.log.files import failing_the_directory
+
+OFFSET_ENTRY: Final = Struct(">ii")
+"""Relative offset (of the batch's last record), position of the batch in the `.log`."""
+TIME_ENTRY: Final = Struct(">qi")
+"""Largest timestamp so far, relative offset (of the last record of its batch)."""
+
+_PENDING_MAX: Final = 512
+_BLOCK_ENTRIES: Final = 256
+
+Entry = tuple[int, int]
+
+
+class SparseIndex:
+    """Entries (key, value), both ascending; lookups cost O(log n) small reads at most."""
+
+    __slots__ = ("_entry", "_last", "_pending_keys", "_pending_values", "_written", "path")
+
+    def __init__(self, path: Path, entry: Struct) -> None:
+        self.path = path
+        self._entry = entry
+        self._written = 0
+        self._pending_keys: list[int] = []
+        self._pending_values: list[int] = []
+        self._last: Entry | None = None
+
+    def load(self) -> bool:
+        """Adopt the file; False when it is missing or cannot be an index."""
+        try:
+            size = self.path.stat().st_size
+        except FileNotFoundError:
+            return False
+        if size % self._entry.size:
+            return False
+        self._written = size // self._entry.size
+        if self._written:
+            self._last = self._read(self._written - 1, 1)[0]
+        return self._last is None or (self._last[0] >= 0 and self._last[1] >= 0)
+
+    def __len__(self) -> int:
+        return self._written + len(self._pending_keys)
+
+    @property
+    def last(self) -> Entry | None:
+        """The newest entry."""
+        return self._last
+
+    def append(self, key: int, value: int) -> None:
+        """Add an entry if its key is larger than every earlier one, as Kafka does."""
+        last = self._last
+        if last is not None and key <= last[0]:
+            return
+        self._last = (key, value)
+        self._pending_keys.append(key)
+        self._pending_values.append(value)
+        if len(self._pending_keys) >= _PENDING_MAX:
+            self.write_pending()
+
+    def floor(self, key: int) -> Entry | None:
+        """Return the entry with the largest key that is not above `key`."""
+        return self._floor(key, 0)
+
+    def floor_by_value(self, value: int) -> Entry | None:
+        """Return the entry with the largest value that is not above `value`."""
+        return self._floor(value, 1)
+
+    def write_pending(self) -> None:
+        """Write what waits in memory (no fsync)."""
+        pairs = zip(self._pending_keys, self._pending_values, strict=True)
+        data = b"".join([self._entry.pack(*pair) for pair in pairs])
+        with failing_the_directory(self.path):
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                position = self._written * self._entry.size
+                while data:
+                    count = os.pwrite(fd, data, position)
+                    data, position = data[count:], position + count
+                os.ftruncate(fd, position)
+            finally:
+                os.close(fd)
+        self._written += len(self._pending_keys)
+        self._pending_keys.clear()
+        self._pending_values.clear()
+
+    def clear(self) -> None:
+        """Drop every entry."""
+        self.truncate(0)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        if count < self._written:
+            self._pending_keys.clear()
+            self._pending_values.clear()
+            self._written = count
+            if self.path.exists():
+                with failing_the_directory(self.path):
+                    os.truncate(self.path, count * self._entry.size)
+        else:
+            del self._pending_keys[count - self._written :]
+            del self._pending_values[count - self._written :]
+        if self._pending_keys:
+            self._last = (self._pending_keys[-1], self._pending_values[-1])
+        else:
+            self._last = self._read(self._written - 1, 1)[0] if self._written else None
+
+    def truncate_above_value(self, value_max: int) -> None:
+        """Keep the entries whose value is at most `value_max`."""
+        self.truncate(self._count_not_above(value_max, 1))
+
+    def truncate_from_key(self, key: int) -> None:
+        """Keep the entries whose key is below `key`."""
+        self.truncate(self._count_not_above(key - 1, 0))
+
+    def _floor(self, target: int, column: int) -> Entry | None:
+        pending = self._pending_values if column else self._pending_keys
+        if pending and pending[0] <= target:
+            found = bisect_right(pending, target) - 1
+            return self._pending_keys[found], self._pending_values[found]
+        return self._search_file(target, column)[1]
+
+    def _count_not_above(self, target: int, column: int) -> int:
+        pending = self._pending_values if column else self._pending_keys
+        if pending and pending[0] <= target:
+            return self._written + bisect_right(pending, target)
+        return self._search_file(target, column)[0]
+
+    def _search_file(self, target: int, column: int) -> tuple[int, Entry | None]:
+        """Return how many written entries are not above the target, and the last of them."""
+        if not self._written:
+            return 0, None
+        with failing_the_directory(self.path):
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                low, high = 0, self._written
+                while high - low > _BLOCK_ENTRIES:
+                    middle = (low + high) // 2
+                    if self._read_from(fd, middle, 1)[0][column] <= target:
+                        low = middle
+                    else:
+                        high = middle
+                block = self._read_from(fd, low, high - low)
+            finally:
+                os.close(fd)
+        count = bisect_right(block, target, key=lambda entry: entry[column])
+        return low + count, block[count - 1] if count else None
+
+    def _read(self, first: int, count: int) -> list[Entry]:
+        with failing_the_directory(self.path):
+            fd = os.open(self.path, os.O_RDONLY)
+            try:
+                return self._read_from(fd, first, count)
+            finally:
+                os.close(fd)
+
+    def _read_from(self, fd: int, first: int, count: int) -> list[Entry]:
+        size = self._entry.size
+        data = os.pread(fd, count * size, first * size)
+        return [(key, value) for key, value in self._entry.iter_unpack(data)]

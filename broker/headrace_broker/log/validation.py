@@ -1,0 +1,179 @@
+"""What a leader checks before it appends a batch, by the header alone wherever that is enough.
+
+Owns Kafka's rules for produced batches (ProduceRequest.validateRecords, LogValidator) and the
+error each breach has. Records are only looked at where a topic's settings ask for it.
+"""
+
+from enum import Enum, unique
+from typing import Final, NoReturn
+
+from crc32c import crc32c
+
+from headrace_broker.log.batches import (
+    CONTROL_FLAG,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    TRANSACTIONAL_FLAG,
+    Header,
+)
+from headrace_broker.log.config import INFINITE, LogConfig
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+
+@unique
+class AppendOrigin(Enum):
+    """Who appends as leader: a client, or a coordinator of this broker (which writes markers)."""
+
+    CLIENT = 0
+    COORDINATOR = 1
+
+
+_SHORTEST_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+_SPECIAL_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
+
+
+def check_leader_batch(
+    view: memoryview, config: LogConfig, now_ms: int, origin: AppendOrigin
+) -> Header:
+    """Return the header of the one batch in `view`, or raise what is wrong with it."""
+    size = len(view)
+    if size < HEADER_SIZE:
+        _refuse_short(view)
+    header = Header._make(HEADER.unpack_from(view))
+    # Positional: this runs for every produced batch, and a field's name costs a lookup each.
+    base_offset, length, _, magic, crc, attributes, delta = header[:7]
+    if magic != MAGIC_V2:
+        _refuse_magic(magic)
+    if length != size - LOG_OVERHEAD:
+        _refuse_length(length, size)
+    if size > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}",
+        )
+    if crc32c(view[CRC_START:]) != crc:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes")
+    producer_id, _, base_sequence, count = header[9:]
+    if count <= 0 or delta != count - 1:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"{count} records do not fit a last offset delta of {delta}",
+        )
+    if base_offset and origin is AppendOrigin.CLIENT:
+        raise ApiError(ErrorCode.INVALID_RECORD, f"the base offset must be 0 but is {base_offset}")
+    if (attributes & _SPECIAL_FLAGS or producer_id >= 0) and (
+        producer_id < 0
+        or base_sequence < 0
+        or header.producer_epoch < 0
+        or attributes & CONTROL_FLAG
+    ):
+        _check_producer_fields(header, origin)
+    if not config.stamps_append_time:
+        _check_timestamps(header, config, now_ms)
+    return header
+
+
+def _check_timestamps(header: Header, config: LogConfig, now_ms: int) -> None:
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type LogAppendTime"
+        )
+    if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+        raise ApiError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {header.max_timestamp} is more than "
+            f"{config.message_timestamp_after_max_ms} ms ahead of the broker's clock, {now_ms}",
+        )
+
+
+def _check_producer_fields(header: Header, origin: AppendOrigin) -> None:
+    if header.is_control:
+        if origin is AppendOrigin.CLIENT:
+            raise ApiError(ErrorCode.INVALID_RECORD, "clients must not write control records")
+        return
+    if header.producer_id < 0:
+        raise ApiError(ErrorCode.INVALID_RECORD, "a transactional batch needs a producer id")
+    if header.producer_epoch < 0:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} sent epoch {header.producer_epoch}",
+        )
+    raise ApiError(
+        ErrorCode.INVALID_RECORD,
+        f"producer {header.producer_id} sent sequence {header.base_sequence}",
+    )
+
+
+def _refuse_short(view: memoryview) -> NoReturn:
+    if len(view) > MAGIC_POSITION and 0 <= view[MAGIC_POSITION] < MAGIC_V2:
+        _refuse_magic(view[MAGIC_POSITION])
+    raise ApiError(
+        ErrorCode.INVALID_RECORD, "a partition's records must hold exactly one whole record batch"
+    )
+
+
+def _refuse_magic(magic: int) -> NoReturn:
+    if 0 <= magic < MAGIC_V2:
+        raise ApiError(
+            ErrorCode.INVALID_RECORD, f"message format {magic} is not supported, only 2 is"
+        )
+    raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} is unknown")
+
+
+def _refuse_length(length: int, size: int) -> NoReturn:
+    if length < _SHORTEST_LENGTH:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a batch cannot have length {length}")
+    if length > size - LOG_OVERHEAD:
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE, f"a batch of length {length} does not fit into {size} bytes"
+        )
+    raise ApiError(
+        ErrorCode.INVALID_RECORD, "a partition's records must hold exactly one record batch"
+    )
+
+
+def check_follower_batch(batch: memoryview, header: Header, next_offset: int) -> None:
+    """Check what a follower was sent: the leader has validated it, the network has not."""
+    if header.magic != MAGIC_V2 or crc32c(batch[CRC_START:]) != header.crc:
+        raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a fetched batch is damaged")
+    if header.base_offset < next_offset or header.last_offset_delta < 0:
+        raise ApiError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"fetched offset {header.base_offset} where {next_offset} was expected",
+        )
+
+
+def looks_at_records(config: LogConfig) -> bool:
+    """Whether a topic's settings cannot be kept by looking at headers alone."""
+    return (
+        config.compacts
+        or config.compression_type != "producer"
+        or (config.message_timestamp_before_max_ms != INFINITE and not config.stamps_append_time)
+    )
+
+
+def prepare_records(
+    view: memoryview, header: Header, config: LogConfig, now_ms: int
+) -> tuple[memoryview, Header]:
+    """Check each record as the settings ask, and compress again where the topic's codec differs."""
+    from headrace_broker.protocol.batch import iterate_records
+
+    oldest = now_ms - config.message_timestamp_before_max_ms
+    checks_age = not config.stamps_append_time
+    for record in iterate_records(view):
+        if config.compacts and record.key is None:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
+            )
+        if checks_age and 0 <= record.timestamp < oldest:
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {record.timestamp} is more than "
+                f"{config.message_timestamp_before_max_ms} ms behind the broker's clock, {now_ms}",
+            )
+    return view, header
