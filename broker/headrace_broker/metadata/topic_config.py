@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from headrace_broker.metadata.resources import ConfigSource
-from headrace_broker.metadata.setting_types import Synonym
+from headrace_broker.metadata.resources import ConfigSource, ConfigType
+from headrace_broker.metadata.setting_types import Synonym, parse_value
 from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSetting
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
@@ -38,13 +38,14 @@ def broker_topic_settings() -> Mapping[str, Callable[[str], Any]]:
     A parser returns the typed value in the broker setting's own unit, or raises ValueError.
     """
     return {
-        name: partial(_parse_broker_text, setting, synonym)
+        name: partial(parse_broker_text, setting, synonym)
         for name, (setting, synonym) in BROKER_SYNONYMS.items()
     }
 
 
-def _parse_broker_text(setting: TopicSetting, synonym: Synonym, text: str) -> Any:
-    value = setting.parse(text) if synonym.factor == 1 else int(text)
+def parse_broker_text(setting: TopicSetting, synonym: Synonym, text: str) -> Any:
+    """Return a broker setting's typed value in its own unit; raise ValueError."""
+    value = setting.parse(text) if synonym.factor == 1 else parse_value(text, ConfigType.INT)
     if setting.check is not None:
         setting.check.check(synonym.convert(value))
     return value
@@ -68,7 +69,7 @@ def topic_candidates(
         for layer in layers:
             text = layer.texts.get(synonym.name)
             if text is not None:
-                value = synonym.convert(_parse_broker_text(setting, synonym, text))
+                value = synonym.convert(parse_broker_text(setting, synonym, text))
                 found.append(ConfigCandidate(name=synonym.name, value=value, source=layer.source))
     default_name = setting.synonyms[-1].name if setting.synonyms else setting.name
     found.append(

@@ -1,0 +1,71 @@
+"""A broker's own settings as the metadata layer needs them: to describe and to alter them.
+
+The table of what the process reads is the server's; it is handed in. What may change while a broker
+runs is here: the defaults of topics, which every broker takes from the image (Kafka's
+DynamicLogConfig). All others are read-only until a restart.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace_broker.metadata.resources import ConfigType
+from headrace_broker.metadata.setting_types import Synonym
+from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSetting
+from headrace_broker.protocol.types import NodeId
+
+_SENSITIVE = re.compile(
+    r"password|secret|jaas\.config|credential|keystore\.key$|truststore\.certificates$"
+)
+
+#: Broker settings that may be changed without a restart: the first synonym of each topic setting.
+DYNAMIC_BROKER_SETTINGS = frozenset(
+    setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSetting:
+    """One setting of the broker, as it is described."""
+
+    name: str
+    type: ConfigType
+    default: Any
+    doc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSettings:
+    """One broker: its id, the text of its file, and the settings that its process knows."""
+
+    node_id: NodeId
+    static: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[str, BrokerSetting] = field(default_factory=dict)
+
+    def all(self) -> dict[str, BrokerSetting]:
+        """Return every setting by name, those that give topics their defaults included."""
+        topics = {
+            name: _as_broker_setting(setting, synonym)
+            for name, (setting, synonym) in BROKER_SYNONYMS.items()
+        }
+        return {**topics, **self.known}
+
+
+def is_sensitive(name: str) -> bool:
+    """Return whether a value under that name is never shown (CVE lists: secrets in Describe)."""
+    return _SENSITIVE.search(name) is not None
+
+
+def _as_broker_setting(setting: TopicSetting, synonym: Synonym) -> BrokerSetting:
+    # Of several synonyms the last, weakest one has the default; the others are unset (null).
+    is_last = synonym == setting.synonyms[-1]
+    default = setting.default
+    if synonym.factor != 1:
+        default = default // synonym.factor
+    return BrokerSetting(
+        name=synonym.name,
+        type=setting.type if synonym.factor == 1 else ConfigType.INT,
+        default=default if is_last else None,
+        doc=f"The default of the topic setting {setting.name}. {setting.doc}",
+    )

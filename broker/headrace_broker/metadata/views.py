@@ -1,0 +1,72 @@
+"""The image as clients of one listener see it: addresses, reachable leaders, offline replicas."""
+
+from headrace_broker.metadata.entities import BrokerImage, Endpoint, PartitionImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.types import NO_NODE, NodeId
+
+# Bits of Kafka's AclOperation codes: read 3, write 4, create 5, delete 6, alter 7, describe 8,
+# cluster action 9, describe configs 10, alter configs 11, idempotent write 12.
+_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = (1 << code for code in range(3, 9))
+_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
+    1 << code for code in range(9, 13)
+)
+
+#: What anybody may do with a topic where there is no authorizer (KIP-430).
+TOPIC_OPERATIONS = (
+    _READ | _WRITE | _CREATE | _DELETE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
+)
+
+#: What anybody may do with the cluster where there is no authorizer.
+CLUSTER_OPERATIONS = (
+    _CREATE
+    | _ALTER
+    | _DESCRIBE
+    | _CLUSTER_ACTION
+    | _DESCRIBE_CONFIGS
+    | _ALTER_CONFIGS
+    | _IDEMPOTENT_WRITE
+)
+
+
+class ClusterView:
+    """One image through one listener. Made for one response."""
+
+    def __init__(self, image: MetadataImage, listener: str) -> None:
+        self.image = image
+        self._listener = listener
+        self._reachable = {
+            node
+            for node, broker in image.brokers.items()
+            if not broker.fenced and broker.endpoint(listener) is not None
+        }
+
+    def brokers(self, *, include_fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
+        """Return the brokers with an address on this listener, by id."""
+        found = []
+        for _, broker in sorted(self.image.brokers.items()):
+            endpoint = broker.endpoint(self._listener)
+            if endpoint is not None and (include_fenced or not broker.fenced):
+                found.append((broker, endpoint))
+        return found
+
+    def controller_id(self, leader: NodeId) -> NodeId:
+        """Return the broker to send cluster changes to: the controller, or one that forwards."""
+        if leader in self._reachable:
+            return leader
+        return min(self._reachable, default=NO_NODE)
+
+    def partition_error(self, partition: PartitionImage) -> ErrorCode:
+        """Return why clients of this listener cannot reach the leader."""
+        if partition.leader in self._reachable:
+            return ErrorCode.NONE
+        if (
+            partition.leader in self.image.brokers
+            and not self.image.brokers[partition.leader].fenced
+        ):
+            return ErrorCode.LISTENER_NOT_FOUND
+        return ErrorCode.LEADER_NOT_AVAILABLE
+
+    def offline_replicas(self, partition: PartitionImage) -> list[int]:
+        """Return the replicas whose brokers are not there."""
+        return [node for node in partition.replicas if node not in self._reachable]

@@ -1,0 +1,21 @@
+"""The broker's own table of settings, as the metadata layer describes and alters it."""
+
+from headrace_broker.metadata.broker_settings import BrokerSetting, BrokerSettings
+from headrace_broker.metadata.resources import ConfigType
+from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.settings import BROKER_SETTINGS
+
+_KNOWN = {
+    setting.name: BrokerSetting(
+        name=setting.name,
+        type=ConfigType[setting.type.name],
+        default=setting.default,
+        doc=setting.doc,
+    )
+    for setting in BROKER_SETTINGS.values()
+}
+
+
+def broker_settings(config: BrokerConfig) -> BrokerSettings:
+    """Return this broker's settings for DescribeConfigs and for changes of configuration."""
+    return BrokerSettings(node_id=config.node_id, static=config.static, known=_KNOWN)
