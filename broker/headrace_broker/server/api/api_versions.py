@@ -1,0 +1,65 @@
+"""ApiVersions: what this broker serves.
+
+Versions: 0 · 1 throttle time · 2 as 1 · 3 flexible, client software, finalized features (KIP-584) ·
+4 features of version 0 · 5 cluster and node id (KIP-1242). An unknown version is answered with error 35 in
+version 0 (KIP-511): see `server/connection.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import PRODUCE_MIN_VERSION_ADVERTISED, ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.dispatch import ApiEntry
+
+API_KEY = ApiKey.API_VERSIONS
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
+    """List the APIs; a client software name that breaks KIP-511's grammar is INVALID_REQUEST."""
+    names = (request.client_software_name, request.client_software_version)
+    if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
+    return ApiVersionsResponse(api_keys=served_apis(broker.apis))
+
+
+def served_apis(apis: Mapping[int, ApiEntry]) -> list[ApiVersion]:
+    """The table as ApiVersions tells it."""
+    return [
+        ApiVersion(
+            api_key=key,
+            min_version=PRODUCE_MIN_VERSION_ADVERTISED
+            if key == ApiKey.PRODUCE
+            else entry.min_version,
+            max_version=entry.max_version,
+        )
+        for key, entry in sorted(apis.items())
+    ]
+
+
+def unsupported(apis: Mapping[int, ApiEntry]) -> ApiVersionsResponse:
+    """The answer to a version that we do not know."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_apis(apis))
+
+
+def _is_software_name(name: str) -> bool:
+    return (
+        bool(name)
+        and all(c.isalnum() or c in ".-" for c in name)
+        and name[0].isalnum()
+        and name[-1].isalnum()
+    )

@@ -1,0 +1,208 @@
+"""Fetch: whole batches of many partitions, with long polling.
+
+Versions: 4 isolation level · 5 log start offset · 6 as 5 · 7 sessions (KIP-227) · 8 as 7 · 9 leader
+epoch (KIP-320) · 10 zstd · 11 rack (KIP-392) · 12 flexible, diverging epochs (KIP-595) · 13 topic
+ids (KIP-516) · 14 as 13 · 15 replica state (KIP-903) · 16 node endpoints (KIP-951) · 17 directory
+ids (KIP-853) · 18 high watermark of the fetcher (KIP-1166).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from headrace_broker.server.fetch_sessions import FetchPartition, FetchSession, partitions_of
+from headrace_broker.server.partition import ISOLATION_READ_COMMITTED
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.partition import Partition
+
+API_KEY = ApiKey.FETCH
+CANCEL_ON_DISCONNECT = True
+
+TOPIC_IDS_FROM = 13
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: FetchRequest
+) -> FetchResponse | Awaitable[FetchResponse]:
+    """Answer at once where there is enough, or an error; else wait for appends or max_wait_ms."""
+    if max(request.replica_id, request.replica_state.replica_id) >= 0:
+        # A client that poses as a follower would move the high watermark (CVE-2018-1288).
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    session, error = broker.fetch_sessions.open(request)
+    if error is not ErrorCode.NONE:
+        return FetchResponse(error_code=error)
+    fetch = _Fetch(broker, context, request, session)
+    if fetch.read() or request.max_wait_ms <= 0:
+        return fetch.response()
+    return _Waiter(fetch, broker).future
+
+
+class _Fetch:
+    """One request: what it asks for, and what the last read of it found."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        context: RequestContext,
+        request: FetchRequest,
+        session: FetchSession | None,
+    ) -> None:
+        self.request = request
+        self.session = session
+        self.found: list[tuple[FetchPartition, PartitionData]] = []
+        self.bytes_found = 0
+        self.max_bytes = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
+        self._by_id = context.api_version >= TOPIC_IDS_FROM
+        self._replicas = broker.replicas
+        self._full = session is None or session.epoch == 1
+        self._wanted: Sequence[FetchPartition] = (
+            list(partitions_of(request)) if session is None else list(session.partitions.values())
+        )
+
+    def partitions(self) -> list[Partition]:
+        """The partitions of this broker that the request waits for."""
+        found = []
+        for wanted in self._wanted:
+            try:
+                found.append(self._partition(wanted))
+            except ApiError:
+                continue
+        return found
+
+    def _partition(self, wanted: FetchPartition) -> Partition:
+        if self._by_id:
+            return self._replicas.partition_by_id(wanted.topic_id, wanted.index)
+        return self._replicas.partition(wanted.topic, wanted.index)
+
+    def read(self) -> bool:
+        """Read every partition; True where the answer should go out now."""
+        self.found.clear()
+        self.bytes_found = 0
+        now = not self._wanted
+        isolation = self.request.isolation_level
+        remaining = self.max_bytes
+        for wanted in self._wanted:
+            data = PartitionData(partition_index=wanted.index)
+            try:
+                partition = self._partition(wanted)
+                partition.check_leader(wanted.current_leader_epoch)
+                records = partition.read(
+                    wanted.fetch_offset,
+                    max(0, min(remaining, wanted.partition_max_bytes)),
+                    isolation=isolation,
+                    at_least_one=not self.bytes_found,
+                )
+            except ApiError as error:
+                data.error_code = error.code
+                data.high_watermark = -1
+                data.records = b""
+                now = True
+            else:
+                log = partition.log
+                data.high_watermark = partition.high_watermark
+                data.last_stable_offset = min(partition.high_watermark, log.last_stable_offset)
+                data.log_start_offset = log.log_start_offset
+                data.records = records
+                size = len(records)
+                self.bytes_found += size
+                remaining -= size
+                if isolation == ISOLATION_READ_COMMITTED:
+                    data.aborted_transactions = []
+            self.found.append((wanted, data))
+        return now or self.bytes_found >= self.request.min_bytes
+
+    def response(self) -> FetchResponse:
+        """Build the answer from the last read."""
+        session = self.session
+        topics: list[FetchableTopicResponse] = []
+        served: list[FetchPartition] = []
+        for wanted, data in self.found:
+            if not self._full and not _is_news(wanted, data):
+                continue
+            if session is not None:
+                wanted.last_error = data.error_code
+                wanted.last_high_watermark = data.high_watermark
+                wanted.last_log_start = data.log_start_offset
+                if data.records:
+                    served.append(wanted)
+            last = topics[-1] if topics else None
+            if last is None or (last.topic, last.topic_id) != (wanted.topic, wanted.topic_id):
+                last = FetchableTopicResponse(
+                    topic=wanted.topic, topic_id=wanted.topic_id, partitions=[]
+                )
+                topics.append(last)
+            last.partitions.append(data)
+        if session is not None:
+            session.rotate(served)
+        return FetchResponse(
+            session_id=0 if session is None else session.identity, responses=topics
+        )
+
+
+def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
+    """An incremental answer holds what changed since the session's last one (KIP-227)."""
+    return bool(
+        data.records
+        or data.error_code
+        or wanted.last_error
+        or data.high_watermark != wanted.last_high_watermark
+        or data.log_start_offset != wanted.last_log_start
+    )
+
+
+class _Waiter:
+    """A parked fetch: woken by appends to its partitions, by its timer, or by its client leaving."""
+
+    __slots__ = ("_fetch", "_loop", "_missing", "_partitions", "_scheduled", "_timer", "future")
+
+    def __init__(self, fetch: _Fetch, broker: Broker) -> None:
+        self._fetch = fetch
+        self._loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[FetchResponse] = self._loop.create_future()
+        self.future.add_done_callback(self._leave)
+        self._missing = fetch.request.min_bytes - fetch.bytes_found
+        self._scheduled = False
+        self._partitions = fetch.partitions()
+        for partition in self._partitions:
+            partition.fetch_waiters[self] = None
+        wait_ms = min(fetch.request.max_wait_ms, broker.config.values["headrace.fetch.max.wait.ms"])
+        self._timer = self._loop.call_later(wait_ms / 1000, self._expire)
+
+    def appended(self, size: int) -> None:
+        """Count bytes that came; read again, after the current request, when they may be enough."""
+        self._missing -= size
+        if self._missing <= 0 and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._retry)
+
+    def _retry(self) -> None:
+        self._scheduled = False
+        if self.future.done():
+            return
+        if self._fetch.read():
+            self.future.set_result(self._fetch.response())
+        else:
+            self._missing = self._fetch.request.min_bytes - self._fetch.bytes_found
+
+    def _expire(self) -> None:
+        if not self.future.done():
+            self._fetch.read()
+            self.future.set_result(self._fetch.response())
+
+    def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.fetch_waiters.pop(self, None)

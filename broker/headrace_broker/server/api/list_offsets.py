@@ -1,0 +1,84 @@
+"""ListOffsets: the offset at a time, answered from memory for the log's ends.
+
+Versions: 1 one offset for each partition · 2 isolation level · 3 as 2 · 4 leader epoch (KIP-320) ·
+5 OFFSET_NOT_AVAILABLE · 6 flexible · 7 max timestamp (KIP-734) · 8 earliest local (KIP-405) · 9 latest
+tiered (KIP-1005) · 10 timeout (KIP-1075) · 11 earliest pending upload (KIP-1023).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.partition import Partition
+
+API_KEY = ApiKey.LIST_OFFSETS
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Answer each partition by itself."""
+    topics = []
+    for topic in request.topics:
+        answers = []
+        for asked in topic.partitions:
+            answer = ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1
+            )
+            try:
+                partition = broker.replicas.partition(topic.name, asked.partition_index)
+                partition.check_leader(asked.current_leader_epoch)
+                _look_up(partition, asked, request.isolation_level, answer)
+            except ApiError as error:
+                answer.error_code = error.code
+            answers.append(answer)
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return ListOffsetsResponse(topics=topics)
+
+
+def _look_up(
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    isolation: int,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    log = partition.log
+    timestamp = asked.timestamp
+    if timestamp == LATEST:
+        answer.offset = partition.readable_end(isolation)
+        answer.leader_epoch = partition.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset = log.log_start_offset
+        answer.leader_epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
+    elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return  # nothing is tiered: Kafka answers -1 too where remote storage is off
+    elif timestamp == MAX_TIMESTAMP or timestamp >= 0:
+        found = (
+            log.max_timestamp_offset()
+            if timestamp == MAX_TIMESTAMP
+            else log.fetch_offset_by_timestamp(timestamp)
+        )
+        if found is not None and found[0] < partition.readable_end(isolation):
+            answer.offset, answer.timestamp, answer.leader_epoch = found
+    else:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no timestamp that is known")

@@ -1,0 +1,128 @@
+"""Produce: append batches to partitions that this broker leads.
+
+Versions: 3 record batches v2 and transactional id · 4 KAFKA_STORAGE_ERROR · 5 log start offset ·
+6 as 5 · 7 zstd · 8 record errors (KIP-467) · 9 flexible · 10 current leader in errors (KIP-951) ·
+11 as 10 · 12 implicit partitions in transactions (KIP-890) · 13 topic ids.
+
+The hot path: one dictionary look-up and one append for each partition; no record is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from headrace_broker.server.connection import CLOSE_CONNECTION
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.PRODUCE
+
+ACKS_NONE = 0
+ACKS_ALL = -1
+TOPIC_IDS_FROM = 13
+
+type_of_waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | Awaitable[ProduceResponse] | object | None:
+    """Append, and answer as `acks` asks: 0 nothing at all, 1 at once, -1 when committed."""
+    waiting: type_of_waiting = []
+    failed = False
+    now_ms = broker.clock.now_ms()
+    by_id = context.api_version >= TOPIC_IDS_FROM
+    replicas = broker.replicas
+    topics: list[TopicProduceResponse] = []
+    for topic in request.topic_data:
+        answers: list[PartitionProduceResponse] = []
+        topics.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+            )
+        )
+        for data in topic.partition_data:
+            answer = PartitionProduceResponse(index=data.index)
+            answers.append(answer)
+            try:
+                partition = (
+                    replicas.partition_by_id(topic.topic_id, data.index)
+                    if by_id
+                    else replicas.partition(topic.name, data.index)
+                )
+                _check(request, partition.topic)
+                info = partition.append(data.records, request.acks, now_ms)  # type: ignore[arg-type]  # null is refused there
+            except ApiError as error:
+                failed = True
+                _fail(answer, error, context)
+                continue
+            answer.base_offset = info.first_offset
+            answer.log_append_time_ms = info.log_append_time_ms
+            answer.log_start_offset = info.log_start_offset
+            if request.acks == ACKS_ALL:
+                future = partition.wait_committed(info.last_offset + 1)
+                if future is not None:
+                    waiting.append((answer, future))
+    if request.acks == ACKS_NONE:
+        # Nobody reads an error of acks=0; closing makes the client fetch metadata anew, as in Kafka.
+        return CLOSE_CONNECTION if failed else None
+    response = ProduceResponse(responses=topics)
+    if waiting:
+        return _when_committed(response, waiting, request.timeout_ms)
+    return response
+
+
+def _check(request: ProduceRequest, topic: str) -> None:
+    if request.acks not in (ACKS_NONE, 1, ACKS_ALL):
+        raise ApiError(
+            ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be 0, 1 or -1"
+        )
+    if request.transactional_id is not None:
+        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+    if topic == "__consumer_offsets":
+        raise ApiError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to an internal topic"
+        )
+
+
+def _fail(answer: PartitionProduceResponse, error: ApiError, context: RequestContext) -> None:
+    answer.error_code = error.code
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+    answer.error_message = error.message
+
+
+async def _when_committed(
+    response: ProduceResponse, waiting: type_of_waiting, timeout_ms: int
+) -> ProduceResponse:
+    """Answer when every append is committed, or REQUEST_TIMED_OUT where that takes too long."""
+    await asyncio.wait([future for _, future in waiting], timeout=max(timeout_ms, 0) / 1000)
+    for answer, future in waiting:
+        error: BaseException | None = None
+        if not future.done():
+            future.cancel()
+            error = ApiError(
+                ErrorCode.REQUEST_TIMED_OUT, "not committed in time; its outcome is unknown"
+            )
+        else:
+            error = future.exception()
+        if isinstance(error, ApiError):
+            answer.error_code = error.code
+            answer.error_message = error.message
+            answer.base_offset = -1
+        elif error is not None:
+            raise error
+    return response

@@ -1,0 +1,258 @@
+"""Reads a broker's `.properties` file into a checked `BrokerConfig`.
+
+Owns the file format, the listeners' grammar and the cross-checks. A setting that nobody knows is an
+error that names it and its nearest relative: a typo must not silently become a default.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace_broker.metadata.topic_config import broker_topic_settings
+from headrace_broker.protocol.types import NodeId
+from headrace_broker.server.settings import BROKER_SETTINGS
+
+
+class ConfigError(Exception):
+    """What is wrong with a settings file, one line a problem; nothing was started."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listener:
+    """One address: its name, the host (empty: all addresses), the port (0: any free one)."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str = "PLAINTEXT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """A checked configuration. `values` holds every setting, typed, by Kafka's name."""
+
+    values: Mapping[str, Any]
+    static: Mapping[str, str]  # the text of what the file set, for DescribeConfigs' sources
+    node_id: NodeId
+    roles: frozenset[str]
+    listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+    controller_listener_names: tuple[str, ...]
+    log_directories: tuple[Path, ...]
+    metadata_log_directory: Path
+    rack: str | None
+    http_listener: tuple[str, int] | None
+
+
+def read_config(path: Path) -> BrokerConfig:
+    """Read and check the file at `path`; raise ConfigError with every problem found."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: cannot be read: {error}"]) from error
+    return parse_config(text, source=str(path))
+
+
+def parse_config(text: str, *, source: str = "settings") -> BrokerConfig:
+    """Parse properties `text`; `source` names it in errors."""
+    static, problems = parse_properties(text, source)
+    values = _typed_values(static, source, problems)
+    if problems:
+        raise ConfigError(problems)
+    config = _build(values, static, source, problems)
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+def parse_properties(text: str, source: str) -> tuple[dict[str, str], list[str]]:
+    """Return the settings of a Java properties text, and what was wrong with its lines."""
+    static: dict[str, str] = {}
+    problems: list[str] = []
+    lines = enumerate(text.splitlines(), start=1)
+    for number, raw in lines:
+        line = raw.strip()
+        if not line or line[0] in "#!":
+            continue
+        while line.endswith("\\"):
+            number_and_next = next(lines, None)
+            line = line[:-1] + (number_and_next[1].strip() if number_and_next else "")
+        name, separator, value = line.partition("=")
+        name = name.strip()
+        if not separator:
+            problems.append(f"{source}:{number}: {line!r} is not name=value")
+        elif name in static:
+            problems.append(f"{source}:{number}: {name} is set twice; keep one")
+        else:
+            static[name] = value.strip()
+    return static, problems
+
+
+def _typed_values(static: Mapping[str, str], source: str, problems: list[str]) -> dict[str, Any]:
+    values = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
+    topic_text: dict[str, str] = {}
+    topic_names = broker_topic_settings()
+    for name, text in static.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is None and name in topic_names:
+            topic_text[name] = text
+            continue
+        if setting is None:
+            problems.append(f"{source}: {_unknown(name, [*BROKER_SETTINGS, *topic_names])}")
+            continue
+        try:
+            values[name] = setting.parse(text)
+        except ValueError as error:
+            problems.append(f"{source}: {name}={text}: {error}")
+    for name, parse in topic_names.items():
+        if name in topic_text:
+            try:
+                values[name] = parse(topic_text[name])
+            except ValueError as error:
+                problems.append(f"{source}: {name}={topic_text[name]}: {error}")
+    problems.extend(
+        f"{source}: {setting.name} is required: {setting.doc}"
+        for setting in BROKER_SETTINGS.values()
+        if setting.required and values[setting.name] is None and setting.name != "log.dirs"
+    )
+    return values
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = (
+        f"; did you mean {near[0]}?" if near else "; see docs/configuration.md for those that exist"
+    )
+    return f"{name} is not a setting that this broker knows{hint}"
+
+
+def _build(
+    values: dict[str, Any], static: Mapping[str, str], source: str, problems: list[str]
+) -> BrokerConfig | None:
+    directories = values["log.dirs"] or ([values["log.dir"]] if values["log.dir"] else [])
+    if not directories:
+        problems.append(
+            f"{source}: log.dirs is required: name at least one directory for the partitions"
+        )
+    if len(directories) > 1:
+        problems.append(f"{source}: log.dirs names several directories; one is supported yet")
+    listeners = _listeners(values, "listeners", problems, source)
+    controllers = tuple(values["controller.listener.names"])
+    client_listeners = tuple(item for item in listeners if item.name not in controllers)
+    if "broker" in values["process.roles"] and not client_listeners:
+        problems.append(f"{source}: listeners names no listener for clients beside {controllers}")
+    advertised = (
+        _listeners(values, "advertised.listeners", problems, source)
+        if values["advertised.listeners"]
+        else client_listeners
+    )
+    _check_advertised(advertised, client_listeners, problems, source)
+    _check_quorum(values, problems, source)
+    if problems:
+        return None
+    return BrokerConfig(
+        values=values,
+        static=static,
+        node_id=NodeId(values["node.id"]),
+        roles=frozenset(values["process.roles"]),
+        listeners=listeners,
+        advertised_listeners=tuple(_with_host(item) for item in advertised),
+        controller_listener_names=controllers,
+        log_directories=tuple(Path(item) for item in directories),
+        metadata_log_directory=Path(values["metadata.log.dir"] or directories[0]),
+        rack=values["broker.rack"],
+        http_listener=_http_listener(values["headrace.http.listener"], problems, source),
+    )
+
+
+def _listeners(
+    values: Mapping[str, Any], setting: str, problems: list[str], source: str
+) -> tuple[Listener, ...]:
+    protocols = dict(
+        item.split(":", 1) for item in values["listener.security.protocol.map"] if ":" in item
+    )
+    found: list[Listener] = []
+    for text in values[setting]:
+        name, separator, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        if not separator or not port.isdigit() or int(port) > 65535:
+            problems.append(
+                f"{source}: {setting}={text}: write NAME://host:port, with a port up to 65535"
+            )
+            continue
+        protocol = protocols.get(name, name)
+        if protocol != "PLAINTEXT":
+            problems.append(
+                f"{source}: {setting}={text}: the security protocol {protocol} is not served yet; "
+                "use PLAINTEXT, or map the name in listener.security.protocol.map"
+            )
+        found.append(Listener(name=name, host=host.strip("[]"), port=int(port)))
+    names = [item.name for item in found]
+    problems.extend(
+        f"{source}: {setting} names {name} twice" for name in set(names) if names.count(name) > 1
+    )
+    return tuple(found)
+
+
+def _check_advertised(
+    advertised: tuple[Listener, ...], bound: tuple[Listener, ...], problems: list[str], source: str
+) -> None:
+    names = {item.name for item in bound}
+    for item in advertised:
+        if item.name not in names:
+            problems.append(
+                f"{source}: advertised.listeners names {item.name}, which listeners does not bind"
+            )
+        if _is_wildcard(item.host) and item.host:
+            problems.append(
+                f"{source}: advertised.listeners: clients cannot connect to {item.host}; name a host"
+            )
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _with_host(listener: Listener) -> Listener:
+    if listener.host:
+        return listener
+    return Listener(
+        name=listener.name, host="localhost", port=listener.port, protocol=listener.protocol
+    )
+
+
+def _check_quorum(values: Mapping[str, Any], problems: list[str], source: str) -> None:
+    voters: list[int] = []
+    for text in values["controller.quorum.voters"]:
+        voter, separator, address = text.partition("@")
+        if not separator or not voter.isdigit() or ":" not in address:
+            problems.append(f"{source}: controller.quorum.voters: {text!r} is not id@host:port")
+        else:
+            voters.append(int(voter))
+    if len(voters) > 1 or (voters and voters != [values["node.id"]]):
+        problems.append(
+            f"{source}: controller.quorum.voters names {voters}; a quorum of this one node "
+            f"({values['node.id']}) is supported yet"
+        )
+
+
+def _http_listener(text: str | None, problems: list[str], source: str) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdigit():
+        problems.append(f"{source}: headrace.http.listener={text}: write host:port")
+        return None
+    return host, int(port)

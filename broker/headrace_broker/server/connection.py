@@ -1,0 +1,432 @@
+"""One client connection: frames in, handlers called, responses out in the order of the requests.
+
+Owns the bytes of the connection and nothing of their meaning. All connections of a listener read
+into one shared buffer; only a connection in the middle of a frame has a buffer of its own, so an
+idle connection costs no buffer. A handler that returns its response at once (produce, most fetches)
+never touches a task or a future. Handlers must not keep views of the request after they return,
+because the next read overwrites them.
+
+Back-pressure: reading stops while the client leaves its responses unread, while too many of its
+requests wait, or while the broker's memory budget is used up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from struct import Struct
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import DecodeError, ErrorCode
+from headrace_broker.protocol.wire import skip_tagged
+from headrace_broker.server.context import RequestContext
+
+if TYPE_CHECKING:
+    from headrace_broker.server.dispatch import ApiEntry
+    from headrace_broker.server.listener import Listening
+
+log = structlog.get_logger()
+
+_LENGTH = Struct(">i")
+_HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
+_PREFIX = Struct(">ii")  # frame length, correlation id
+_PREFIX_FLEXIBLE = Struct(">iiB")  # and no tagged fields
+
+_REQUEST_BYTES_MIN = _HEADER.size
+_JOIN_BYTES_MAX = 4096  # below it one small copy is cheaper than a vectored write
+
+OWN_BUFFER_BYTES = 65536
+OWN_BUFFER_BYTES_AT_ONCE_MAX = 1048576  # a longer frame's buffer grows as its bytes arrive
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+CLOSE_CONNECTION = object()
+"""What a handler returns where the protocol leaves closing as the only way to tell an error."""
+
+
+class _Slot:
+    """The place of one response in the connection's order; `parts` is None until it is known."""
+
+    __slots__ = ("context", "entry", "future", "parts", "started")
+
+    def __init__(self, entry: ApiEntry, context: RequestContext, started: float) -> None:
+        self.entry = entry
+        self.context = context
+        self.started = started
+        self.future: asyncio.Future[Any] | None = None
+        self.parts: list[Any] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket. Errors of the peer end this connection only."""
+
+    __slots__ = (
+        "_client_id",
+        "_client_id_bytes",
+        "_filled",
+        "_own",
+        "_paused",
+        "_server",
+        "_slots",
+        "_transport",
+        "_writing_paused",
+        "address",
+        "identity",
+        "last_active",
+        "write_paused_at",
+        "write_size_seen",
+    )
+
+    def __init__(self, server: Listening) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._own: memoryview | None = None
+        self._filled = 0
+        self._slots: deque[_Slot] = deque()
+        self._paused = False
+        self._writing_paused = False
+        self._client_id_bytes: bytes | None = None
+        self._client_id = ""
+        self.address = ""
+        self.identity = 0
+        self.last_active = 0.0
+        self.write_paused_at = 0.0
+        self.write_size_seen = 0
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count the connection in, or drop it where a limit is reached."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")  # noqa: S101 (uvloop's type)
+        self._transport = transport  # type: ignore[assignment]  # uvloop's transports do not inherit asyncio's
+        peer = transport.get_extra_info("peername")
+        self.address = str(peer[0]) if peer else "unknown"
+        self.last_active = self._server.now()
+        if not self._server.register(self):
+            transport.abort()  # type: ignore[attr-defined]  # BaseTransport lacks it, every transport has it
+            return
+        transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max)  # type: ignore[attr-defined]  # as above
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
+        """Give everything back; what waits only for data is cancelled, what changes state goes on."""
+        self._server.unregister(self)
+        self._release_own()
+        for slot in self._slots:
+            if slot.future is not None and slot.entry.cancel_on_disconnect:
+                slot.future.cancel()
+        self._slots.clear()
+        self._transport = None
+
+    def eof_received(self) -> bool:
+        """A half-closed client still gets the answers that it waits for."""
+        return bool(self._slots)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
+        """Return where the next bytes go."""
+        if self._own is None:
+            return self._server.shared_buffer
+        return self._own[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the requests that are whole now."""
+        server = self._server
+        server.metrics.bytes_in += nbytes
+        self.last_active = server.now()
+        own = self._own
+        if own is None:
+            self._consume(server.shared_buffer, nbytes)
+        else:
+            self._filled += nbytes
+            self._consume(own, self._filled)
+
+    def pause_writing(self) -> None:
+        """Take no further request: the client does not read its answers."""
+        self._writing_paused = True
+        self.write_paused_at = self._server.now()
+        self._pause()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read."""
+        self._writing_paused = False
+        self._server.loop.call_soon(self._resume)
+
+    # frames
+
+    def _consume(self, view: memoryview, end: int) -> None:
+        """Handle the whole frames of view[:end]; keep the rest in a buffer of our own."""
+        position = 0
+        frame_bytes_max = self._server.frame_bytes_max
+        needed = 4
+        while end - position >= _LENGTH.size:
+            (size,) = _LENGTH.unpack_from(view, position)
+            if size < _REQUEST_BYTES_MIN or size > frame_bytes_max:
+                self._refuse("frame length out of bounds", length=size, length_max=frame_bytes_max)
+                return
+            needed = size + 4
+            if end - position < needed or self._paused:
+                break
+            start = position + 4
+            position += needed
+            needed = 4
+            if not self._handle(view[start:position]):
+                return
+        self._keep(view, position, end, needed)
+
+    def _keep(self, view: memoryview, position: int, end: int, needed: int) -> None:
+        left = end - position
+        if not left:
+            if self._own is not None:
+                self._release_own()
+            return
+        own = self._own
+        if own is None or (len(own) < needed and left == len(own)) or len(own) == left:
+            grown = self._server.take_buffer(_capacity(needed, left))
+            grown[:left] = view[position:end]
+            if own is not None:
+                self._server.give_buffer(own)
+            self._own = grown
+        elif position:
+            own[:left] = view[position:end]
+        self._filled = left
+        if self._server.over_budget and not self._paused:
+            self._pause()
+            self._server.wait_for_budget(self)
+
+    def _release_own(self) -> None:
+        if self._own is not None:
+            self._server.give_buffer(self._own)
+            self._own = None
+            self._filled = 0
+
+    def _refuse(self, reason: str, **facts: object) -> None:
+        self._server.metrics.malformed_requests += 1
+        self._server.warn("connection closed", reason=reason, client=self.address, **facts)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # requests
+
+    def _handle(self, frame: memoryview) -> bool:
+        """Decode and handle one request; False when the connection was closed over it."""
+        started = perf_counter()
+        api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
+        entry = self._server.apis.get(api_key)
+        if entry is None:
+            self._refuse("unknown API", api_key=api_key)
+            return False
+        if not entry.min_version <= version <= entry.max_version:
+            return self._unsupported_version(entry, version, correlation_id, started)
+        try:
+            position = self._read_client_id(frame, client_length)
+            if version >= entry.flexible_from:
+                tagged = frame[position]
+                position += 1
+                if tagged:
+                    position = skip_tagged(frame, position, tagged)
+            request, position = entry.decoders[version](frame, position)
+            if position != len(frame):
+                raise DecodeError(f"{len(frame) - position} bytes after the request's end")
+        except (DecodeError, IndexError) as error:
+            self._refuse("malformed request", api=entry.name, version=version, error=str(error))
+            return False
+        context = RequestContext(
+            version, correlation_id, self._client_id, self.address, self._server.name, self.identity
+        )
+        try:
+            result = entry.handle(self._server.broker, context, request)
+        except LogDirectoryFailure as error:
+            self._server.broker.on_failure(error)
+            return False
+        except Exception:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
+            self._fail(entry, version)
+            return False
+        if result is None:
+            entry.metrics.observe(perf_counter() - started)
+        elif result is CLOSE_CONNECTION:
+            self.close()
+            return False
+        elif asyncio.isfuture(result) or asyncio.iscoroutine(result):
+            self._park(entry, context, started, asyncio.ensure_future(result))
+        else:
+            self._answer(entry, context, started, result)
+        return self._transport is not None
+
+    def _read_client_id(self, frame: memoryview, length: int) -> int:
+        if length <= 0:
+            if length < -1:
+                raise DecodeError(f"the client id's length is {length}")
+            self._client_id = ""
+            self._client_id_bytes = None
+            return 10
+        end = 10 + length
+        if end > len(frame):
+            raise DecodeError("the client id is longer than the request")
+        if self._client_id_bytes is None or frame[10:end] != self._client_id_bytes:
+            raw = bytes(frame[10:end])
+            try:
+                self._client_id = raw.decode()
+            except UnicodeDecodeError as error:
+                raise DecodeError("the client id is not UTF-8") from error
+            self._client_id_bytes = raw
+        return end
+
+    def _unsupported_version(
+        self, entry: ApiEntry, version: int, correlation_id: int, started: float
+    ) -> bool:
+        if entry.key != _API_VERSIONS:
+            self._refuse("unsupported version", api=entry.name, version=version)
+            return False
+        # KIP-511: a client newer than we are learns our versions from a response in v0.
+        context = RequestContext(
+            0, correlation_id, "", self.address, self._server.name, self.identity
+        )
+        response = self._server.unsupported_api_versions()
+        self._answer(entry, context, started, response)
+        return True
+
+    def _fail(self, entry: ApiEntry, version: int) -> None:
+        """Say a bug of ours with its cause, and end this connection: the outcome is unknown."""
+        log.error(
+            "request failed", api=entry.name, version=version, client=self.address, exc_info=True
+        )
+        entry.metrics.count_error(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if self._transport is not None:
+            self._transport.abort()
+
+    # responses
+
+    def _answer(
+        self, entry: ApiEntry, context: RequestContext, started: float, response: Any
+    ) -> None:
+        parts = entry.encoders[context.api_version](response)
+        entry.metrics.observe(perf_counter() - started)
+        if self._slots:
+            slot = _Slot(entry, context, started)
+            slot.parts = parts
+            self._slots.append(slot)
+        else:
+            self._send(entry, context, parts)
+
+    def _park(
+        self, entry: ApiEntry, context: RequestContext, started: float, future: asyncio.Future[Any]
+    ) -> None:
+        slot = _Slot(entry, context, started)
+        slot.future = future
+        self._slots.append(slot)
+        future.add_done_callback(lambda done: self._unpark(slot, done))
+        if len(self._slots) >= self._server.in_flight_max:
+            self._pause()
+
+    def _unpark(self, slot: _Slot, done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or self._transport is None:
+            if not done.cancelled() and done.exception() is not None:
+                log.error(
+                    "request failed after its client left",
+                    api=slot.entry.name,
+                    exc_info=done.exception(),
+                )
+            return
+        error = done.exception()
+        if error is not None:
+            log.error("request failed", api=slot.entry.name, client=self.address, exc_info=error)
+            self._transport.abort()
+            return
+        response = done.result()
+        slot.entry.metrics.observe(perf_counter() - slot.started)
+        slot.parts = (
+            [] if response is None else slot.entry.encoders[slot.context.api_version](response)
+        )
+        slots = self._slots
+        while slots and slots[0].parts is not None:
+            ready = slots.popleft()
+            if ready.parts:
+                self._send(ready.entry, ready.context, ready.parts)
+        if self._paused:
+            self._resume()
+
+    def _send(self, entry: ApiEntry, context: RequestContext, parts: list[Any]) -> None:
+        size = 4
+        for part in parts:
+            size += len(part)
+        if context.api_version >= entry.flexible_from and entry.key != _API_VERSIONS:
+            prefix = _PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
+        else:
+            prefix = _PREFIX.pack(size, context.correlation_id)
+        transport = self._transport
+        if transport is None:
+            return
+        self._server.metrics.bytes_out += size + 4
+        if size < _JOIN_BYTES_MAX:
+            transport.write(b"".join((prefix, *parts)))
+        else:
+            transport.writelines((prefix, *parts))
+
+    # back-pressure
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if (
+            not self._paused
+            or self._writing_paused
+            or self._transport is None
+            or len(self._slots) >= self._server.in_flight_max
+        ):
+            return
+        self._paused = False
+        if self._own is not None:
+            self._consume(self._own, self._filled)
+        if not self._paused and self._transport is not None:
+            self._transport.resume_reading()
+
+    def budget_freed(self) -> None:
+        """Read on: the broker's memory budget has room again."""
+        self._resume()
+
+    def sweep(self, now: float) -> None:
+        """Close this connection where it is idle for too long or takes none of its response."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._writing_paused:
+            size = transport.get_write_buffer_size()
+            if size < self.write_size_seen or not self.write_size_seen:
+                self.write_paused_at = now
+            self.write_size_seen = size
+            if now - self.write_paused_at > self._server.slow_reader_timeout:
+                self._server.metrics.slow_readers_closed += 1
+                self._server.warn("slow reader closed", client=self.address, unsent_bytes=size)
+                transport.abort()
+            return
+        self.write_size_seen = 0
+        if not self._slots and now - self.last_active > self._server.idle_timeout:
+            transport.close()
+
+    def close(self) -> None:
+        """Close after what is written has been sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Response bytes that the client has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+
+def _capacity(needed: int, filled: int) -> int:
+    """Bytes of the buffer for a frame of `needed` bytes of which `filled` are there."""
+    if needed <= OWN_BUFFER_BYTES and filled < OWN_BUFFER_BYTES:
+        return OWN_BUFFER_BYTES
+    if needed <= OWN_BUFFER_BYTES_AT_ONCE_MAX:
+        capacity = OWN_BUFFER_BYTES
+        while capacity < needed or capacity <= filled:
+            capacity *= 2
+        return capacity
+    return max(min(needed, max(OWN_BUFFER_BYTES_AT_ONCE_MAX, filled * 2)), filled + 1)

@@ -1,0 +1,197 @@
+"""A bound address: accepts connections within the limits and owns what its connections share.
+
+The shared receive buffer, the pool of frame buffers, the memory budget and the sweep that closes
+idle connections and slow readers live here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace_broker.server.api import api_versions
+from headrace_broker.server.connection import OWN_BUFFER_BYTES, Connection
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.config import Listener
+    from headrace_broker.server.dispatch import ApiEntry
+    from headrace_broker.server.metrics import NetworkMetrics
+
+log = structlog.get_logger()
+
+SHARED_BUFFER_BYTES = 262144
+POOLED_BUFFERS_MAX = 64
+SWEEP_INTERVAL_SECONDS = 2.0
+WARNINGS_PER_SECOND_MAX = 20
+
+
+@dataclass(slots=True)
+class Budget:
+    """The memory that unfinished requests and unsent responses of all listeners may take, bytes."""
+
+    limit: int
+    used: int = 0
+
+
+class Listening:
+    """One bound listener and its connections."""
+
+    def __init__(
+        self, broker: Broker, listener: Listener, apis: Mapping[int, ApiEntry], budget: Budget
+    ) -> None:
+        values = broker.config.values
+        self.broker = broker
+        self.apis = apis
+        self.name = listener.name
+        self.listener = listener
+        self.port = listener.port
+        self.loop = asyncio.get_running_loop()
+        self.now = self.loop.time
+        self.metrics: NetworkMetrics = broker.network_metrics
+        self.shared_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.frame_bytes_max: int = values["socket.request.max.bytes"]
+        self.in_flight_max: int = values["headrace.max.in.flight.requests.per.connection"]
+        self.write_buffer_bytes_max: int = values["headrace.connection.write.buffer.bytes"]
+        self.idle_timeout = values["connections.max.idle.ms"] / 1000
+        self.slow_reader_timeout = values["headrace.slow.reader.timeout.ms"] / 1000
+        self._connections_max: int = values["max.connections"]
+        self._connections_per_address_max: int = values["max.connections.per.ip"]
+        self._backlog: int = values["socket.listen.backlog.size"]
+        self._budget = budget
+        self._connections: set[Connection] = set()
+        self._per_address: Counter[str] = Counter()
+        self._pool: list[memoryview] = []
+        self._waiting: list[Connection] = []
+        self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._next_identity = 1
+        self._warned_at = 0.0
+        self._warned = 0
+
+    def bind(self) -> None:
+        """Take the port without listening: it is known, and refuses, until the broker is ready.
+
+        Raises OSError where the address is taken.
+        """
+        host, port = self.listener.host, self.listener.port
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or "0.0.0.0",  # noqa: S104 (an empty host in `listeners` asks for all addresses)
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )[0]
+        self._socket = socket.socket(family, kind, protocol)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(address)
+        self.port = self._socket.getsockname()[1]
+
+    async def start(self) -> None:
+        """Accept connections on the bound port."""
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), sock=self._socket, backlog=self._backlog
+        )
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
+
+    async def stop(self) -> None:
+        """Stop accepting and close every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+
+    def register(self, connection: Connection) -> bool:
+        """Count a connection in; False where a limit is reached and it must go."""
+        address = connection.address
+        if self.metrics.connections >= self._connections_max:
+            self._reject(connection, "max.connections", self._connections_max)
+            return False
+        if self._per_address[address] >= self._connections_per_address_max:
+            self._reject(connection, "max.connections.per.ip", self._connections_per_address_max)
+            return False
+        connection.identity = self._next_identity
+        self._next_identity += 1
+        self._connections.add(connection)
+        self._per_address[address] += 1
+        self.metrics.connections += 1
+        self.metrics.connections_opened += 1
+        return True
+
+    def _reject(self, connection: Connection, setting: str, limit: int) -> None:
+        self.metrics.connections_refused += 1
+        self.warn("connection refused", client=connection.address, setting=setting, limit=limit)
+
+    def unregister(self, connection: Connection) -> None:
+        """Count a connection out."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        self.metrics.connections -= 1
+        self._per_address[connection.address] -= 1
+        if not self._per_address[connection.address]:
+            del self._per_address[connection.address]
+
+    # memory
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether unfinished requests and unsent responses take more than their budget."""
+        return self._budget.used > self._budget.limit
+
+    def take_buffer(self, size: int) -> memoryview:
+        """Return a writable buffer of at least `size` bytes, counted in the budget."""
+        if size == OWN_BUFFER_BYTES and self._pool:
+            buffer = self._pool.pop()
+        else:
+            buffer = memoryview(bytearray(size))
+        self._budget.used += len(buffer)
+        return buffer
+
+    def give_buffer(self, buffer: memoryview) -> None:
+        """Take a buffer back."""
+        self._budget.used -= len(buffer)
+        if len(buffer) == OWN_BUFFER_BYTES and len(self._pool) < POOLED_BUFFERS_MAX:
+            self._pool.append(buffer)
+        if self._waiting and not self.over_budget:
+            waiting, self._waiting = self._waiting, []
+            for connection in waiting:
+                self.loop.call_soon(connection.budget_freed)
+
+    def wait_for_budget(self, connection: Connection) -> None:
+        """Call `connection.budget_freed` when the budget has room again."""
+        self._waiting.append(connection)
+
+    # upkeep
+
+    def _sweep(self) -> None:
+        now = self.now()
+        for connection in list(self._connections):
+            connection.sweep(now)
+        waiting, self._waiting = self._waiting, []
+        for connection in waiting:
+            connection.budget_freed()
+        self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
+
+    def unsupported_api_versions(self) -> Any:
+        """The ApiVersions response for a version that we do not know (KIP-511)."""
+        return api_versions.unsupported(self.apis)
+
+    def warn(self, event: str, **facts: object) -> None:
+        """Log about a client, at most so often a second: a flood of bad input must not fill the log."""
+        now = self.now()
+        if now - self._warned_at >= 1.0:
+            if self._warned > WARNINGS_PER_SECOND_MAX:
+                log.warning("warnings left out", count=self._warned - WARNINGS_PER_SECOND_MAX)
+            self._warned_at, self._warned = now, 0
+        self._warned += 1
+        if self._warned <= WARNINGS_PER_SECOND_MAX:
+            log.warning(event, listener=self.name, **facts)

@@ -1,0 +1,77 @@
+"""Runs one broker as this process: settings, logs, signals, exit status.
+
+Exit status: 0 after a clean stop, 1 where the broker failed, 2 where the settings are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+from pathlib import Path
+
+import structlog
+import uvloop
+
+from headrace_broker.server.broker import Broker
+from headrace_broker.server.config import BrokerConfig, ConfigError, read_config
+
+log = structlog.get_logger()
+
+EXIT_FAILED = 1
+EXIT_BAD_SETTINGS = 2
+
+
+def run(path: Path) -> int:
+    """Run the broker that the settings file at `path` describes, until SIGTERM or SIGINT."""
+    _configure_logging()
+    try:
+        config = read_config(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"headrace broker: {problem}\n")
+        return EXIT_BAD_SETTINGS
+    return uvloop.run(_serve(config))
+
+
+async def _serve(config: BrokerConfig) -> int:
+    stopping = asyncio.Event()
+    failures: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        failures.append(error)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = Broker(config, on_failure=fail)
+    try:
+        await broker.start()
+    except Exception as error:  # noqa: BLE001 (said with its cause, and the process ends)
+        log.critical("broker cannot start", cause=f"{type(error).__name__}: {error}", exc_info=True)
+        return EXIT_FAILED
+    # What start-up made lives as long as the process; no collection needs to walk over it again.
+    gc.freeze()
+    await stopping.wait()
+    if failures:
+        # Nothing is flushed or marked clean: the next start recovers from what is on disk.
+        log.critical("broker fails", cause=str(failures[0]), exc_info=failures[0])
+        return EXIT_FAILED
+    await broker.stop()
+    return 0
+
+
+def _configure_logging() -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

@@ -1,0 +1,146 @@
+"""The partitions of this broker: found by name or id, made and removed as the metadata says.
+
+Owns which logs are open. What a partition does with its log is `partition.py`'s; when logs are
+flushed, cleaned and checkpointed is `upkeep.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+import structlog
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log_directory import LogDirectory
+from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.metadata.entities import TopicImage
+from headrace_broker.metadata.image import MetadataDelta, MetadataImage
+from headrace_broker.metadata.resources import topic_resource
+from headrace_broker.metadata.topic_config import ConfigLayer, effective_topic_config
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import NodeId, PartitionIndex
+from headrace_broker.server.partition import Partition
+
+log = structlog.get_logger()
+
+
+class ReplicaManager:
+    """The replicas that this broker holds. `layers` gives the broker's own topic defaults."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        directory: LogDirectory,
+        layers: Callable[[MetadataImage], Sequence[ConfigLayer]],
+    ) -> None:
+        self._node_id = node_id
+        self._directory = directory
+        self._layers = layers
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[UUID, dict[int, Partition]] = {}
+        self._image = MetadataImage()
+
+    def partition(self, topic: str, index: int) -> Partition:
+        """Return a replica of ours; raise ApiError where this broker has none."""
+        try:
+            return self._by_name[topic][index]
+        except KeyError:
+            raise self._missing(self._image.topics.get(topic), index) from None
+
+    def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
+        """Return a replica of ours by its topic's id; raise ApiError where this broker has none."""
+        try:
+            return self._by_id[topic_id][index]
+        except KeyError:
+            topic = self._image.topics_by_id.get(topic_id)  # type: ignore[call-overload]  # a TopicId is a UUID
+            if topic is None:
+                raise ApiError(
+                    ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"
+                ) from None
+            raise self._missing(topic, index) from None
+
+    @staticmethod
+    def _missing(topic: TopicImage | None, index: int) -> ApiError:
+        if topic is None or index not in topic.partitions:
+            return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+        return ApiError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of the partition"
+        )
+
+    def __iter__(self) -> Iterator[Partition]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return sum(len(partitions) for partitions in self._by_name.values())
+
+    def partitions_of(self, topic: str) -> Mapping[int, Partition]:
+        """Return this broker's replicas of a topic by index."""
+        return self._by_name.get(topic, {})
+
+    def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Make the replicas what `image` says they are; `delta` says where to look."""
+        self._image = image
+        for topic in delta.topics_removed.values():
+            self._remove(topic)
+        for name, indexes in delta.topics_changed.items():
+            self._change(image.topics[name], indexes)
+        if any(not resource.name for resource in delta.configs_changed):
+            changed = set(self._by_name)
+        else:
+            changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
+        for name in changed - set(delta.topics_changed):
+            self._change(image.topics[name], frozenset(image.topics[name].partitions))
+
+    def _remove(self, topic: TopicImage) -> None:
+        partitions = self._by_id.pop(topic.topic_id, {})
+        if self._by_name.get(topic.name) is partitions:
+            del self._by_name[topic.name]
+        gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
+        for partition in partitions.values():
+            partition.close(gone)
+            self._directory.delete(topic.name, partition.index)
+
+    def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
+        config = self.effective_config(topic.name)
+        log_config = LogConfig.from_settings(_texts(config))
+        partitions = self._by_id.get(topic.topic_id)
+        if partitions is None:
+            partitions = self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
+        for index in sorted(indexes):
+            image = topic.partitions[index]
+            if self._node_id not in image.replicas:
+                continue
+            partition = partitions.get(index)
+            if partition is None:
+                opened = self._open(topic, index, log_config)
+                partition = Partition(topic.name, topic.topic_id, index, opened, self._node_id)
+                partitions[index] = partition
+            else:
+                partition.log.update_config(log_config)
+            partition.apply(image, config["min.insync.replicas"])
+
+    def _open(self, topic: TopicImage, index: PartitionIndex, config: LogConfig) -> PartitionLog:
+        found = self._directory.topic_id(topic.name, index)
+        if found is not None and found != topic.topic_id:
+            # An older topic of this name, deleted while this broker was down.
+            log.warning(
+                "stray partition removed", topic=topic.name, partition=index, topic_id=found
+            )
+            self._directory.delete(topic.name, index)
+        return self._directory.create(topic.name, index, config, topic_id=topic.topic_id)
+
+    def effective_config(self, topic: str) -> Mapping[str, object]:
+        """Return every setting of a topic, typed, by Kafka's name."""
+        overrides = self._image.config(topic_resource(topic))
+        return effective_topic_config(overrides, self._layers(self._image))
+
+
+def _texts(config: Mapping[str, object]) -> dict[str, str]:
+    """Settings as texts, as a log reads them."""
+    return {
+        name: ",".join(value) if isinstance(value, list) else str(value)
+        for name, value in config.items()
+        if value is not None
+    }

@@ -1,0 +1,292 @@
+"""The broker's settings: Kafka's names, types, defaults and bounds, as one table.
+
+The table is the documentation: `headrace broker --help-settings` and DescribeConfigs print it.
+Settings that a topic may override live in `metadata.topic_config`, which names its broker synonym.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class SettingType(Enum):
+    """The value types that Kafka's ConfigDef knows and that we use."""
+
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
+    STRING = "string"
+    LIST = "list"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One setting. `low` and `high` bound numbers, `allowed` bounds strings and list items."""
+
+    name: str
+    type: SettingType
+    default: Any
+    doc: str
+    low: float | None = None
+    high: float | None = None
+    allowed: tuple[str, ...] = ()
+    required: bool = False
+
+    def parse(self, text: str) -> Any:
+        """Return the typed value of `text`; raise ValueError saying what is allowed."""
+        text = text.strip()
+        value = _PARSERS[self.type](text)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            self._check_bounds(value)
+        if self.allowed:
+            for item in value if isinstance(value, list) else [value]:
+                if item not in self.allowed:
+                    raise ValueError(f"{item!r} is not one of {', '.join(self.allowed)}")
+        return value
+
+    def _check_bounds(self, value: float) -> None:
+        if self.low is not None and value < self.low:
+            raise ValueError(f"{value} is below the least value {self.low}")
+        if self.high is not None and value > self.high:
+            raise ValueError(f"{value} is above the greatest value {self.high}")
+
+
+def _parse_int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number") from None
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+
+
+def _parse_boolean(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _parse_list(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+_PARSERS: Mapping[SettingType, Callable[[str], Any]] = {
+    SettingType.INT: _parse_int,
+    SettingType.LONG: _parse_int,
+    SettingType.DOUBLE: _parse_float,
+    SettingType.BOOLEAN: _parse_boolean,
+    SettingType.STRING: str,
+    SettingType.LIST: _parse_list,
+}
+
+
+def _int(
+    name: str,
+    default: int | None,
+    doc: str,
+    *,
+    low: int = 0,
+    high: int = INT_MAX,
+    required: bool = False,
+) -> Setting:
+    return Setting(
+        name=name,
+        type=SettingType.INT,
+        default=default,
+        doc=doc,
+        low=low,
+        high=high,
+        required=required,
+    )
+
+
+def _long(name: str, default: int | None, doc: str, *, low: int = 0) -> Setting:
+    return Setting(
+        name=name, type=SettingType.LONG, default=default, doc=doc, low=low, high=LONG_MAX
+    )
+
+
+def _flag(name: str, doc: str, *, default: bool) -> Setting:
+    return Setting(name=name, type=SettingType.BOOLEAN, default=default, doc=doc)
+
+
+def _text(name: str, default: str | None, doc: str) -> Setting:
+    return Setting(name=name, type=SettingType.STRING, default=default, doc=doc)
+
+
+def _list(
+    name: str,
+    default: list[str] | None,
+    doc: str,
+    *,
+    allowed: tuple[str, ...] = (),
+    required: bool = False,
+) -> Setting:
+    return Setting(
+        name=name,
+        type=SettingType.LIST,
+        default=default,
+        doc=doc,
+        allowed=allowed,
+        required=required,
+    )
+
+
+_IDENTITY = (
+    _int("node.id", None, "This node's id, one of its own in the cluster.", required=True),
+    _list(
+        "process.roles",
+        ["broker", "controller"],
+        "What this process does.",
+        allowed=("broker", "controller"),
+    ),
+    _text("cluster.id", None, "The cluster's id; made at the first start where it is not set."),
+    _text("broker.rack", None, "The rack (zone) of this broker, for placement."),
+    _list("log.dirs", None, "Directories that hold the partitions.", required=True),
+    _text("log.dir", None, "One directory, where log.dirs is not set."),
+    _text(
+        "metadata.log.dir", None, "Where the metadata log lives; the first of log.dirs otherwise."
+    ),
+)
+
+_NETWORK = (
+    _list("listeners", ["PLAINTEXT://:9092"], "Addresses to bind, NAME://host:port."),
+    _list(
+        "advertised.listeners", None, "Addresses told to clients; `listeners` where it is not set."
+    ),
+    _list("controller.listener.names", ["CONTROLLER"], "Listeners of the metadata quorum."),
+    _list("controller.quorum.voters", [], "The voters of the metadata quorum, id@host:port."),
+    _list(
+        "controller.quorum.bootstrap.servers", [], "Where to find the metadata quorum, host:port."
+    ),
+    _text("inter.broker.listener.name", None, "The listener that brokers use among themselves."),
+    _list(
+        "listener.security.protocol.map",
+        ["PLAINTEXT:PLAINTEXT", "CONTROLLER:PLAINTEXT", "INTERNAL:PLAINTEXT", "EXTERNAL:PLAINTEXT"],
+        "The security protocol of each listener name; only PLAINTEXT is served yet.",
+    ),
+    _int("socket.request.max.bytes", 104857600, "The largest request frame.", low=1),
+    _int("socket.listen.backlog.size", 1024, "Connections that may wait to be accepted.", low=1),
+    # Kafka's default is unlimited; a finite one keeps a flood of connections from taking the file
+    # descriptors that the log needs.
+    _int("max.connections", 10000, "Connections at one time, over all listeners.", low=1),
+    _int("max.connections.per.ip", 5000, "Connections at one time from one address.", low=1),
+    _long(
+        "connections.max.idle.ms", 600000, "A connection that is silent so long is closed.", low=1
+    ),
+    _long(
+        "queued.max.request.bytes",
+        536870912,
+        "Bytes of unfinished requests and unsent responses, over all connections; reading stops above it.",
+        low=1048576,
+    ),
+    _int(
+        "headrace.max.in.flight.requests.per.connection",
+        100,
+        "Requests of one connection that may wait for their response; reading stops above it.",
+        low=1,
+    ),
+    _int(
+        "headrace.connection.write.buffer.bytes",
+        1048576,
+        "Unsent response bytes of one connection; its next request waits above it.",
+        low=65536,
+    ),
+    _long(
+        "headrace.slow.reader.timeout.ms",
+        60000,
+        "A client that takes none of its response for so long is disconnected.",
+        low=1000,
+    ),
+    _text(
+        "headrace.http.listener",
+        None,
+        "host:port of health, metrics and the JSON API; off where not set.",
+    ),
+)
+
+_TOPICS = (
+    _int("num.partitions", 1, "Partitions of a topic made without a number.", low=1),
+    _int(
+        "default.replication.factor",
+        1,
+        "Replicas of a topic made without a number.",
+        low=1,
+        high=32767,
+    ),
+    _flag("auto.create.topics.enable", "Make a topic when a client asks for it.", default=True),
+    _flag("delete.topic.enable", "Topics can be deleted.", default=True),
+    _int("headrace.max.partitions.per.topic", 10000, "The most partitions of one topic.", low=1),
+    _int("headrace.max.partitions", 100000, "The most partitions of the cluster.", low=1),
+)
+
+_FETCH = (
+    _int("fetch.max.bytes", 57671680, "The most bytes that one fetch returns.", low=1024),
+    _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions that are kept.", low=0),
+    _int(
+        "headrace.fetch.session.max.partitions", 100000, "Partitions of one fetch session.", low=1
+    ),
+    _long("headrace.fetch.max.wait.ms", 300000, "The longest that a fetch waits for data.", low=1),
+)
+
+_LOG = (
+    _long("log.retention.check.interval.ms", 300000, "How often retention is applied.", low=1),
+    _long("log.cleaner.backoff.ms", 15000, "How often compaction looks for work.", low=1),
+    _flag("log.cleaner.enable", "Compact topics whose cleanup.policy says so.", default=True),
+    _long(
+        "log.flush.offset.checkpoint.interval.ms",
+        60000,
+        "How often recovery points are written.",
+        low=1,
+    ),
+    _long(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        60000,
+        "How often log starts are written.",
+        low=1,
+    ),
+    _long(
+        "replica.high.watermark.checkpoint.interval.ms", 5000, "How often they are written.", low=1
+    ),
+    _long(
+        "producer.id.expiration.ms", 86400000, "How long a silent producer is remembered.", low=1
+    ),
+)
+
+_GROUPS = (
+    _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", low=1),
+    _int(
+        "offsets.topic.replication.factor", 3, "Replicas of __consumer_offsets.", low=1, high=32767
+    ),
+    _int(
+        "offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets.", low=1048576
+    ),
+    _int("offsets.retention.minutes", 10080, "How long an empty group keeps its offsets.", low=1),
+    _long("offsets.retention.check.interval.ms", 600000, "How often offsets expire.", low=1),
+    _int("offset.metadata.max.bytes", 4096, "The most metadata of one committed offset.", low=0),
+    _int("group.min.session.timeout.ms", 6000, "The least session timeout.", low=1),
+    _int("group.max.session.timeout.ms", 1800000, "The greatest session timeout.", low=1),
+    _int(
+        "group.initial.rebalance.delay.ms", 3000, "How long a new group waits for members.", low=0
+    ),
+    _int("group.max.size", 10000, "The most members of one group.", low=1),
+    _int("headrace.max.groups", 100000, "The most groups of this broker.", low=1),
+)
+
+BROKER_SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting
+    for group in (_IDENTITY, _NETWORK, _TOPICS, _FETCH, _LOG, _GROUPS)
+    for setting in group
+}

@@ -1,0 +1,108 @@
+"""What a broker does for its logs between requests: flush, checkpoint, retain, compact, remove.
+
+Fsyncs and compaction run in one thread beside the event loop; what they change is taken over on the
+loop. A disk that fails here fails the broker, as it would in an append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+
+from headrace_broker.log.log_directory import LogDirectory
+from headrace_broker.server.clock import Clock
+from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.replica_manager import ReplicaManager
+
+log = structlog.get_logger()
+
+
+class Upkeep:
+    """The periodic tasks of one log directory."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: LogDirectory,
+        replicas: ReplicaManager,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._values = config.values
+        self._directory = directory
+        self._replicas = replicas
+        self._clock = clock
+        self._on_failure = on_failure
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin all periodic tasks."""
+        values = self._values
+        plan: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
+            ("flush", values["log.flush.offset.checkpoint.interval.ms"], self.flush),
+            ("retention", values["log.retention.check.interval.ms"], self.retain),
+            ("removal", values["log.retention.check.interval.ms"], self.remove_deleted),
+        ]
+        if values["log.cleaner.enable"]:
+            plan.append(("cleaner", values["log.cleaner.backoff.ms"], self.compact))
+        for name, interval_ms, work in plan:
+            self._tasks.append(
+                asyncio.create_task(self._repeat(interval_ms / 1000, work), name=name)
+            )
+
+    async def stop(self) -> None:
+        """Stop them; what is under way in the thread is finished first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._disk.shutdown(wait=True)
+
+    async def _repeat(self, interval: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            try:
+                await work()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 (whatever it is, a log is in an unknown state)
+                self._on_failure(error)
+                return
+
+    async def flush(self) -> None:
+        """Make appends durable and write how far: a start after a kill checks from there on."""
+        for partition in list(self._replicas):
+            if partition.log.recovery_point < partition.log.log_end_offset:
+                flush = partition.log.begin_flush()
+                await self._in_thread(flush.run)
+                partition.log.finish_flush(flush)
+        self._directory.checkpoint()
+
+    async def retain(self) -> None:
+        """Apply retention.ms and retention.bytes."""
+        now_ms = self._clock.now_ms()
+        for partition in list(self._replicas):
+            freed = partition.log.apply_retention(now_ms)
+            if freed:
+                log.info(
+                    "retention removed segments",
+                    topic=partition.topic,
+                    partition=partition.index,
+                    bytes=freed,
+                    log_start_offset=partition.log.log_start_offset,
+                )
+            await asyncio.sleep(0)
+
+    async def remove_deleted(self) -> None:
+        """Free the space of deleted partitions."""
+        await self._in_thread(self._directory.remove_deleted)
+
+    async def compact(self) -> None:
+        """Compact what is dirty enough, one log at a time."""
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
