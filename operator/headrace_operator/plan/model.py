@@ -56,6 +56,8 @@ class ObservedCluster:
     bootstrap_servers: str = ""
     brokers: tuple[ObservedBroker, ...] = ()
     is_reachable: bool = True
+    #: Why it is not.
+    error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

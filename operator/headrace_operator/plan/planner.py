@@ -56,7 +56,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         outcomes += plan_groups(observed, accepted)
         outcomes += plan_applications(observed, accepted)
     else:
-        outcomes += _wait_for_cluster(accepted)
+        outcomes += _wait_for_cluster(accepted, observed)
     return replace(_assemble(outcomes), proposed=proposed)
 
 
@@ -126,13 +126,15 @@ def _refusal(resource: Topic | ConsumerGroup, cluster: Cluster) -> Problem | Non
     return Problem(resource=resource.key, reason=Reason.NAMESPACE_NOT_ALLOWED, message=message)
 
 
-def _wait_for_cluster(desired: Desired) -> Iterator[Waiting]:
+def _wait_for_cluster(desired: Desired, observed: Observed) -> Iterator[Waiting]:
+    error = observed.cluster.error if observed.cluster else ""
     for resource in (*desired.topics, *desired.groups, *desired.applications):
         if resource.key not in desired.deleted:
             yield Waiting(
                 resource=resource.key,
                 reason=Reason.WAITING_FOR_CLUSTER,
-                message="the cluster's brokers do not answer yet",
+                message="the cluster's brokers do not answer yet"
+                + (f" ({error})" if error else ""),
             )
 
 

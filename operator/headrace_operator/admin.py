@@ -1,0 +1,123 @@
+"""The operator's connection to a cluster's brokers: kafka-python's admin client in one thread.
+
+Owns the client, its thread and nothing else. The client blocks, so every call goes to the thread,
+one after the other; a client whose call failed to reach the brokers is closed and made anew, since
+brokers come back at other addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from headrace_operator.apply import Failure, apply_actions
+from headrace_operator.observe import observe_brokers
+from headrace_operator.plan import Observed, ObservedCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from headrace_operator.plan import Action, Desired
+
+CLIENT_ID = "headrace-operator"
+#: Brokers that do not answer in this time are waited for by the next reconciliation instead.
+REQUEST_TIMEOUT_MS = 10_000
+BOOTSTRAP_TIMEOUT_MS = 5_000
+
+_T = TypeVar("_T")
+
+
+class BrokerAdmin:
+    """Asynchronous observe and apply. Close it, or use it with `async with`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
+    ) -> None:
+        """Nothing is connected before the first call."""
+        self.bootstrap_servers = bootstrap_servers
+        self._request_timeout_ms = request_timeout_ms
+        self._bootstrap_timeout_ms = bootstrap_timeout_ms
+        self._client: Any = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kafka-admin")
+
+    async def __aenter__(self) -> Self:
+        """See close."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """See close."""
+        await self.close()
+
+    async def observe(self, desired: Desired, *, now_ms: int) -> Observed:
+        """Return what the brokers say; without an answer, a cluster that `is_reachable` not."""
+        from kafka.errors import KafkaError
+
+        try:
+            return await self._call(lambda admin: observe_brokers(admin, desired, now_ms=now_ms))
+        except KafkaError as error:
+            message = str(error)
+            cluster = ObservedCluster(
+                bootstrap_servers=self.bootstrap_servers, is_reachable=False, error=message
+            )
+            return Observed(cluster=cluster)
+
+    async def apply(self, actions: Sequence[Action]) -> tuple[Failure, ...]:
+        """Perform the actions on topics and groups; return what failed."""
+        from kafka.errors import KafkaError
+
+        try:
+            return await self._call(lambda admin: apply_actions(admin, actions))
+        except KafkaError as error:
+            message = f"outcome unknown: {error}"
+            return tuple(
+                Failure(action=action, message=message, is_retriable=True) for action in actions
+            )
+
+    async def close(self) -> None:
+        """Close the client and end its thread."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown(wait=False)
+
+    async def _call(self, function: Callable[[Any], _T]) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._run, function)
+
+    def _run(self, function: Callable[[Any], _T]) -> _T:
+        try:
+            return function(self._connected())
+        except Exception:
+            # Whatever it was, a client in an unknown state is not used again.
+            self._disconnect()
+            raise
+
+    def _connected(self) -> Any:
+        if self._client is None:
+            from kafka import KafkaAdminClient
+
+            # Its warnings about connections repeat what conditions say.
+            logging.getLogger("kafka").setLevel(logging.CRITICAL)
+            self._client = KafkaAdminClient(
+                bootstrap_servers=self.bootstrap_servers.split(","),
+                client_id=CLIENT_ID,
+                request_timeout_ms=self._request_timeout_ms,
+                bootstrap_timeout_ms=self._bootstrap_timeout_ms,
+            )
+        return self._client
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()

@@ -1,0 +1,193 @@
+"""Performs a plan's actions on topics and groups through Kafka's admin protocol.
+
+Blocking: `headrace_operator.admin` runs it in a thread. Actions of one kind go out in one request;
+a failure is a value that names its action, and keeps no other action from being tried. What is
+already so (the topic exists, or is gone) is success: the next observation decides what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace_operator.plan import (
+    Action,
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    ResetOffsets,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: The actions that are performed here; brokers and applications are a backend's.
+ADMIN_ACTIONS = (
+    CreateTopic,
+    CreatePartitions,
+    AlterTopicConfig,
+    DeleteTopic,
+    ResetOffsets,
+    DeleteGroup,
+)
+
+_A = TypeVar("_A", bound=Action)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An action that the brokers refused. `is_retriable`: later it may succeed unchanged."""
+
+    action: Action
+    message: str
+    is_retriable: bool = False
+
+    def describe(self) -> str:
+        """One line: what was tried and what the brokers said."""
+        return f"{self.action.describe()}: {self.message}"
+
+
+def apply_actions(admin: Any, actions: Sequence[Action]) -> tuple[Failure, ...]:
+    """Perform every action of ADMIN_ACTIONS among `actions`, and return what failed.
+
+    `admin` is a `kafka.KafkaAdminClient`. Raises `kafka.errors.KafkaError` when the brokers cannot
+    be reached: then it is unknown which actions were performed, and the next plan finds out.
+    """
+    return (
+        *_create_topics(admin, _of(actions, CreateTopic)),
+        *_create_partitions(admin, _of(actions, CreatePartitions)),
+        *_alter_configs(admin, _of(actions, AlterTopicConfig)),
+        *_delete_topics(admin, _of(actions, DeleteTopic)),
+        *_reset_offsets(admin, _of(actions, ResetOffsets)),
+        *_delete_groups(admin, _of(actions, DeleteGroup)),
+    )
+
+
+def _of(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def _failure(action: Action, code: int, message: str | None) -> Failure:
+    from kafka.errors import for_code
+
+    error = for_code(code)
+    text = f"{error.__name__.removesuffix('Error')} ({code})"
+    return Failure(
+        action=action,
+        message=f"{text}: {message}" if message else text,
+        is_retriable=bool(error.retriable),
+    )
+
+
+def _create_topics(admin: Any, actions: list[CreateTopic]) -> Iterator[Failure]:
+    from kafka.errors import TopicAlreadyExistsError
+
+    if not actions:
+        return
+    by_name = {action.topic: action for action in actions}
+    response = admin.create_topics(
+        {
+            action.topic: {
+                "num_partitions": action.partitions,
+                "replication_factor": action.replicas,
+                "configs": dict(action.config),
+            }
+            for action in actions
+        },
+        raise_errors=False,
+    )
+    created = []
+    for result in response["topics"]:
+        code = result["error_code"]
+        if code in (0, TopicAlreadyExistsError.errno):
+            created.append(result["name"])
+        else:
+            yield _failure(by_name[result["name"]], code, result["error_message"])
+    if created:
+        # Until brokers know a new topic, the next observation would plan to create it again.
+        admin.wait_for_topics(created)
+
+
+def _create_partitions(admin: Any, actions: list[CreatePartitions]) -> Iterator[Failure]:
+    if not actions:
+        return
+    by_name = {action.topic: action for action in actions}
+    response = admin.create_partitions(
+        {action.topic: action.partitions for action in actions}, raise_errors=False
+    )
+    for result in response.results:
+        if result.error_code:
+            yield _failure(by_name[result.name], result.error_code, result.error_message)
+
+
+def _alter_configs(admin: Any, actions: list[AlterTopicConfig]) -> Iterator[Failure]:
+    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
+
+    if not actions:
+        return
+    resources = []
+    for action in actions:
+        changes: dict[str, tuple[Any, str | None]] = {
+            key: (AlterConfigOp.SET, value) for key, value in action.set.items()
+        }
+        changes |= dict.fromkeys(action.delete, (AlterConfigOp.DELETE, None))
+        resources.append(ConfigResource(ConfigResourceType.TOPIC, action.topic, configs=changes))
+    # The brokers' own refusal names the setting; the client's check costs a call for each topic.
+    results = admin.alter_configs(resources, raise_on_unknown=False).get("topic", {})
+    for action in actions:
+        result = results.get(action.topic, "the brokers said nothing about this topic")
+        if result != "OK":
+            yield Failure(action=action, message=str(result))
+
+
+def _delete_topics(admin: Any, actions: list[DeleteTopic]) -> Iterator[Failure]:
+    from kafka.errors import UnknownTopicOrPartitionError
+
+    if not actions:
+        return
+    by_name = {action.topic: action for action in actions}
+    response = admin.delete_topics(list(by_name), raise_errors=False)
+    for result in response["topics"]:
+        if result["error_code"] not in (0, UnknownTopicOrPartitionError.errno):
+            yield _failure(by_name[result["name"]], result["error_code"], result["error_message"])
+
+
+def _reset_offsets(admin: Any, actions: list[ResetOffsets]) -> Iterator[Failure]:
+    from kafka import TopicPartition
+    from kafka.structs import OffsetAndMetadata
+
+    for action in actions:
+        if action.is_dry_run:
+            continue
+        # Who moved the offsets stays visible in the commit's metadata.
+        note = f"headrace reset {action.request_id}"
+        offsets = {
+            TopicPartition(*key): OffsetAndMetadata(offset, note, -1)
+            for key, offset in action.offsets.items()
+        }
+        results = admin.alter_group_offsets(action.group, offsets)
+        refused = [
+            (partition, error)
+            for partition, error in sorted(results.items())
+            if getattr(error, "errno", 0)
+        ]
+        if refused:
+            listed = ", ".join(
+                f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
+                for partition, error in refused
+            )
+            is_retriable = any(error.retriable for _, error in refused)
+            yield Failure(action=action, message=listed, is_retriable=is_retriable)
+
+
+def _delete_groups(admin: Any, actions: list[DeleteGroup]) -> Iterator[Failure]:
+    if not actions:
+        return
+    results = admin.delete_groups([action.group for action in actions])
+    for action in actions:
+        result = results.get(action.group, "no coordinator was found")
+        # Gone is what was asked for.
+        if result not in ("OK", "GroupIdNotFoundError"):
+            yield Failure(action=action, message=str(result))

@@ -1,0 +1,277 @@
+"""What the brokers say: topics, settings, consumer groups, lag, through Kafka's admin protocol.
+
+Blocking, and only reading: `headrace_operator.admin` runs it in a thread. Requests are batched: the
+number of calls does not grow with the number of topics, and grows with that of resets only.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.plan import (
+    Observed,
+    ObservedBroker,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedMember,
+    ObservedTopic,
+    pending_reset,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace_operator.plan import Desired, TopicPartition
+    from headrace_operator.resources import ConsumerGroup, Reset
+
+#: Sources of a setting that belong to the topic itself (KIP-226); the rest it inherits.
+_OWN_SOURCE = "DYNAMIC_TOPIC_CONFIG"
+
+
+def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
+    """Ask the brokers for everything that a plan of `desired` needs.
+
+    `admin` is a `kafka.KafkaAdminClient`; raises `kafka.errors.KafkaError`. Brokers are known by
+    id only: pools and settings are the backend's (`merge_observations`).
+    """
+    described = admin.describe_cluster()
+    listed = [topic for topic in admin.describe_topics() if not topic["is_internal"]]
+    topics = observe_topics(admin, listed)
+    replicas = Counter(
+        node_id
+        for topic in listed
+        for partition in topic["partitions"]
+        for node_id in partition["replica_nodes"]
+    )
+    brokers = tuple(
+        ObservedBroker(
+            node_id=broker["broker_id"],
+            pool="",
+            roles=("broker",),
+            is_registered=not broker.get("is_fenced", False),
+            address=f"{broker['host']}:{broker['port']}",
+            replicas=replicas[broker["broker_id"]],
+        )
+        for broker in described["brokers"]
+    )
+    return Observed(
+        cluster=ObservedCluster(cluster_id=described["cluster_id"], brokers=brokers),
+        topics=topics,
+        groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
+    )
+
+
+def merge_observations(backend: Observed, brokers: Observed) -> Observed:
+    """Put what the backend knows (pools, processes, settings) and what the brokers say together."""
+    if backend.cluster is None or brokers.cluster is None:
+        return replace(backend, topics=brokers.topics, groups=brokers.groups)
+    registered = {broker.node_id: broker for broker in brokers.cluster.brokers}
+    merged = tuple(
+        replace(
+            broker,
+            # A node that is only a controller never registers as a broker.
+            is_registered=(
+                broker.is_running
+                if "broker" not in broker.roles
+                else broker.node_id in registered and registered[broker.node_id].is_registered
+            ),
+            replicas=registered[broker.node_id].replicas if broker.node_id in registered else 0,
+        )
+        for broker in backend.cluster.brokers
+    )
+    cluster = replace(
+        backend.cluster,
+        brokers=merged,
+        cluster_id=brokers.cluster.cluster_id,
+        is_reachable=brokers.cluster.is_reachable,
+        error=brokers.cluster.error,
+    )
+    return replace(backend, cluster=cluster, topics=brokers.topics, groups=brokers.groups)
+
+
+def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:
+    """Put the settings of topics to their descriptions (`admin.describe_topics()`)."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    if not listed:
+        return {}
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in listed]
+    settings = admin.describe_configs(resources)["topic"]
+    return {
+        topic["name"]: _observed_topic(topic, settings.get(topic["name"], {})) for topic in listed
+    }
+
+
+def _observed_topic(topic: Mapping[str, Any], settings: Mapping[str, Any]) -> ObservedTopic:
+    partitions = topic["partitions"]
+    return ObservedTopic(
+        partitions=len(partitions),
+        # During a reassignment a partition has more replicas than it will: the least is the rule.
+        replicas=min((len(entry["replica_nodes"]) for entry in partitions), default=0),
+        config={
+            key: setting["value"]
+            for key, setting in sorted(settings.items())
+            if setting["config_source"] == _OWN_SOURCE
+        },
+        topic_id=str(topic.get("topic_id") or ""),
+        under_replicated=tuple(
+            sorted(
+                entry["partition_index"]
+                for entry in partitions
+                if len(entry["isr_nodes"]) < len(entry["replica_nodes"])
+            )
+        ),
+        offline=tuple(
+            sorted(entry["partition_index"] for entry in partitions if entry["leader_id"] < 0)
+        ),
+    )
+
+
+def observe_groups(
+    admin: Any,
+    groups: Iterable[ConsumerGroup],
+    topics: Mapping[str, ObservedTopic],
+    *,
+    now_ms: int,
+) -> dict[str, ObservedGroup]:
+    """Describe the groups that resources name: state, members, offsets, bounds, reset targets."""
+    by_id = {group.group_id: group for group in groups}
+    if not by_id:
+        return {}
+    described = admin.describe_groups(list(by_id))
+    committed = admin.list_group_offsets(list(by_id))
+    partitions = {
+        group_id: _partitions(by_id[group_id], committed.get(group_id, {}), topics)
+        for group_id in by_id
+    }
+    every = {partition for group in partitions.values() for partition in group}
+    earliest, latest = -2, -1  # ListOffsets' special timestamps (KIP-79)
+    ends = list_offsets(admin, dict.fromkeys(every, latest))
+    resets = {group_id: pending_reset(group) for group_id, group in by_id.items()}
+    starts: dict[TopicPartition, int] = {}
+    if any(resets.values()):
+        starts = list_offsets(admin, dict.fromkeys(every, earliest))
+    result = {}
+    for group_id in by_id:
+        mine = partitions[group_id]
+        result[group_id] = ObservedGroup(
+            state=described[group_id]["group_state"],
+            members=tuple(map(_observed_member, described[group_id]["members"])),
+            offsets={
+                (partition.topic, partition.partition): offset.offset
+                for partition, offset in committed.get(group_id, {}).items()
+                if (partition.topic, partition.partition) in mine
+            },
+            start_offsets={key: starts[key] for key in mine if key in starts},
+            end_offsets={key: ends[key] for key in mine if key in ends},
+            reset_offsets=_reset_offsets(admin, resets[group_id], mine, ends, now_ms=now_ms),
+        )
+    return result
+
+
+def _partitions(
+    group: ConsumerGroup,
+    committed: Iterable[Any],
+    topics: Mapping[str, ObservedTopic],
+) -> set[TopicPartition]:
+    """Return the existing partitions that the group has to do with."""
+    reset = group.spec.reset
+    names = {*group.spec.topics, *(reset.topics if reset else ())}
+    if reset is not None and reset.to.offsets is not None:
+        names |= {entry.topic for entry in reset.to.offsets}
+    names |= {partition.topic for partition in committed}
+    return {
+        (name, index)
+        for name in names
+        if name in topics
+        for index in range(topics[name].partitions)
+    }
+
+
+def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
+    # A member that joined and was not yet given anything has an empty assignment, or none.
+    assignment = member.get("member_assignment") or {}
+    if not isinstance(assignment, dict):
+        assignment = {}
+    return ObservedMember(
+        member_id=member["member_id"],
+        client_id=member["client_id"],
+        host=member["client_host"].lstrip("/"),
+        assignment=tuple(
+            sorted(
+                (entry["topic"], index)
+                for entry in assignment.get("assigned_partitions", ())
+                for index in entry["partitions"]
+            )
+        ),
+    )
+
+
+def list_offsets(admin: Any, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the offset at each timestamp; partitions without an answer are left out."""
+    from kafka import TopicPartition as ClientPartition
+    from kafka.errors import KafkaError
+
+    if not timestamps:
+        return {}
+    asked = {ClientPartition(*key): timestamp for key, timestamp in timestamps.items()}
+    try:
+        answers = admin.list_partition_offsets(asked)
+    except KafkaError:
+        # One partition without a leader fails the whole call; the rest still has its lag.
+        answers = {}
+        for partition, timestamp in asked.items():
+            try:
+                answers |= admin.list_partition_offsets({partition: timestamp})
+            except KafkaError:
+                continue
+    return {
+        (partition.topic, partition.partition): answer.offset
+        for partition, answer in answers.items()
+        if answer.offset >= 0
+    }
+
+
+def _reset_offsets(
+    admin: Any,
+    reset: Reset | None,
+    partitions: set[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+    *,
+    now_ms: int,
+) -> dict[TopicPartition, int]:
+    """Look up the offsets of a reset by time; past the last record is the end, as Kafka's tool."""
+    if reset is None:
+        return {}
+    if reset.to.timestamp is not None:
+        timestamp_ms = parse_timestamp_ms(reset.to.timestamp)
+    elif reset.to.duration is not None:
+        timestamp_ms = now_ms - parse_duration_ms(reset.to.duration)
+    else:
+        return {}
+    known = [key for key in partitions if key in ends]
+    found = list_offsets(admin, dict.fromkeys(known, timestamp_ms))
+    return {key: found.get(key, ends[key]) for key in known}
+
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds of `1h30m`, as the CRDs write durations. Raises ValueError."""
+    parts = re.findall(r"([0-9]+)(ms|s|m|h|d)", text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration like 90s or 1h30m")
+    return sum(int(number) * _DURATION_UNITS_MS[unit] for number, unit in parts)
+
+
+def parse_timestamp_ms(text: str) -> int:
+    """Return the epoch milliseconds of an RFC 3339 moment. Raises ValueError."""
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone; end it with Z or an offset")
+    return int(moment.timestamp() * 1000)
