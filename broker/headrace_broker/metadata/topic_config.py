@@ -14,6 +14,9 @@ from headrace_broker.metadata.setting_types import Synonym, parse_value
 from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSetting
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
+#: The most characters of one value: every broker keeps all configuration in memory.
+VALUE_LENGTH_MAX = 32767
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLayer:
@@ -96,6 +99,11 @@ def validate_topic_config(overrides: Mapping[str, str], layers: Sequence[ConfigL
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        if len(text) > VALUE_LENGTH_MAX:
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"The value of {name} has {len(text)} characters, more than {VALUE_LENGTH_MAX}",
+            )
         try:
             setting.parse(text)
         except ValueError as error:

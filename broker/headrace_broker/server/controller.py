@@ -38,7 +38,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import BrokerEpoch, LeaderEpoch, NodeId, Offset, ProducerId
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.controller_log import MetadataLog
+from headrace_broker.server.controller_log import MetadataLog, encode_batch
 
 R = TypeVar("R")
 Decide = Callable[[MetadataImage], Decision[R]]
@@ -66,6 +66,7 @@ class _Decided:
     """One decision whose records are about to be committed."""
 
     records: Sequence[MetadataRecord]
+    batch: bytearray
     response: Any
     answer: asyncio.Future[Any]
 
@@ -225,25 +226,34 @@ class ControllerDriver:
             if submission.answer.cancelled():
                 continue
             try:
-                decision = submission.decide(image)
-                if decision.records:
-                    image, _ = self._replay(image, decision.records)
+                entry, image = self._decide(submission, image)
             except Exception as error:  # noqa: BLE001 - the caller's decision: it gets its own error
                 _set_exception(submission.answer, error)
-                continue
-            decided.append(
-                _Decided(
-                    records=decision.records,
-                    response=decision.response,
-                    answer=submission.answer,
-                )
-            )
-        batches = [entry.records for entry in decided if entry.records]
-        if batches:
-            await self._commit_batches(batches)
+            else:
+                decided.append(entry)
+        changes = [entry for entry in decided if entry.records]
+        if changes:
+            await self._commit_changes(changes)
         for entry in decided:
             if not entry.answer.done():
                 entry.answer.set_result(entry.response)
+
+    def _decide(
+        self, submission: _Submission, image: MetadataImage
+    ) -> tuple[_Decided, MetadataImage]:
+        """Decide on `image`; return what is to be committed and the image with it."""
+        decision = submission.decide(image)
+        batch = bytearray()
+        if decision.records:
+            batch = encode_batch(decision.records, self._clock.now_ms())
+            image, _ = self._replay(image, decision.records)
+        entry = _Decided(
+            records=decision.records,
+            batch=batch,
+            response=decision.response,
+            answer=submission.answer,
+        )
+        return entry, image
 
     def _replay(
         self, image: MetadataImage, records: Sequence[MetadataRecord]
@@ -251,17 +261,17 @@ class ControllerDriver:
         offset = Offset(image.offset + len(records))
         return image.replay_batch(records, offset=offset, epoch=self._epoch)
 
-    async def _commit_batches(self, batches: Sequence[Sequence[MetadataRecord]]) -> None:
-        offset = await self.append_and_commit(batches)
-        # Replayed once more as one batch, which gives one delta for all that was committed.
-        records = [record for batch in batches for record in batch]
+    async def _commit_changes(self, changes: Sequence[_Decided]) -> None:
+        offset = await self.append_and_commit([entry.batch for entry in changes])
+        # Replayed once more as one, which gives one delta for all that was committed.
+        records = [record for entry in changes for record in entry.records]
         image, delta = self._replay(self._image, records)
         if image.offset != offset:
             raise RuntimeError(f"the image is at {image.offset}, the log at {offset}")
         await self._publish(delta, image)
 
-    async def append_and_commit(self, batches: Sequence[Sequence[MetadataRecord]]) -> Offset:
-        """Append each decision's records and return the last offset once they are committed.
+    async def append_and_commit(self, batches: Sequence[bytearray]) -> Offset:
+        """Append encoded decisions and return the last offset once all are committed.
 
         In a quorum of one, durable is committed.
         """

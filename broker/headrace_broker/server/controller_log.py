@@ -20,18 +20,19 @@ from headrace_broker.protocol.batch import (
     iterate_records,
     parse_batch_header,
 )
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
 from headrace_broker.server.clock import Clock
 
 _READ_BYTES = 8 * 1024 * 1024
 
-# Records per batch at most, so that one decision about 10,000 partitions stays below a segment's
-# and a reader's size; a decision's batches are written by one write and made durable by one fsync.
-_BATCH_RECORDS_MAX = 1000
+# The largest batch. A decision is one batch, so that a crash keeps it whole or not at
+# all; a client whose request would make more gets an error before anything is written.
+BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 _CONFIG = LogConfig(
     cleanup_policy="",  # nothing is dropped but by snapshots
-    max_message_bytes=64 * 1024 * 1024,
+    max_message_bytes=BATCH_BYTES_MAX,
     # Kafka's metadata.log.segment.bytes.
     segment_bytes=1 << 30,
 )
@@ -83,7 +84,7 @@ class MetadataLog:
             start = 0
             while start < len(data):
                 header = parse_batch_header(data, start)
-                end = start + header.batch_length + 12
+                end = start + header.size_bytes
                 records = [
                     decode_record(record.value)
                     for record in iterate_records(data[start:end])
@@ -94,27 +95,34 @@ class MetadataLog:
                 position, start = Offset(last + 1), end
 
     def append(
-        self, decisions: Sequence[Sequence[MetadataRecord]], epoch: LeaderEpoch, now_ms: TimestampMs
+        self, batches: Sequence[bytearray], epoch: LeaderEpoch, now_ms: TimestampMs
     ) -> Offset:
-        """Append the records of each decision as batches of their own; durable on return.
+        """Append batches made by `encode_batch`; all are durable on return.
 
-        Returns the offset of the last record. An OSError means that the log's directory is lost.
+        Returns the offset of the last record. Any error means that the outcome is unknown and that
+        the log must not be used again.
         """
-        data = bytearray()
-        for records in decisions:
-            for start in range(0, len(records), _BATCH_RECORDS_MAX):
-                data += build_batch(
-                    [
-                        NewRecord(key=None, value=encode_record(record), timestamp=now_ms)
-                        for record in records[start : start + _BATCH_RECORDS_MAX]
-                    ]
-                )
-        info = self._log.append_as_leader(
-            memoryview(data), epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
-        )
+        for batch in batches:
+            self._log.append_as_leader(
+                memoryview(batch), epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+            )
         self._log.flush()
-        return Offset(info.last_offset)
+        return Offset(self._log.log_end_offset - 1)
 
     def close(self) -> None:
         """Close the files."""
         self._log.close()
+
+
+def encode_batch(records: Sequence[MetadataRecord], now_ms: TimestampMs) -> bytearray:
+    """Return the one batch that holds a decision's records; raises ApiError if it is too large."""
+    batch = build_batch(
+        [NewRecord(key=None, value=encode_record(record), timestamp=now_ms) for record in records]
+    )
+    if len(batch) > BATCH_BYTES_MAX:
+        raise ApiError(
+            ErrorCode.POLICY_VIOLATION,
+            f"the change takes {len(batch)} bytes of metadata, at most {BATCH_BYTES_MAX} can be "
+            "written at once: split the request",
+        )
+    return batch

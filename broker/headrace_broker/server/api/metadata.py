@@ -2,8 +2,9 @@
 
 Versions: 0 · 1 controller, racks, internal topics, null means all topics · 2 cluster id ·
 3 throttle time · 4 auto creation is asked for (KIP-204) · 5 offline replicas (KIP-112) · 6 as 5 ·
-7 leader epochs (KIP-320) · 8 authorized operations (KIP-430) · 9 flexible · 10 topic ids (KIP-516) ·
-11 no cluster operations (KIP-700) · 12 topics by id · 13 top-level error (KIP-1102).
+7 leader epochs (KIP-320) · 8 authorized operations (KIP-430) · 9 flexible ·
+10 topic ids (KIP-516) · 11 no cluster operations (KIP-700) · 12 topics by id ·
+13 top-level error (KIP-1102).
 """
 
 from __future__ import annotations
