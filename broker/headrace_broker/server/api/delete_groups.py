@@ -1,0 +1,34 @@
+"""DeleteGroups: end empty groups and their offsets (KIP-229).
+
+Versions: 0 · 1 as 0 · 2 flexible.
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.DELETE_GROUPS
+
+
+async def handle(
+    broker: "Broker", context: "RequestContext", request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Delete each group by itself."""
+    response = DeleteGroupsResponse()
+    for group_id in request.groups_names:
+        try:
+            result = await broker.groups.delete_group(group_id, context)
+        except ApiError as error:
+            result = DeletableGroupResult(group_id=group_id, error_code=error.code)
+        response.results.append(result)
+    return response

@@ -1,0 +1,27 @@
+"""SyncGroup: hand in the leader's assignment, or wait for it.
+
+Versions: 0 · 1 throttle time · 2 as 1 · 3 static members (KIP-345) · 4 flexible · 5 protocol type
+and name, both ways (KIP-559).
+"""
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.SYNC_GROUP
+
+
+async def handle(
+    broker: "Broker", context: "RequestContext", request: SyncGroupRequest
+) -> SyncGroupResponse:
+    """Answer with the member's own assignment."""
+    try:
+        return await broker.groups.sync_group(request, context)
+    except ApiError as error:
+        return SyncGroupResponse(error_code=error.code)

@@ -1,0 +1,90 @@
+"""What the group coordinator needs of a partition of `__consumer_offsets`, and its adapter."""
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, Protocol
+
+from headrace_broker.coordinator.records import CoordinatorRecord, read_record, write_record
+from headrace_broker.log.batches import iterate_headers
+from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
+from headrace_broker.protocol.types import Buffer, Offset, TimestampMs
+from headrace_broker.server.clock import Clock
+from headrace_broker.server.partition import ANY_EPOCH, Partition
+
+_ACKS_ALL: Final = -1
+_READ_UNCOMMITTED: Final = 0
+_CHUNK_BYTES: Final = 1024 * 1024
+# Well below max.message.bytes; a decision larger than this becomes several batches.
+_BATCH_BYTES: Final = 512 * 1024
+
+
+class OffsetsLog(Protocol):
+    """One partition of `__consumer_offsets`, as its coordinator sees it."""
+
+    async def append(self, batch: bytes) -> None:
+        """Append one batch and return once it is committed.
+
+        An ApiError means that the batch is not, or perhaps not, in the log.
+        """
+
+    def read_all(self) -> AsyncIterator[bytes]:
+        """Yield everything committed so far, from the log's start, as runs of whole batches."""
+        ...
+
+
+class PartitionOffsetsLog:
+    """The adapter of a partition that this broker leads."""
+
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self._partition = partition
+        self._clock = clock
+
+    async def append(self, batch: bytes) -> None:
+        """Append as the leader and wait for the high watermark: acks=all, whoever asked."""
+        info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
+        committed = self._partition.wait_committed(Offset(info.last_offset + 1))
+        if committed is not None:
+            await committed
+
+    async def read_all(self) -> AsyncIterator[bytes]:
+        """Read up to the high watermark as it stands at the end of the reading."""
+        self._partition.check_leader(ANY_EPOCH)
+        position = Offset(self._partition.log.log_start_offset)
+        while position < self._partition.high_watermark:
+            chunk = bytes(
+                self._partition.read(
+                    position, _CHUNK_BYTES, isolation=_READ_UNCOMMITTED, at_least_one=True
+                )
+            )
+            for _, header in iterate_headers(chunk):
+                position = Offset(header.last_offset + 1)
+            if not chunk:
+                return
+            yield chunk
+
+
+def encode_batches(records: list[CoordinatorRecord], now_ms: TimestampMs) -> Iterator[bytes]:
+    """Yield the records as batches of bounded size, in order."""
+    waiting: list[NewRecord] = []
+    size = 0
+    for record in records:
+        key, value = write_record(record)
+        size += len(key) + len(value or b"")
+        if waiting and size > _BATCH_BYTES:
+            yield bytes(build_batch(waiting))
+            waiting, size = [], len(key) + len(value or b"")
+        waiting.append(NewRecord(key=key, value=value, timestamp=now_ms))
+    if waiting:
+        yield bytes(build_batch(waiting))
+
+
+def decode_batches(chunk: Buffer) -> Iterator[CoordinatorRecord]:
+    """Yield the records of a run of whole batches that belong to this coordinator."""
+    view = memoryview(chunk)
+    for position, header in iterate_headers(view):
+        if header.is_control:
+            continue
+        for record in iterate_records(view[position : position + header.size]):
+            if record.key is not None:
+                found = read_record(record.key, record.value)
+                if found is not None:
+                    yield found
