@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
@@ -56,9 +57,7 @@ def new_topic(admin: AdminClient) -> Iterator[NewTopicOf]:
         settings = {key.replace("_", "."): value for key, value in config.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
         created.append(name)
-        wait_until(
-            lambda: len(_partitions(admin, name)) == partitions, what=f"topic {name}'s metadata"
-        )
+        wait_until(lambda: _is_led(admin, name, partitions), what=f"topic {name}'s leaders")
         return name
 
     yield create
@@ -66,11 +65,11 @@ def new_topic(admin: AdminClient) -> Iterator[NewTopicOf]:
         future.exception(30)
 
 
-def _partitions(admin: AdminClient, name: str) -> list[int]:
-    found = admin.list_topics(timeout=10).topics.get(name)
-    if found is None:
-        return []
-    return [index for index, partition in found.partitions.items() if partition.leader >= 0]
+def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
+    """Whether every partition answers: metadata may name a leader before it leads."""
+    queries = {TopicPartition(name, index): OffsetSpec.latest() for index in range(partitions)}
+    answers = admin.list_offsets(queries, request_timeout=10).values()
+    return all(answer.exception(30) is None for answer in answers)
 
 
 @pytest.fixture

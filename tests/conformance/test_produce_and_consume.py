@@ -60,7 +60,7 @@ def test_null_keys_null_values_and_empty_ones_stay_apart(bootstrap, new_topic, w
 
 @pytest.mark.parametrize("writer", ["confluent-kafka", "aiokafka", "kafka-python"])
 def test_create_time_is_the_producers(bootstrap, new_topic, writer):
-    topic = new_topic()
+    topic = new_topic(retention_ms="-1")
     sent = [Sent(value=b"v", timestamp_ms=1_700_000_000_000 + i * 1000) for i in range(10)]
     PRODUCERS[writer](bootstrap, topic, sent, "none")
     read = consume_confluent(bootstrap, topic, len(sent))
@@ -113,7 +113,7 @@ def test_java_and_librdkafka_put_a_key_into_the_same_partition(bootstrap, new_to
     keys = [f"key-{i}" for i in range(40)]
     by_java, by_librdkafka = new_topic(partitions=7), new_topic(partitions=7)
     lines = "".join(f"{key}\tv\n" for key in keys)
-    options = ["--property", "parse.key=true"]
+    options = ["--reader-property", "parse.key=true"]
     where = ["--bootstrap-server", bootstrap, "--topic", by_java]
     run_tool("console-producer", *where, *options, standard_input=lines)
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})

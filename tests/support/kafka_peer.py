@@ -73,7 +73,7 @@ TOOL_CLASSES = {
     "console-consumer": f"{_TOOLS}.consumer.ConsoleConsumer",
     "verifiable-producer": f"{_TOOLS}.VerifiableProducer",
     "verifiable-consumer": f"{_TOOLS}.VerifiableConsumer",
-    "dump-log": f"{_TOOLS}.DumpLogSegments",
+    "dump-log": "kafka.tools.DumpLogSegments",
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
 }

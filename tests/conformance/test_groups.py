@@ -1,0 +1,226 @@
+"""Consumer groups: each partition has exactly one owner, members come and go, all is read once."""
+
+import threading
+import time
+from collections import Counter
+
+import kafka
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from support.processes import wait_until
+
+_SECONDS = 40
+_PARTITIONS = 6
+
+
+class Member:
+    """A group member that polls in its own thread and says what it owned and read."""
+
+    def __init__(self, bootstrap, group, topic, **settings):
+        self.owned: set[int] = set()
+        self.read: Counter[tuple[int, int]] = Counter()
+        self.rebalances = 0
+        self._is_running = True
+        self._failure: Exception | None = None
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                **settings,
+            }
+        )
+        self._is_cooperative = "cooperative" in settings.get("partition.assignment.strategy", "")
+        self._consumer.subscribe(
+            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _assigned(self, consumer, partitions):
+        self.rebalances += 1
+        self.owned |= {partition.partition for partition in partitions}
+        if self._is_cooperative:
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+
+    def _revoked(self, consumer, partitions):
+        self.owned -= {partition.partition for partition in partitions}
+        if self._is_cooperative:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+
+    def _run(self):
+        try:
+            while self._is_running:
+                message = self._consumer.poll(0.1)
+                if message is None:
+                    continue
+                if (error := message.error()) is not None:
+                    raise KafkaException(error)
+                self.read[message.partition(), message.offset()] += 1
+                self._consumer.commit(message, asynchronous=True)
+        except KafkaException as error:
+            self._failure = error
+
+    def stop(self, *, leave=True):
+        self._is_running = False
+        self._thread.join(_SECONDS)
+        if leave:
+            self._consumer.close()
+        if self._failure is not None:
+            raise self._failure
+
+
+@pytest.fixture
+def join(bootstrap, new_group):
+    """Return a function that starts a member of one group; all are stopped after the test."""
+    group = new_group()
+    members: list[Member] = []
+
+    def start(topic, **settings):
+        member = Member(bootstrap, group, topic, **settings)
+        members.append(member)
+        return member
+
+    start.group = group
+    yield start
+    for member in members:
+        if member._is_running:
+            member.stop()
+
+
+def _fill(bootstrap, topic, count):
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for i in range(count):
+        producer.produce(topic, b"%d" % i, partition=i % _PARTITIONS)
+    assert producer.flush(_SECONDS) == 0
+
+
+def _is_shared_out(*members):
+    """Whether the members own every partition once, and none is without."""
+    owners = [partition for member in members for partition in member.owned]
+    return sorted(owners) == list(range(_PARTITIONS)) and all(member.owned for member in members)
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_members_share_a_topic_and_read_each_record_once(bootstrap, new_topic, join, strategy):
+    topic = new_topic(partitions=_PARTITIONS)
+    settings = {"partition.assignment.strategy": strategy}
+    first = join(topic, **settings)
+    wait_until(lambda: _is_shared_out(first), _SECONDS, "the first member's assignment")
+    second = join(topic, **settings)
+    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "two members' assignment")
+    third = join(topic, **settings)
+    members = (first, second, third)
+    wait_until(lambda: _is_shared_out(*members), _SECONDS, "three members' assignment")
+
+    _fill(bootstrap, topic, 600)
+    wait_until(
+        lambda: sum(sum(member.read.values()) for member in members) >= 600, _SECONDS, "records"
+    )
+    read = first.read + second.read + third.read
+    assert read == Counter({(p, o): 1 for p in range(_PARTITIONS) for o in range(100)})
+
+    third.stop()
+    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment after a leave")
+
+
+def test_a_member_beyond_the_partitions_stands_by(new_topic, join):
+    topic = new_topic(partitions=1)
+    first = join(topic)
+    wait_until(lambda: first.owned == {0}, _SECONDS)
+    second = join(topic)
+    wait_until(lambda: second.rebalances > 0, _SECONDS, "the second member's assignment")
+    wait_until(lambda: len(first.owned) + len(second.owned) == 1, _SECONDS)
+    owner, standby = (first, second) if first.owned else (second, first)
+    owner.stop()
+    wait_until(lambda: standby.owned == {0}, _SECONDS, "the standby's turn")
+
+
+def test_a_static_member_returns_without_a_rebalance(new_topic, join):
+    topic = new_topic(partitions=_PARTITIONS)
+    first = join(topic, **{"group.instance.id": "one"})
+    second = join(topic, **{"group.instance.id": "two"})
+    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment")
+    kept, rebalances = set(second.owned), first.rebalances
+    second.stop()  # a static member's close does not leave the group (KIP-345)
+    returned = join(topic, **{"group.instance.id": "two"})
+    wait_until(lambda: returned.owned == kept, _SECONDS, "the returned member's partitions")
+    assert first.rebalances == rebalances
+
+
+def test_a_member_that_dies_is_replaced_after_its_session(bootstrap, new_topic, join):
+    """A raw member joins and then says nothing more: its session ends, its partitions move."""
+    topic = new_topic(partitions=_PARTITIONS)
+    silent = kafka.KafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=join.group,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=1000,
+        partition_assignment_strategy=[RangePartitionAssignor, RoundRobinPartitionAssignor],
+    )
+    wait_until(lambda: silent.poll(200) is not None and silent.assignment(), _SECONDS)
+    # From here on it never polls: after max.poll.interval it would leave, after its close it does.
+    silent.close(autocommit=False)
+    member = join(topic)
+    wait_until(lambda: _is_shared_out(member), _SECONDS, "the dead member's partitions")
+
+
+def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, join):
+    topic = new_topic(partitions=_PARTITIONS)
+    first, second = join(topic), join(topic)
+    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment")
+
+    described = admin.describe_consumer_groups([join.group])[join.group].result(_SECONDS)
+    assert described.state.name == "STABLE"
+    assert described.partition_assignor == "range"
+    owned = [
+        partition.partition
+        for member in described.members
+        for partition in member.assignment.topic_partitions
+    ]
+    assert sorted(owned) == list(range(_PARTITIONS))
+    client = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
+    found = client.describe_groups([join.group])[join.group]
+    client.close()
+    assert len(found["members"]) == 2
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups([join.group])[join.group].result(_SECONDS)
+
+
+def test_a_restarted_group_goes_on_after_its_commits(bootstrap, new_topic, new_group):
+    topic, group = new_topic(partitions=_PARTITIONS), new_group()
+    _fill(bootstrap, topic, 600)
+    seen: Counter[tuple[int, int]] = Counter()
+    for wanted in (150, 150, 300):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + _SECONDS
+        taken = 0
+        while taken < wanted and time.monotonic() < deadline:
+            for message in consumer.consume(min(50, wanted - taken), timeout=1):
+                assert message.error() is None
+                seen[message.partition(), message.offset()] += 1
+                next_one = TopicPartition(topic, message.partition(), message.offset() + 1)
+                consumer.commit(offsets=[next_one], asynchronous=False)
+                taken += 1
+        consumer.close()
+        assert taken == wanted
+    assert seen == Counter({(p, o): 1 for p in range(_PARTITIONS) for o in range(100)})
