@@ -238,21 +238,18 @@ class Connection(asyncio.BufferedProtocol):
         )
         try:
             result = entry.handle(self._server.broker, context, request)
-        except LogDirectoryFailure as error:
-            self._server.broker.on_failure(error)
+            if result is None:
+                entry.metrics.observe(perf_counter() - started)
+            elif result is CLOSE_CONNECTION:
+                self.close()
+                return False
+            elif asyncio.isfuture(result) or asyncio.iscoroutine(result):
+                self._park(entry, context, started, asyncio.ensure_future(result))
+            else:
+                self._answer(entry, context, started, result)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
+            self._fail(entry, version, error)
             return False
-        except Exception:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
-            self._fail(entry, version)
-            return False
-        if result is None:
-            entry.metrics.observe(perf_counter() - started)
-        elif result is CLOSE_CONNECTION:
-            self.close()
-            return False
-        elif asyncio.isfuture(result) or asyncio.iscoroutine(result):
-            self._park(entry, context, started, asyncio.ensure_future(result))
-        else:
-            self._answer(entry, context, started, result)
         return self._transport is not None
 
     def _read_client_id(self, frame: memoryview, length: int) -> int:
@@ -288,10 +285,15 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(entry, context, started, response)
         return True
 
-    def _fail(self, entry: ApiEntry, version: int) -> None:
-        """Say a bug of ours with its cause, and end this connection: the outcome is unknown."""
+    def _fail(self, entry: ApiEntry, version: int, error: BaseException) -> None:
+        """Say a bug of ours with its cause, and end this connection: the outcome is unknown.
+
+        A failed disk is no bug, and ends the broker.
+        """
+        if isinstance(error, LogDirectoryFailure):
+            self._server.broker.on_failure(error)
         log.error(
-            "request failed", api=entry.name, version=version, client=self.address, exc_info=True
+            "request failed", api=entry.name, version=version, client=self.address, exc_info=error
         )
         entry.metrics.count_error(ErrorCode.UNKNOWN_SERVER_ERROR)
         if self._transport is not None:
@@ -322,29 +324,22 @@ class Connection(asyncio.BufferedProtocol):
             self._pause()
 
     def _unpark(self, slot: _Slot, done: asyncio.Future[Any]) -> None:
-        if done.cancelled() or self._transport is None:
-            if not done.cancelled() and done.exception() is not None:
-                log.error(
-                    "request failed after its client left",
-                    api=slot.entry.name,
-                    exc_info=done.exception(),
-                )
+        if done.cancelled():
             return
         error = done.exception()
+        if error is None:
+            try:
+                slot.parts = slot.entry.encoders[slot.context.api_version](done.result())
+            except Exception as failure:  # noqa: BLE001 (handled as the handler's own failure)
+                error = failure
         if error is not None:
-            log.error("request failed", api=slot.entry.name, client=self.address, exc_info=error)
-            self._transport.abort()
+            self._fail(slot.entry, slot.context.api_version, error)
             return
-        response = done.result()
         slot.entry.metrics.observe(perf_counter() - slot.started)
-        slot.parts = (
-            [] if response is None else slot.entry.encoders[slot.context.api_version](response)
-        )
         slots = self._slots
         while slots and slots[0].parts is not None:
             ready = slots.popleft()
-            if ready.parts:
-                self._send(ready.entry, ready.context, ready.parts)
+            self._send(ready.entry, ready.context, ready.parts or [])
         if self._paused:
             self._resume()
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 API_KEY = ApiKey.LIST_OFFSETS
 
+LEADER_EPOCH_FROM = 4
+
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -51,6 +53,8 @@ def handle(
                 _look_up(partition, asked, request.isolation_level, answer)
             except ApiError as error:
                 answer.error_code = error.code
+            if context.api_version < LEADER_EPOCH_FROM:
+                answer.leader_epoch = -1
             answers.append(answer)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return ListOffsetsResponse(topics=topics)
