@@ -19,12 +19,15 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochCache:
     """Epochs and their start offsets, both strictly ascending."""
 
-    __slots__ = ("_epochs", "_log_end_offset", "_path", "_starts", "latest")
+    __slots__ = ("_epochs", "_log_end_offset", "_starts", "is_missing", "latest", "path")
 
     def __init__(self, directory: Path, log_end_offset: Callable[[], int]) -> None:
         self._log_end_offset = log_end_offset
-        self._path = directory / CHECKPOINT_NAME
-        entries = read_checkpoint(self._path, lambda words: (int(words[0]), int(words[1]))) or []
+        self.path = directory / CHECKPOINT_NAME
+        found = read_checkpoint(self.path, lambda words: (int(words[0]), int(words[1])))
+        self.is_missing = found is None
+        """Whether the file has to be made again from the batches."""
+        entries = found or []
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
@@ -95,4 +98,6 @@ class LeaderEpochCache:
     def _write(self) -> None:
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
         pairs = zip(self._epochs, self._starts, strict=True)
-        write_checkpoint(self._path, (f"{epoch} {start}" for epoch, start in pairs))
+        # Made durable by the next flush: what a crash forestalls, recovery reads from the batches.
+        lines = (f"{epoch} {start}" for epoch, start in pairs)
+        write_checkpoint(self.path, lines, durable=False)

@@ -7,7 +7,7 @@ files by their paths and may run in another one, so a slow disk does not stop th
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace_broker.log.files import sync_directory
+from headrace_broker.log.files import sync_directory, sync_file
 from headrace_broker.log.segment import LogSegment
 
 
@@ -17,10 +17,12 @@ class Flush:
 
     directory: Path
     offset: int
+    epochs: Path
     segments: tuple[LogSegment, ...]
 
     def run(self) -> None:
         """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""
         for segment in self.segments:
             segment.sync()
+        sync_file(self.epochs)
         sync_directory(self.directory)

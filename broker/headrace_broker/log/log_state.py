@@ -92,7 +92,8 @@ class LogState:
         self._high_watermark = self.log_start_offset
         self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
-        self._recover_epochs(loaded.recovered_from)
+        missing = self.leader_epochs.is_missing
+        self._recover_epochs(0 if missing else loaded.recovered_from)
         self._load_producers(snapshot_offsets(loaded.names), loaded.recovered_from)
 
     def _recover_epochs(self, recovered_from: int) -> None:
@@ -197,6 +198,7 @@ class LogState:
         return Flush(
             directory=self.directory,
             offset=self.log_end_offset,
+            epochs=self.leader_epochs.path,
             segments=tuple(self.segments.from_offset(self.recovery_point)),
         )
 

@@ -11,17 +11,13 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from headrace_broker.log.batches import (
-    ATTRIBUTES_POSITION,
-    CRC_POSITION,
-    CRC_START,
-    LOG_APPEND_TIME_FLAG,
     MAX_TIMESTAMP_POSITION,
     OFFSET_LENGTH_EPOCH,
     Header,
     iterate_headers,
 )
 from headrace_broker.log.log_state import LogState
-from headrace_broker.log.markers import ControlType, read_marker
+from headrace_broker.log.markers import read_marker
 from headrace_broker.log.retention import indexes_full, removable_segments
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.time_lookup import (
@@ -35,6 +31,12 @@ from headrace_broker.log.validation import (
     check_follower_batch,
     check_leader_batch,
     prepare_records,
+)
+from headrace_broker.protocol.batch import ControlType
+from headrace_broker.protocol.batch_header import (
+    ATTRIBUTES_POSITION,
+    CRC_POSITION,
+    LOG_APPEND_TIME_FLAG,
 )
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NO_TIMESTAMP as NO_APPEND_TIME
@@ -86,7 +88,8 @@ class PartitionLog(LogState):
             known = self._check_producer(view, header)
             if known is not None:
                 return known
-        delta, max_timestamp = header.last_offset_delta, header.max_timestamp
+        delta = header.last_offset_delta
+        max_timestamp: int = header.max_timestamp
         append_time = NO_APPEND_TIME
         if config.stamps_append_time:
             append_time = TimestampMs(now_ms)
@@ -126,22 +129,24 @@ class PartitionLog(LogState):
         batches: list[tuple[int, Header]] = []
         next_offset = self.log_end_offset
         for at, header in iterate_headers(view):
-            check_follower_batch(view[at : at + header.size], header, next_offset)
+            check_follower_batch(view[at : at + header.size_bytes], header, next_offset)
             batches.append((at, header))
             next_offset = Offset(header.last_offset + 1)
         if not batches:
             return None
         now_ms = self._clock.now_ms()
         first, (last_at, last) = batches[0][1], batches[-1]
-        size = last_at + last.size
+        size = last_at + last.size_bytes
         segment = self._segment_for(size, last.last_offset, last.max_timestamp, now_ms)
         for _, header in batches:
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         start = segment.write(view[:size])
         for at, header in batches:
-            segment.note_batch(start + at, header.size, header.last_offset, header.max_timestamp)
+            segment.note_batch(
+                start + at, header.size_bytes, header.last_offset, header.max_timestamp
+            )
             if header.producer_id >= 0:
-                batch = view[at : at + header.size]
+                batch = view[at : at + header.size_bytes]
                 self._note_producer(batch, header, header.base_offset, header.max_timestamp)
         self.log_end_offset = next_offset
         return AppendInfo(
@@ -280,5 +285,5 @@ def _stamp_append_time(view: memoryview, attributes: int, now_ms: int) -> memory
         view = memoryview(bytearray(view))
     pack_into(">h", view, ATTRIBUTES_POSITION, attributes | LOG_APPEND_TIME_FLAG)
     pack_into(">q", view, MAX_TIMESTAMP_POSITION, now_ms)
-    pack_into(">I", view, CRC_POSITION, crc32c(view[CRC_START:]))
+    pack_into(">I", view, CRC_POSITION, crc32c(view[ATTRIBUTES_POSITION:]))
     return view

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import structlog
 
-from headrace_broker.log.batches import Header
-from headrace_broker.log.markers import ControlType, read_marker
+from headrace_broker.log.batches import (
+    Header,
+)
+from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_snapshot import load_latest_snapshot
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segments import LogSegments
+from headrace_broker.protocol.batch import ControlType
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +32,9 @@ def rebuild_producers(
 
     Aborted transactions whose marker is at or above `reindex_from` get their index entry again.
     """
-    found = load_latest_snapshot(directory, snapshots, offset_max=log_end_offset)
+    # Index entries are only known again if the replay begins before the first that is lost.
+    offset_max = min(log_end_offset, reindex_from)
+    found = load_latest_snapshot(directory, snapshots, offset_max=offset_max)
     start, states = found if found is not None else (segments.first.base_offset, ProducerStates())
     if start >= log_end_offset:
         return states
@@ -50,7 +55,7 @@ def _replay(
     if not header.is_control:
         states.append(header, header.base_offset, header.max_timestamp)
         return
-    marker = read_marker(segment.read(position, header.size))
+    marker = read_marker(segment.read(position, header.size_bytes))
     if marker is None:
         return
     completed = states.end_transaction(

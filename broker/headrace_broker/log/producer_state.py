@@ -8,7 +8,11 @@ ongoing transactions with the first unstable offset. State changes in place only
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from headrace_broker.log.batches import SEQUENCE_MAX, Header, last_sequence
+from headrace_broker.log.batches import (
+    SEQUENCE_MAX,
+    Header,
+    last_sequence,
+)
 from headrace_broker.log.transaction_index import AbortedTransaction
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 

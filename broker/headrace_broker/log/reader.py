@@ -6,7 +6,10 @@ know who reads; the caller bounds it by the high watermark or the last stable of
 
 from typing import Final
 
-from headrace_broker.log.batches import OFFSET_AND_LENGTH, read_header
+from headrace_broker.log.batches import (
+    OFFSET_AND_LENGTH,
+    read_header,
+)
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segments import LogSegments
 from headrace_broker.protocol.errors import ApiError, ErrorCode

@@ -14,10 +14,7 @@ import structlog
 from crc32c import crc32c
 
 from headrace_broker.log.batches import (
-    CRC_START,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    MAGIC_V2,
+    LENGTH_MIN,
     Header,
     read_header,
 )
@@ -26,6 +23,11 @@ from headrace_broker.log.files import failing_the_directory, remove_quietly
 from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segments import LogSegments
 from headrace_broker.log.swap import finish_swaps
+from headrace_broker.protocol.batch_header import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    MAGIC_V2,
+)
 
 _log = structlog.get_logger(__name__)
 _CHUNK: Final = 1 << 20
@@ -58,6 +60,7 @@ def load_segments(
     if suspect:
         recovered_from = _recover_tail(segments, suspect, recovery_point, damaged)
     for segment in damaged.difference(suspect):
+        recovered_from = min(recovered_from, segment.base_offset)
         _recover_tail(segments, [segment], 0, damaged)
     log_end_offset = segments.active.load_tail() if len(segments) else -1
     return LoadedSegments(
@@ -104,6 +107,7 @@ def _recover_tail(
     for number, segment in enumerate(suspect):
         following = segments.after(segment)
         limit = following.base_offset if following else RELATIVE_OFFSET_MAX << 32
+        segment.transaction_index.truncate(recovered_from)
         # Without whole indexes nothing says where the recovery point lies.
         from_offset = 0 if segment in damaged else recovery_point
         if not recover_segment(segment, from_offset, limit):
@@ -134,8 +138,8 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
         header, reason = window.check(position, next_offset, limit)
         if header is None:
             break
-        segment.note_batch(position, header.size, header.last_offset, header.max_timestamp)
-        position += header.size
+        segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
+        position += header.size_bytes
         next_offset = header.last_offset + 1
     segment.size = position
     if reason:
@@ -190,17 +194,20 @@ class _Window:
         if len(data) < HEADER_SIZE:
             return None, "partial header"
         header = read_header(data)
-        if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+        if header.batch_length < LENGTH_MIN:
             return None, f"batch length {header.batch_length}"
         if header.magic != MAGIC_V2:
             return None, f"magic {header.magic}"
-        if position + header.size > self._end:
+        if position + header.size_bytes > self._end:
             return None, "partial batch"
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return None, f"offset {header.base_offset} where {next_offset} was expected"
         if header.last_offset >= limit or not self._segment.fits(header.last_offset):
             return None, f"offset {header.last_offset} does not belong into this segment"
-        if self.crc(position + CRC_START, header.size - CRC_START) != header.crc:
+        if (
+            self.crc(position + ATTRIBUTES_POSITION, header.size_bytes - ATTRIBUTES_POSITION)
+            != header.crc
+        ):
             return None, "checksum differs"
         return header, ""
 

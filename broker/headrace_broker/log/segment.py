@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace_broker.log.batches import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    NO_TIMESTAMP,
+    LENGTH_MIN,
     OFFSET_AND_LENGTH,
     Header,
     read_header,
@@ -26,6 +24,12 @@ from headrace_broker.log.files import (
 )
 from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from headrace_broker.log.transaction_index import TransactionIndex
+from headrace_broker.protocol.batch_header import (
+    HEADER_SIZE,
+)
+from headrace_broker.protocol.types import (
+    NO_TIMESTAMP,
+)
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
@@ -61,16 +65,27 @@ class LogSegment:
         "transaction_index",
     )
 
-    def __init__(self, directory: Path, base_offset: int, index_interval: int, now_ms: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        index_interval: int,
+        now_ms: int,
+        temporary_suffix: str = "",
+    ) -> None:
         self.base_offset = base_offset
-        self.path = directory / file_name(base_offset, LOG_SUFFIX)
-        self.offset_index = SparseIndex(self.path.with_suffix(INDEX_SUFFIX), OFFSET_ENTRY)
-        self.time_index = SparseIndex(self.path.with_suffix(TIME_INDEX_SUFFIX), TIME_ENTRY)
-        self.transaction_index = TransactionIndex(self.path.with_suffix(TXN_INDEX_SUFFIX))
+        paths = [
+            directory / (file_name(base_offset, suffix) + temporary_suffix)
+            for suffix in SEGMENT_SUFFIXES
+        ]
+        self.path = paths[0]
+        self.offset_index = SparseIndex(paths[1], OFFSET_ENTRY)
+        self.time_index = SparseIndex(paths[2], TIME_ENTRY)
+        self.transaction_index = TransactionIndex(paths[3])
         self.size = 0
         self.created_ms = now_ms
-        self.first_timestamp = NO_TIMESTAMP
-        self.max_timestamp = NO_TIMESTAMP
+        self.first_timestamp: int = NO_TIMESTAMP
+        self.max_timestamp: int = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
         self._index_interval = index_interval
         self._bytes_since_index = 0
@@ -153,10 +168,10 @@ class LogSegment:
                 chunk_start, inside = position, 0
                 chunk = self.read(position, min(_SCAN_CHUNK, stop - position))
             header = read_header(chunk, inside)
-            if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            if header.batch_length < LENGTH_MIN:
                 return  # not a batch: zeros or garbage, which recovery cuts off
             yield position, header
-            position += header.size
+            position += header.size_bytes
 
     def position_of(self, offset: int) -> int:
         """Position of the first batch whose last offset is at or above `offset`, else the size."""
@@ -227,7 +242,7 @@ class LogSegment:
                 self.max_timestamp = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
             if position != start or last_entry is None:
-                self._bytes_since_index += header.size
+                self._bytes_since_index += header.size_bytes
             next_offset = header.last_offset + 1
         self.first_timestamp = NO_TIMESTAMP
         if self.size >= HEADER_SIZE:
@@ -262,15 +277,16 @@ class LogSegment:
 
     def paths(self) -> list[Path]:
         """Every file that a segment may have."""
-        return [self.path.with_suffix(suffix) for suffix in SEGMENT_SUFFIXES]
+        indexes = (self.offset_index, self.time_index, self.transaction_index)
+        return [self.path, *(index.path for index in indexes)]
 
     def create(self) -> None:
         """Create the `.log` file."""
-        self._open()
+        self._open(os.O_CREAT)
 
-    def _open(self) -> int:
+    def _open(self, flags: int = 0) -> int:
         with failing_the_directory(self.path):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
         return self._fd
 
     def close(self) -> None:

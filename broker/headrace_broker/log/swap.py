@@ -11,7 +11,10 @@ from typing import Final
 
 import structlog
 
-from headrace_broker.log.batches import HEADER_SIZE, LOG_OVERHEAD, read_header
+from headrace_broker.log.batches import (
+    LENGTH_MIN,
+    read_header,
+)
 from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_directory
 from headrace_broker.log.segment import (
     INDEX_SUFFIX,
@@ -20,6 +23,9 @@ from headrace_broker.log.segment import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     file_name,
+)
+from headrace_broker.protocol.batch_header import (
+    HEADER_SIZE,
 )
 
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -84,8 +90,8 @@ def _next_offset(path: Path, base_offset: int) -> int:
     with failing_the_directory(path), path.open("rb") as file:
         while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
             header = read_header(head)
-            if header.batch_length < HEADER_SIZE - LOG_OVERHEAD:
+            if header.batch_length < LENGTH_MIN:
                 break
-            next_offset, position = header.last_offset + 1, position + header.size
+            next_offset, position = header.last_offset + 1, position + header.size_bytes
             file.seek(position)
     return next_offset

@@ -6,9 +6,15 @@ and the record within that one batch, which is the only thing decompressed.
 
 from typing import NamedTuple
 
-from headrace_broker.log.batches import LOG_APPEND_TIME_FLAG, Header
+from headrace_broker.log.batches import (
+    Header,
+)
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segments import LogSegments
+from headrace_broker.protocol.batch import iterate_records
+from headrace_broker.protocol.batch_header import (
+    LOG_APPEND_TIME_FLAG,
+)
 from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
 
 
@@ -63,9 +69,7 @@ def _search_batch(
     if header.attributes & LOG_APPEND_TIME_FLAG:
         offset = max(header.base_offset, start_offset)
         return TimestampOffset(Offset(offset), TimestampMs(header.max_timestamp), epoch)
-    from headrace_broker.protocol.batch import iterate_records
-
-    for record in iterate_records(segment.read(position, header.size)):
+    for record in iterate_records(segment.read(position, header.size_bytes)):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return TimestampOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
     return None

@@ -10,19 +10,26 @@ from typing import Final, NoReturn
 from crc32c import crc32c
 
 from headrace_broker.log.batches import (
+    LENGTH_MIN,
+    Header,
+)
+from headrace_broker.log.config import INFINITE, LogConfig
+from headrace_broker.protocol.batch import iterate_records
+from headrace_broker.protocol.batch_header import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
     CONTROL_FLAG,
-    CRC_START,
-    HEADER,
+    HEADER_LAYOUT,
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MAGIC_V2,
     TRANSACTIONAL_FLAG,
-    Header,
+    seal,
 )
-from headrace_broker.log.config import INFINITE, LogConfig
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.compression import Compression, compress, decompress
+from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
 
 
 @unique
@@ -33,7 +40,13 @@ class AppendOrigin(Enum):
     COORDINATOR = 1
 
 
-_SHORTEST_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
+_CODECS: Final = {
+    "uncompressed": Compression.NONE,
+    "gzip": Compression.GZIP,
+    "snappy": Compression.SNAPPY,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
 _SPECIAL_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
 
 
@@ -44,7 +57,7 @@ def check_leader_batch(
     size = len(view)
     if size < HEADER_SIZE:
         _refuse_short(view)
-    header = Header._make(HEADER.unpack_from(view))
+    header = Header._make(HEADER_LAYOUT.unpack_from(view))
     # Positional: this runs for every produced batch, and a field's name costs a lookup each.
     base_offset, length, _, magic, crc, attributes, delta = header[:7]
     if magic != MAGIC_V2:
@@ -56,7 +69,7 @@ def check_leader_batch(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}",
         )
-    if crc32c(view[CRC_START:]) != crc:
+    if crc32c(view[ATTRIBUTES_POSITION:]) != crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes")
     producer_id, _, base_sequence, count = header[9:]
     if count <= 0 or delta != count - 1:
@@ -126,7 +139,7 @@ def _refuse_magic(magic: int) -> NoReturn:
 
 
 def _refuse_length(length: int, size: int) -> NoReturn:
-    if length < _SHORTEST_LENGTH:
+    if length < LENGTH_MIN:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"a batch cannot have length {length}")
     if length > size - LOG_OVERHEAD:
         raise ApiError(
@@ -139,7 +152,7 @@ def _refuse_length(length: int, size: int) -> NoReturn:
 
 def check_follower_batch(batch: memoryview, header: Header, next_offset: int) -> None:
     """Check what a follower was sent: the leader has validated it, the network has not."""
-    if header.magic != MAGIC_V2 or crc32c(batch[CRC_START:]) != header.crc:
+    if header.magic != MAGIC_V2 or crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a fetched batch is damaged")
     if header.base_offset < next_offset or header.last_offset_delta < 0:
         raise ApiError(
@@ -161,19 +174,32 @@ def prepare_records(
     view: memoryview, header: Header, config: LogConfig, now_ms: int
 ) -> tuple[memoryview, Header]:
     """Check each record as the settings ask, and compress again where the topic's codec differs."""
-    from headrace_broker.protocol.batch import iterate_records
-
     oldest = now_ms - config.message_timestamp_before_max_ms
     checks_age = not config.stamps_append_time
-    for record in iterate_records(view):
-        if config.compacts and record.key is None:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
-            )
-        if checks_age and 0 <= record.timestamp < oldest:
-            raise ApiError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {record.timestamp} is more than "
-                f"{config.message_timestamp_before_max_ms} ms behind the broker's clock, {now_ms}",
-            )
-    return view, header
+    try:
+        for record in iterate_records(view):
+            if config.compacts and record.key is None:
+                raise ApiError(
+                    ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
+                )
+            if checks_age and 0 <= record.timestamp < oldest:
+                raise ApiError(
+                    ErrorCode.INVALID_TIMESTAMP,
+                    f"timestamp {record.timestamp} is more than "
+                    f"{config.message_timestamp_before_max_ms} ms behind the broker's, {now_ms}",
+                )
+        wanted = _CODECS.get(config.compression_type, header.compression)
+        if wanted == header.compression:
+            return view, header
+        packed = decompress(header.compression, view[HEADER_SIZE:])
+    except DecodeError as error:
+        raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
+    body = compress(Compression(wanted), packed)
+    header = header._replace(
+        batch_length=LENGTH_MIN + len(body),
+        attributes=header.attributes & ~COMPRESSION_MASK | wanted,
+    )
+    batch = bytearray(HEADER_LAYOUT.pack(*header))
+    batch += body
+    seal(batch)
+    return memoryview(batch), header

@@ -1,0 +1,178 @@
+"""Idempotent and transactional producers: what is a duplicate, what is fenced, what is unstable."""
+
+import pytest
+
+from headrace_broker.log.batches import SEQUENCE_MAX
+from headrace_broker.log.producer_snapshot import decode_snapshot, encode_snapshot
+from headrace_broker.log.validation import AppendOrigin
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from support.log import START_MS, append, batch_of, marker, open_at
+
+TRANSACTIONAL = 0x10
+
+
+def from_producer(sequence, *values, epoch=0, producer_id=7, **fields):
+    return batch_of(
+        *(values or (b"v",)),
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **fields,
+    )
+
+
+def code_of(log, batch):
+    with pytest.raises(ApiError) as caught:
+        append(log, batch)
+    return caught.value.code
+
+
+def end(log, *, commit, producer_id=7, epoch=0, coordinator_epoch=0):
+    batch = marker(producer_id, epoch, commit=commit, coordinator_epoch=coordinator_epoch)
+    return log.append_as_leader(batch, 0, now_ms=START_MS, origin=AppendOrigin.COORDINATOR)
+
+
+def test_each_of_the_last_five_batches_is_answered_with_its_first_offset(new_log):
+    log = new_log()
+    for number in range(7):
+        append(log, from_producer(number * 2, b"a", b"b"))
+    for number in range(2, 7):
+        info = append(log, from_producer(number * 2, b"a", b"b"))
+        assert info.is_duplicate
+        assert (info.first_offset, info.last_offset) == (number * 2, number * 2 + 1)
+    assert log.log_end_offset == 14
+    older = code_of(log, from_producer(2, b"a", b"b"))
+    assert older is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_gap_is_out_of_order(new_log):
+    log = new_log()
+    append(log, from_producer(0))
+    assert code_of(log, from_producer(2)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_an_unknown_producer_may_begin_anywhere(new_log):
+    log = new_log()
+    append(log, from_producer(41))
+    append(log, from_producer(42))
+
+
+def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero(new_log):
+    log = new_log()
+    append(log, from_producer(0, epoch=3))
+    assert code_of(log, from_producer(1, epoch=2)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert code_of(log, from_producer(1, epoch=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, from_producer(0, epoch=4))
+    assert code_of(log, from_producer(1, epoch=3)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_sequences_wrap(new_log):
+    log = new_log()
+    append(log, from_producer(SEQUENCE_MAX - 1, b"a", b"b", b"c"))
+    again = append(log, from_producer(SEQUENCE_MAX - 1, b"a", b"b", b"c"))
+    assert again.is_duplicate
+    append(log, from_producer(1))
+    append(log, from_producer(SEQUENCE_MAX, producer_id=8))
+    append(log, from_producer(0, producer_id=8))
+
+
+def test_duplicates_are_known_after_a_kill_and_after_a_clean_restart(new_log, folder, clock):
+    log = new_log(segment_bytes=400)
+    for number in range(20):
+        append(log, from_producer(number))
+    log.abandon()
+    killed = open_at(folder, clock, segment_bytes=400)
+    assert [append(killed, from_producer(n)).first_offset for n in range(15, 20)] == list(
+        range(15, 20)
+    )
+    killed.close()
+    clean = new_log(segment_bytes=400)
+    assert [append(clean, from_producer(n)).first_offset for n in range(15, 20)] == list(
+        range(15, 20)
+    )
+    append(clean, from_producer(20))
+
+
+def test_silent_producers_are_forgotten_unless_a_transaction_is_open(new_log):
+    log = new_log(producer_id_expiration_ms=1000)
+    append(log, from_producer(0, producer_id=1))
+    append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
+    log.apply_retention(START_MS + 999)
+    assert len(log.producers) == 2
+    log.apply_retention(START_MS + 1000)
+    assert [producer for producer, _ in log.producers.items()] == [2]
+
+
+def test_snapshots_come_back_as_they_went_and_a_flipped_bit_is_noticed(new_log):
+    log = new_log()
+    append(log, from_producer(0, producer_id=1))
+    append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
+    end(log, commit=True, producer_id=3, epoch=4, coordinator_epoch=9)
+    data = encode_snapshot(log.producers)
+    assert decode_snapshot(data).items() == log.producers.items()
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(ValueError, match=r"\w"):
+            decode_snapshot(bytes(damaged))
+
+
+def test_snapshots_do_not_pile_up(new_log, folder):
+    log = new_log(segment_bytes=200, retention_bytes=600)
+    for number in range(50):
+        append(log, from_producer(number))
+        log.high_watermark = log.log_end_offset
+        log.apply_retention(START_MS)
+    log.roll(START_MS)
+    assert len(list(folder.glob("*.snapshot"))) <= len(log.segments) + 1
+
+
+def test_the_last_stable_offset_waits_for_the_first_open_transaction(new_log):
+    log = new_log()
+    append(log, from_producer(0, producer_id=1, attributes=TRANSACTIONAL))
+    append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
+    append(log, batch_of(b"plain"))
+    assert log.last_stable_offset == 0
+    end(log, commit=True, producer_id=1)
+    assert log.last_stable_offset == 0, "the marker is not committed yet"
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset == 1
+    end(log, commit=False, producer_id=2)
+    log.high_watermark = log.log_end_offset
+    assert log.last_stable_offset == log.log_end_offset == 5
+    (aborted,) = log.aborted_transactions(0, 5)
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (2, 1, 4)
+    assert log.aborted_transactions(0, 1) == []
+
+
+def test_transactions_survive_a_kill(new_log, folder, clock):
+    log = new_log(segment_bytes=300)
+    append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
+    end(log, commit=False, producer_id=2)
+    append(log, from_producer(0, producer_id=1, attributes=TRANSACTIONAL))
+    before = log.aborted_transactions(0, 100)
+    log.abandon()
+    again = open_at(folder, clock, segment_bytes=300)
+    again.high_watermark = again.log_end_offset
+    assert again.last_stable_offset == 2
+    assert again.aborted_transactions(0, 100) == before
+    again.abandon()
+
+
+def test_markers_of_former_epochs_and_coordinators_are_fenced(new_log):
+    log = new_log()
+    append(log, from_producer(0, epoch=2, attributes=TRANSACTIONAL))
+    for arguments, code in (
+        ({"epoch": 1}, ErrorCode.INVALID_PRODUCER_EPOCH),
+        ({"epoch": 2, "coordinator_epoch": 4}, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+    ):
+        with pytest.raises(ApiError) as caught:
+            end(log, commit=True, **arguments)
+        assert caught.value.code is code
+        end(log, commit=True, epoch=2, coordinator_epoch=5)
+
+
+def test_a_producer_must_not_write_outside_its_open_transaction(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    assert code_of(log, from_producer(1)) is ErrorCode.INVALID_TXN_STATE

@@ -1,0 +1,185 @@
+"""What a kill leaves, and what opening makes of it."""
+
+import os
+import shutil
+
+import pytest
+
+from headrace_broker.log.batches import iterate_headers
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.partition_log import PartitionLog
+from support.log import START_MS, append, batch_of, content, open_at
+
+SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}
+
+
+def filled(new_log, batches=10, **settings):
+    log = new_log(**(SETTINGS | settings))
+    for number in range(batches):
+        append(log, batch_of(b"x" * 100, base_timestamp=START_MS + number))
+    return log
+
+
+def test_a_torn_tail_is_cut_at_the_last_whole_batch_wherever_it_was_torn(new_log, tmp_path, clock):
+    log = new_log(**SETTINGS)
+    for _ in range(3):
+        append(log, batch_of(b"x" * 20))
+    log.begin_flush()
+    whole = content(log)
+    ends = [sum(map(len, whole[: count + 1])) for count in range(3)]
+    log.abandon()
+    for cut in range(ends[-1] + 1):
+        folder = tmp_path / f"cut-{cut}"
+        shutil.copytree(log.directory, folder)
+        os.truncate(folder / "00000000000000000000.log", cut)
+        again = open_at(folder, clock, **SETTINGS)
+        assert content(again) == [
+            batch for batch, end in zip(whole, ends, strict=True) if end <= cut
+        ]
+        append(again, batch_of(b"next"))
+        assert content(again)[-1][:8] == (again.log_end_offset - 1).to_bytes(8, "big")
+        again.abandon()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x00" * 4096, b"\xff" * 500, b"\x00" * 7, os.urandom(300), bytes(batch_of(b"a", crc=5))],
+    ids=["zeros of a preallocated file", "ones", "partial header", "noise", "wrong checksum"],
+)
+def test_garbage_at_the_end_is_cut(new_log, folder, clock, garbage):
+    log = filled(new_log)
+    whole = content(log)
+    log.abandon()
+    with log.segments.active.path.open("ab") as file:
+        file.write(garbage)
+    again = open_at(folder, clock, **SETTINGS)
+    assert content(again) == whole
+    again.abandon()
+
+
+def test_segments_after_a_torn_one_are_removed(new_log, folder, clock):
+    log = filled(new_log)
+    whole = content(log)
+    first = log.segments.first
+    kept = len([1 for segment in log.segments for _ in segment.headers(0) if segment is first])
+    log.abandon()
+    with first.path.open("r+b") as file:
+        file.seek(first.size - 5)
+        file.write(b"!!!!!")
+    again = open_at(folder, clock, **SETTINGS)
+    assert content(again) == whole[: kept - 1]
+    assert len(list(folder.glob("*.log"))) == 1
+    again.abandon()
+
+
+def test_only_what_lies_after_the_recovery_point_is_read(new_log, folder, clock, monkeypatch):
+    log = new_log(segment_bytes=1 << 20)
+    for _ in range(500):
+        append(log, batch_of(b"x" * 16_000))
+    recovery_point = log.flush()
+    for _ in range(5):
+        append(log, batch_of(b"x" * 16_000))
+    log.abandon()
+    size = log.size_bytes
+    read_bytes = [0]
+    real = os.pread
+
+    def counting(fd, count, position):
+        data = real(fd, count, position)
+        read_bytes[0] += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counting)
+    config = LogConfig(segment_bytes=1 << 20)
+    killed = PartitionLog.open(
+        folder, config, clock=clock, recovery_point=recovery_point, was_clean=False
+    )
+    assert killed.log_end_offset == 505
+    assert read_bytes[0] < size / 20
+    killed.close()
+    read_bytes[0] = 0
+    clean = PartitionLog.open(folder, config, clock=clock, recovery_point=505)
+    assert clean.log_end_offset == 505
+    assert read_bytes[0] < 16_384, "a clean start reads index ends and a few headers"
+    clean.abandon()
+
+
+@pytest.mark.parametrize("damage", ["missing", "odd size", "beyond the log"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_damaged_indexes_are_built_again(new_log, folder, clock, damage, suffix, was_clean):
+    log = filled(new_log)
+    whole = content(log)
+    log.close()
+    index = folder / f"{0:020d}{suffix}"
+    before = index.read_bytes()
+    if damage == "missing":
+        index.unlink()
+    elif damage == "odd size":
+        index.write_bytes(before + b"\x00\x01\x02")
+    elif suffix == ".index":
+        index.write_bytes(before + b"\x00\x00\x00\x7f\x7f\x00\x00\x00")
+    again = PartitionLog.open(folder, LogConfig(**SETTINGS), clock=clock, was_clean=was_clean)
+    assert content(again) == whole
+    assert index.read_bytes() == before
+    again.abandon()
+
+
+def test_leader_epochs_of_recovered_batches_are_known_again(new_log, folder, clock):
+    log = new_log()
+    append(log, batch_of(b"a"), epoch=1)
+    append(log, batch_of(b"b"), epoch=3)
+    entries = log.leader_epochs.entries
+    log.abandon()
+    (folder / "leader-epoch-checkpoint").unlink()
+    again = open_at(folder, clock)
+    assert again.leader_epochs.entries == entries
+    again.abandon()
+
+
+def test_truncation_cuts_whole_batches_and_forgets_what_they_said(new_log):
+    log = new_log(**SETTINGS)
+    for number in range(12):
+        append(
+            log,
+            batch_of(b"x" * 80, b"y", producer_id=1, producer_epoch=0, base_sequence=number * 2),
+            epoch=number // 4,
+        )
+    before = content(log)
+    log.truncate_to(13)
+    assert log.log_end_offset == 13
+    assert content(log) == before[:6]
+    assert log.producers.get(1).last_sequence == 11
+    assert log.leader_epochs.entries == [(0, 0), (1, 8)]
+    log.truncate_to(100)
+    log.truncate_to(12)
+    append(log, batch_of(b"new"), epoch=5)
+    assert log.leader_epochs.end_offset_for(1) == (1, 12)
+    assert log.leader_epochs.end_offset_for(4) == (1, 12)
+    assert log.leader_epochs.end_offset_for(5) == (5, 13)
+    assert log.leader_epochs.end_offset_for(6) == (-1, -1)
+    assert log.leader_epochs.epoch_for_offset(9) == 1
+    log.truncate_fully_and_start_at(1000)
+    assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
+    assert append(log, batch_of(b"later")).first_offset == 1000
+    assert len(log.producers) == 0
+
+
+def test_a_half_finished_swap_is_finished_and_other_leftovers_go(new_log, folder, clock):
+    log = filled(new_log)
+    whole = content(log)
+    log.close()
+    for name in ("1.log.cleaned", "2.index.swap", "3.log.deleted", "4.snapshot.tmp"):
+        (folder / (("0" * 19) + name)).write_bytes(b"left over")
+    base = log.segments.first.base_offset
+    for suffix in (".log", ".index", ".timeindex"):
+        old = folder / f"{base:020d}{suffix}"
+        shutil.copy(old, folder / (old.name + ".swap"))
+        old.write_bytes(b"half removed")
+    again = open_at(folder, clock, **SETTINGS)
+    assert content(again) == whole
+    suffixes = {path.suffix for path in folder.iterdir()}
+    assert suffixes <= {".log", ".index", ".timeindex", ".snapshot", ""}
+    assert next(iterate_headers(whole[0]))[1].base_offset == 0
+    again.abandon()
