@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace_jobs import logs
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -135,7 +137,10 @@ def resolve(
     attempts: list[str] = []
     for fetch in (_fetch_with_mvn, _download):
         if missing:
-            found.update(fetch(missing, places, attempts))
+            try:
+                found.update(fetch(missing, places, attempts))
+            except OSError as error:
+                attempts.append(f"the cache cannot be written: {error}")
             missing = [jar for jar, path in found.items() if path is None]
     if missing:
         raise JarError(_explain(missing, places, attempts))
@@ -302,6 +307,7 @@ def _explain(missing: Sequence[Jar], places: JarPlaces, attempts: Sequence[str])
 
 def main() -> int:
     """Resolve the jars and print their paths, one a line."""
+    logs.configure()
     try:
         paths = resolve()
     except JarError as error:

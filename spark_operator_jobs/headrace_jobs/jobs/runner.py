@@ -196,8 +196,8 @@ def _run_started_query(
             pass
         if parts.stop.is_requested:
             _stop_between_batches(query, settings.stop_timeout_seconds)
-        if query.lastProgress is not None:
-            listener.take(query.lastProgress)
+        for progress in query.recentProgress:
+            listener.take(progress)
     finally:
         parts.metrics.stopped()
         session.streams.removeListener(listener)

@@ -19,8 +19,11 @@ from headrace_jobs.progress.metrics import BatchFacts
 from headrace_jobs.progress.offsets import end_offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace_jobs.progress.group import GroupProgress
     from headrace_jobs.progress.metrics import JobMetrics
+    from headrace_jobs.progress.offsets import TopicPartition
 
 __all__ = ["OBSERVED_INPUT", "OBSERVED_OUTPUT", "ProgressListener", "batch_facts"]
 
@@ -39,7 +42,8 @@ class ProgressListener(StreamingQueryListener):
         self._metrics = metrics
         self._group = group
         self._lock = threading.Lock()
-        self._last_batch: tuple[str, int] | None = None
+        self._run = ""
+        self._last_batch = -1
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
         """Note that the query lives."""
@@ -60,19 +64,19 @@ class ProgressListener(StreamingQueryListener):
     def take(self, progress: Any) -> None:
         """Use a progress report once, whether it came as an event or from the query at its end.
 
-        Events are delivered asynchronously, so the last one may be missing when a query has ended;
-        who ends the query passes its last report here.
+        Events are delivered asynchronously, so the last ones may be missing when a query has ended;
+        who ends the query passes its recent reports here.
         """
         try:
-            batch = (str(progress.runId), int(progress.batchId))
+            run, batch_id = str(progress.runId), int(progress.batchId)
             with self._lock:
-                if batch == self._last_batch:
+                if run == self._run and batch_id <= self._last_batch:
                     self._metrics.alive()
                     return
-                self._last_batch = batch
+                self._run, self._last_batch = run, batch_id
             self._metrics.batch_finished(batch_facts(progress))
             if self._group is not None:
-                self._group.processed(end_offsets(source.endOffset for source in progress.sources))
+                self._group.processed(_kafka_end_offsets(progress.sources))
         except Exception:  # noqa: BLE001 - Spark would log a Java stack and go on
             _log.exception("a progress report was not understood")
 
@@ -92,6 +96,13 @@ def batch_facts(progress: Any) -> BatchFacts:
         watermark_seconds=_epoch_seconds((progress.eventTime or {}).get("watermark")),
         state_rows=sum(int(operator.numRowsTotal) for operator in operators),
         state_bytes=sum(int(operator.memoryUsedBytes) for operator in operators),
+    )
+
+
+def _kafka_end_offsets(sources: Iterable[Any]) -> dict[TopicPartition, int]:
+    """Merge the end offsets of those sources that are Kafka's; others have no group."""
+    return end_offsets(
+        source.endOffset for source in sources if str(source.description).startswith("Kafka")
     )
 
 

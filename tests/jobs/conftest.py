@@ -1,0 +1,94 @@
+"""One Spark session for all tests of jobs, and one broker: ours, or Apache Kafka as a check.
+
+`HEADRACE_CONFORMANCE_PEER=kafka` runs these tests against Apache Kafka, as in `conformance/`.
+"""
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace_jobs.jars import resolve
+from headrace_jobs.session import LOG4J_CONFIGURATION
+from support.headrace_broker import HeadraceBroker
+from support.kafka_peer import KafkaPeer
+from support.peer import Peer
+
+JAVA_OPTIONS = (
+    f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory):
+    from pyspark.sql import SparkSession
+
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.jars", ",".join(map(str, resolve())))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    directory = tmp_path_factory.mktemp("broker")
+    is_kafka = os.environ.get("HEADRACE_CONFORMANCE_PEER") == "kafka"
+    found: Peer = KafkaPeer(directory) if is_kafka else HeadraceBroker(directory)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+def new_topic(broker: Peer) -> Callable[[int], str]:
+    """Return a function that creates a topic with a name of its own."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def create(partitions: int = 1) -> str:
+        name = f"jobs-{uuid.uuid4().hex[:10]}"
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def group_offsets(broker: Peer) -> Callable[[str], dict[tuple[str, int], int]]:
+    """Return a function that asks the broker for a group's offsets, through librdkafka."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def read(group: str) -> dict[tuple[str, int], int]:
+        wanted = ConsumerGroupTopicPartitions(group)
+        found = admin.list_consumer_group_offsets([wanted])[group].result(30)
+        partitions: list[TopicPartition] = found.topic_partitions
+        return {(at.topic, at.partition): at.offset for at in partitions if at.offset >= 0}
+
+    return read
+
+
+@pytest.fixture
+def example_application() -> Path:
+    root = Path(__file__).parents[2]
+    return root / "manifests/examples/cpu-load/spark-application.yaml"

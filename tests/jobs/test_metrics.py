@@ -1,0 +1,84 @@
+"""The job's Prometheus endpoint, read the way Prometheus reads it."""
+
+import socket
+import time
+
+import pytest
+
+from headrace_jobs.progress.metrics import BatchFacts, JobMetrics, MetricsServer
+from support.jobs import scrape
+
+
+@pytest.fixture
+def metrics():
+    return JobMetrics("app", "query", trigger_interval_seconds=2.0)
+
+
+@pytest.fixture
+def server(metrics):
+    found = MetricsServer(metrics.registry, address="127.0.0.1", port=0)
+    yield found
+    found.close()
+
+
+def test_a_batch_is_counted_and_its_watermark_ages(metrics, server):
+    now = time.time()
+    metrics.batch_finished(
+        BatchFacts(
+            batch_id=0,
+            input_rows=10,
+            output_rows=2,
+            malformed_records=3,
+            late_rows=1,
+            duration_seconds=2.5,
+            watermark_seconds=now - 30,
+            state_rows=4,
+            state_bytes=400,
+        )
+    )
+    metrics.batch_finished(BatchFacts(batch_id=1, input_rows=5, duration_seconds=0.5))
+    metrics.lag({"t": 7}, {"t": 1.5})
+    metrics.offsets_committed()
+    metrics.offset_commit_failed()
+    found = scrape(server.url)
+    expected = {
+        "batches_total": 2,
+        "input_rows_total": 15,
+        "output_rows_total": 2,
+        "malformed_records_total": 3,
+        "late_rows_total": 1,
+        "batch_duration_seconds_count": 2,
+        "batch_duration_seconds_sum": 3.0,
+        "trigger_interval_seconds": 2.0,
+        "trigger_delay_seconds": 0.0,
+        "lag_records/t": 7,
+        "lag_seconds/t": 1.5,
+        "offset_commits_total": 1,
+        "offset_commit_failures_total": 1,
+        "running": 1,
+    }
+    assert {name: found[name] for name in expected} == expected
+    # A batch without a watermark of its own leaves the last one.
+    assert found["watermark_timestamp_seconds"] == pytest.approx(now - 30)
+    assert 30 <= found["watermark_delay_seconds"] < 60
+    assert found["last_progress_timestamp_seconds"] >= now
+
+
+def test_a_batch_longer_than_its_trigger_is_a_delay(metrics, server):
+    metrics.batch_finished(BatchFacts(batch_id=0, duration_seconds=5.0))
+    assert scrape(server.url)["trigger_delay_seconds"] == 3.0
+
+
+def test_the_address_is_in_its_file_whole(server, tmp_path):
+    path = tmp_path / "folder" / "address"
+    server.write_address(path)
+    assert path.read_text() == f"{server.url}\n"
+    assert [child.name for child in path.parent.iterdir()] == ["address"]
+
+
+def test_a_taken_port_is_an_os_error(metrics):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            MetricsServer(metrics.registry, address="127.0.0.1", port=taken.getsockname()[1])

@@ -1,0 +1,32 @@
+"""What results look like on the terminal and in a topic."""
+
+import io
+import json
+
+import pytest
+
+from headrace_jobs.sinks.console import ConsoleSink, format_table
+from headrace_jobs.sinks.kafka import as_json_records
+
+
+def test_a_table_has_numbers_to_the_right_and_a_dash_for_nothing():
+    table = format_table(["host", "usage"], [("web-1", 9.04), (None, 10.0)])
+    assert table.splitlines() == ["host   usage", "web-1    9.0", "-       10.0"]
+
+
+@pytest.mark.spark
+def test_the_terminal_shows_no_more_than_its_maximum_and_nothing_for_an_empty_batch(spark):
+    output = io.StringIO()
+    sink = ConsoleSink(rows_max=2, output=output)
+    sink.write(spark.range(0), 1)
+    assert output.getvalue() == ""
+    sink.write(spark.range(3).coalesce(1), 2)
+    assert output.getvalue() == "batch 2\nid\n 0\n 1\n(more rows not shown)\n"
+
+
+@pytest.mark.spark
+def test_a_record_has_its_key_columns_and_a_json_value_with_nulls_kept(spark):
+    frame = spark.createDataFrame([("web-1", 3, None)], "hostname STRING, cpu INT, usage DOUBLE")
+    (record,) = as_json_records(frame, ("hostname", "cpu")).collect()
+    assert record.key == "web-1/3"
+    assert json.loads(record.value) == {"hostname": "web-1", "cpu": 3, "usage": None}
