@@ -1,13 +1,14 @@
-"""The composition root: everything that one broker process is made of, started and stopped in order.
+"""The composition root: all that one broker process is made of, started and stopped in order.
 
 Start: lock and recover the log directory, bind the ports (so that they are known), replay the
-metadata, register, open the partitions, load the groups, and only then listen. Stop is the reverse, and ends with
-the marker that tells the next start that nothing needs recovery.
+metadata, register, open the partitions, load the groups, and only then listen. Stop is the reverse,
+and ends with the marker that tells the next start that nothing needs recovery.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -160,9 +161,11 @@ class Broker:
     async def _start_http(self) -> None:
         if self.config.http_listener is None:
             return
-        from headrace_broker.web.app import start_http
-
-        self._http = await start_http(ServerStatus(self), *self.config.http_listener)
+        # aiohttp takes longer to import than all the rest to start; clients are served meanwhile.
+        web = await asyncio.get_running_loop().run_in_executor(
+            None, importlib.import_module, "headrace_broker.web.app"
+        )
+        self._http = await web.start_http(ServerStatus(self), *self.config.http_listener)
 
     def _registration(self) -> Registration:
         ports = {item.name: item.port for item in self._listening}

@@ -17,6 +17,8 @@ from headrace_broker.metadata.topic_config import broker_topic_settings
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.settings import BROKER_SETTINGS
 
+PORT_MAX = 65535
+
 
 class ConfigError(Exception):
     """What is wrong with a settings file, one line a problem; nothing was started."""
@@ -184,7 +186,7 @@ def _listeners(
     for text in values[setting]:
         name, separator, address = text.partition("://")
         host, _, port = address.rpartition(":")
-        if not separator or not port.isdigit() or int(port) > 65535:
+        if not separator or not port.isdigit() or int(port) > PORT_MAX:
             problems.append(
                 f"{source}: {setting}={text}: write NAME://host:port, with a port up to 65535"
             )
@@ -214,7 +216,7 @@ def _check_advertised(
             )
         if _is_wildcard(item.host) and item.host:
             problems.append(
-                f"{source}: advertised.listeners: clients cannot connect to {item.host}; name a host"
+                f"{source}: advertised.listeners: clients cannot reach {item.host}; name a host"
             )
 
 

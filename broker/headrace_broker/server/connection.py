@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max)  # type: ignore[attr-defined]  # as above
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        """Give everything back; what waits only for data is cancelled, what changes state goes on."""
+        """Give everything back; what waits only for data is cancelled, a change goes on."""
         self._server.unregister(self)
         self._release_own()
         for slot in self._slots:

@@ -62,7 +62,7 @@ class ApiEntry:
 
 
 class _Lazy(dict[int, Any]):
-    """A dictionary that makes what is missing: no function call where the version was seen before."""
+    """Makes what is missing: no function call where the version was seen before."""
 
     __slots__ = ("_make",)
 

@@ -95,6 +95,8 @@ class Listening:
 
     async def start(self) -> None:
         """Accept connections on the bound port."""
+        if self._socket is None:
+            raise RuntimeError("start() needs bind() first")
         self._server = await self.loop.create_server(
             lambda: Connection(self), sock=self._socket, backlog=self._backlog
         )
@@ -186,7 +188,7 @@ class Listening:
         return api_versions.unsupported(self.apis)
 
     def warn(self, event: str, **facts: object) -> None:
-        """Log about a client, at most so often a second: a flood of bad input must not fill the log."""
+        """Log about a client, at most so often a second: floods must not fill the log."""
         now = self.now()
         if now - self._warned_at >= 1.0:
             if self._warned > WARNINGS_PER_SECOND_MAX:

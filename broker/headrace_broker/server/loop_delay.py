@@ -1,4 +1,4 @@
-"""Measures how late the event loop wakes: the one number that says whether a broker is overloaded."""
+"""Measures how late the event loop wakes: the number that says that a broker is overloaded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counters that the hot path updates: plain integers, read by `web` when somebody scrapes.
 
-prometheus-client's own counters take a lock and a dictionary look-up each, several times the cost of
-the request they would count.
+prometheus-client's own counters take a lock and a dictionary look-up each, several times the cost
+of the request they would count.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class Partition:
         return info
 
     def wait_committed(self, offset: Offset) -> asyncio.Future[None] | None:
-        """Return None where everything below `offset` is committed, else a future of that moment."""
+        """Return None where all below `offset` is committed, else a future of that moment."""
         if self.high_watermark >= offset:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -132,7 +132,7 @@ class Partition:
                 future.set_result(None)
 
     def check_leader(self, client_epoch: int) -> None:
-        """Raise ApiError unless this broker leads and the client's leader epoch is ours (KIP-320)."""
+        """Raise ApiError unless we lead and the client's leader epoch is ours (KIP-320)."""
         if self.leader != self.node_id:
             raise ApiError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition"
@@ -147,7 +147,7 @@ class Partition:
             )
 
     def readable_end(self, isolation: int) -> Offset:
-        """The offset below which a consumer may read: the last stable offset or the high watermark."""
+        """The offset below which a consumer may read: last stable offset or high watermark."""
         if isolation == ISOLATION_READ_COMMITTED:
             return Offset(min(self.high_watermark, self.log.last_stable_offset))
         return self.high_watermark
@@ -174,13 +174,14 @@ class Partition:
         return self.log.leader_epochs.end_offset_for(epoch)
 
     def delete_records(self, before: int) -> Offset:
-        """Move the log's start up to `before` (-1: the high watermark); return the low watermark."""
+        """Move the log's start to `before` (-1: the high watermark); return the low watermark."""
         self.check_leader(ANY_EPOCH)
         target = self.high_watermark if before == -1 else before
         if target < 0 or target > self.high_watermark:
             raise ApiError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"records up to {target} cannot be deleted, the high watermark is {self.high_watermark}",
+                f"records up to {target} cannot be deleted: the high watermark is "
+                f"{self.high_watermark}",
             )
         self.log.delete_records_before(Offset(target))
         return Offset(self.log.log_start_offset)

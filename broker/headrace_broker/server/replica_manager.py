@@ -7,6 +7,7 @@ flushed, cleaned and checkpointed is `upkeep.py`'s.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -131,7 +132,7 @@ class ReplicaManager:
             self._directory.delete(topic.name, index)
         return self._directory.create(topic.name, index, config, topic_id=topic.topic_id)
 
-    def effective_config(self, topic: str) -> Mapping[str, object]:
+    def effective_config(self, topic: str) -> Mapping[str, Any]:
         """Return every setting of a topic, typed, by Kafka's name."""
         overrides = self._image.config(topic_resource(topic))
         return effective_topic_config(overrides, self._layers(self._image))

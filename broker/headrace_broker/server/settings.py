@@ -189,7 +189,7 @@ _NETWORK = (
     _long(
         "queued.max.request.bytes",
         536870912,
-        "Bytes of unfinished requests and unsent responses, over all connections; reading stops above it.",
+        "Bytes of unfinished requests and unsent responses, over all connections; reading stops.",
         low=1048576,
     ),
     _int(

@@ -58,7 +58,7 @@ class BrokerCollector(Collector):
         )
         seconds = HistogramMetricFamily(
             "headrace_broker_request_duration_seconds",
-            "From a request's last byte in to its answer; waiting for data or for commits included.",
+            "From a request's last byte in to its answer; waiting for data or commits included.",
             labels=["api"],
         )
         for api in self._status.apis():

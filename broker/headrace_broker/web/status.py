@@ -25,7 +25,7 @@ class ApiStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition on this broker. Offsets are Kafka's: the end is the next offset to be written."""
+    """One partition on this broker. An end offset is that of the next record to be written."""
 
     topic: str
     partition: int

@@ -1,8 +1,8 @@
 """ApiVersions: what this broker serves.
 
 Versions: 0 · 1 throttle time · 2 as 1 · 3 flexible, client software, finalized features (KIP-584) ·
-4 features of version 0 · 5 cluster and node id (KIP-1242). An unknown version is answered with error 35 in
-version 0 (KIP-511): see `server/connection.py`.
+4 features of version 0 · 5 cluster and node id (KIP-1242). An unknown version is answered with
+error 35 in version 0 (KIP-511): see `server/connection.py`.
 """
 
 from __future__ import annotations

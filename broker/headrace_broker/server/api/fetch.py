@@ -164,7 +164,7 @@ def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
 
 
 class _Waiter:
-    """A parked fetch: woken by appends to its partitions, by its timer, or by its client leaving."""
+    """A parked fetch: woken by appends to its partitions, by its timer, by its client leaving."""
 
     __slots__ = ("_fetch", "_loop", "_missing", "_partitions", "_scheduled", "_timer", "future")
 

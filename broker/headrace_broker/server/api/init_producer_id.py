@@ -1,7 +1,7 @@
 """InitProducerId: an id for an idempotent producer.
 
-Versions: 0 · 1 as 0 · 2 flexible · 3 id and epoch of a producer that recovers (KIP-360) · 4 PRODUCER_FENCED ·
-5 transactions v2 (KIP-890) · 6 two-phase commit fields (KIP-939).
+Versions: 0 · 1 as 0 · 2 flexible · 3 id and epoch of a producer that recovers (KIP-360) ·
+4 PRODUCER_FENCED · 5 transactions v2 (KIP-890) · 6 two-phase commit fields (KIP-939).
 """
 
 from __future__ import annotations

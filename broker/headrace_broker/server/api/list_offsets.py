@@ -1,8 +1,8 @@
 """ListOffsets: the offset at a time, answered from memory for the log's ends.
 
 Versions: 1 one offset for each partition · 2 isolation level · 3 as 2 · 4 leader epoch (KIP-320) ·
-5 OFFSET_NOT_AVAILABLE · 6 flexible · 7 max timestamp (KIP-734) · 8 earliest local (KIP-405) · 9 latest
-tiered (KIP-1005) · 10 timeout (KIP-1075) · 11 earliest pending upload (KIP-1023).
+5 OFFSET_NOT_AVAILABLE · 6 flexible · 7 max timestamp (KIP-734) · 8 earliest local (KIP-405) ·
+9 latest tiered (KIP-1005) · 10 timeout (KIP-1075) · 11 earliest pending upload (KIP-1023).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client or follower finds what it lost.
+"""OffsetForLeaderEpoch: where a leader epoch ended, so that a follower finds what it lost.
 
 Versions: 2 current leader epoch (KIP-320) · 3 replica id · 4 flexible.
 """

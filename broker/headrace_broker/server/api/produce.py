@@ -21,6 +21,7 @@ from headrace_broker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from headrace_broker.protocol.types import Offset
 from headrace_broker.server.connection import CLOSE_CONNECTION
 
 if TYPE_CHECKING:
@@ -72,11 +73,11 @@ def handle(
             answer.log_append_time_ms = info.log_append_time_ms
             answer.log_start_offset = info.log_start_offset
             if request.acks == ACKS_ALL:
-                future = partition.wait_committed(info.last_offset + 1)
+                future = partition.wait_committed(Offset(info.last_offset + 1))
                 if future is not None:
                     waiting.append((answer, future))
     if request.acks == ACKS_NONE:
-        # Nobody reads an error of acks=0; closing makes the client fetch metadata anew, as in Kafka.
+        # Nobody reads an error of acks=0; closing makes the client fetch metadata, as in Kafka.
         return CLOSE_CONNECTION if failed else None
     response = ProduceResponse(responses=topics)
     if waiting:
