@@ -66,9 +66,11 @@ def _check(value: Any, old: Any, schema: dict[str, Any], path: KeyPath) -> Itera
         )
         if rule.is_transition and old is _ABSENT:
             continue
-        problem = _evaluate(rule, value, old)
+        problem, is_evaluated = _evaluate(rule, value, old)
         if problem:
-            yield SchemaProblem(path=(*path, *rule.field_path), reason=problem)
+            # A rule that failed to run blames the value that it ran on, as the API server says.
+            blamed = (*path, *rule.field_path) if is_evaluated else path
+            yield SchemaProblem(path=blamed, reason=problem)
     if isinstance(value, dict):
         yield from _check_object(value, old, schema, path)
     elif isinstance(value, list) and "items" in schema:
@@ -110,16 +112,16 @@ def compile_rule(rule: str, message: str, field_path: str) -> Rule:
     )
 
 
-def _evaluate(rule: Rule, value: Any, old: Any) -> str:
+def _evaluate(rule: Rule, value: Any, old: Any) -> tuple[str, bool]:
     variables = {"self": value}
     if old is not _ABSENT:
         variables["oldSelf"] = old
     context = cel.Context(variables=variables, functions=_FUNCTIONS)
     try:
-        return "" if rule.program.execute(context) is True else rule.message
+        return "" if rule.program.execute(context) is True else rule.message, True
     except (RuntimeError, TypeError, ValueError) as error:
         # int('many') in a rule: the value is what is wrong, so the rule's message comes first.
-        return f"{rule.message} ({str(error).split('. Check', maxsplit=1)[0]})"
+        return f"{rule.message} ({str(error).split('. Check', maxsplit=1)[0]})", False
 
 
 def parse_quantity(text: str) -> Decimal:

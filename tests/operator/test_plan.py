@@ -1,0 +1,416 @@
+from headrace_operator.plan import (
+    AlterTopicConfig,
+    CreatePartitions,
+    CreateTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Desired,
+    Observed,
+    ObservedApplication,
+    ObservedCluster,
+    ObservedGroup,
+    ObservedMember,
+    ReconfigureBroker,
+    ResetOffsets,
+    StartApplication,
+    StartBroker,
+    StopApplication,
+    StopBroker,
+    fingerprint,
+    plan,
+)
+from headrace_operator.resources import Reason
+from support.operator_resources import (
+    CONFIG,
+    application,
+    broker,
+    cluster,
+    desired,
+    existing,
+    group,
+    observed,
+    topic,
+)
+
+
+def reasons(planned):
+    return [problem.reason for problem in planned.problems]
+
+
+def test_nothing_running_starts_brokers_and_lets_the_rest_wait():
+    wanted = desired(topic(), cluster=cluster([{"name": "a", "replicas": 2}]))
+    planned = plan(Observed(), wanted)
+    assert [(action.node_id, action.pool) for action in planned.actions] == [(1, "a"), (2, "a")]
+    assert [wait.reason for wait in planned.waiting] == [Reason.WAITING_FOR_CLUSTER]
+
+
+def test_converged_input_plans_nothing():
+    job = application()
+    wanted = desired(
+        topic(partitions=3, config={"retention.ms": 5, "preallocate": "False"}),
+        groups=(group(topics=["t"]),),
+        applications=(job,),
+    )
+    seen = observed(
+        topics={"t": existing(3, retention_ms="5", preallocate="false"), "other": existing()},
+        groups={"g": ObservedGroup(state="Stable", offsets={("t", 0): 1})},
+        applications={job.key: ObservedApplication(is_running=True, fingerprint=fingerprint(job))},
+    )
+    planned = plan(seen, wanted)
+    assert planned.is_empty
+    assert not planned.problems
+    assert planned.describe() == "nothing to do"
+
+
+def test_performing_a_plan_leaves_nothing_to_plan():
+    wanted = desired(topic(partitions=2, config={"retention.ms": 7}), topic("u"))
+    created = plan(observed(), wanted).actions
+    assert all(isinstance(action, CreateTopic) for action in created)
+    topics = {
+        action.topic: existing(action.partitions, 1).__class__(
+            partitions=action.partitions, replicas=1, config=action.config
+        )
+        for action in created
+    }
+    assert plan(observed(topics=topics), wanted).is_empty
+
+
+def test_a_missing_topic_is_created_with_the_default_number_of_replicas():
+    (action,) = plan(observed(), desired(topic(partitions=3, config={"a": 1}))).actions
+    assert action == CreateTopic(
+        resource=("Topic", "default", "t"), topic="t", partitions=3, replicas=-1, config={"a": "1"}
+    )
+    assert action.describe() == "+ topic t: 3 partitions, replicas default a=1"
+
+
+def test_partitions_are_added_and_never_taken_away():
+    grown = plan(observed(topics={"t": existing(2)}), desired(topic(partitions=5)))
+    assert grown.actions == (
+        CreatePartitions(resource=("Topic", "default", "t"), topic="t", partitions=5, current=2),
+    )
+    shrunk = plan(observed(topics={"t": existing(5)}), desired(topic(partitions=2)))
+    assert not shrunk.actions
+    assert reasons(shrunk) == [Reason.PARTITIONS_CANNOT_SHRINK]
+    assert "write partitions: 5" in shrunk.problems[0].message
+
+
+def test_another_replication_factor_is_a_problem_and_not_an_action():
+    seen = observed(topics={"t": existing(1, 3)})
+    planned = plan(seen, desired(topic(replicas=1)))
+    assert not planned.actions
+    assert reasons(planned) == [Reason.REPLICATION_FACTOR_DIFFERS]
+
+
+def test_settings_are_set_and_deleted_and_unmanaged_ones_are_left():
+    seen = observed(topics={"t": existing(retention_ms="1", flush_ms="2", segment_ms="3")})
+    wanted = topic(config={"retention.ms": 9}, unmanagedConfig=["segment.ms"])
+    (action,) = plan(seen, desired(wanted)).actions
+    assert isinstance(action, AlterTopicConfig)
+    assert (dict(action.set), action.delete) == ({"retention.ms": "9"}, ("flush.ms",))
+    assert action.describe() == "~ topic t: retention.ms 1 -> 9; flush.ms 2 -> default"
+
+
+def test_drift_is_reverted_reported_or_ignored():
+    seen = observed(topics={"t": existing(1, retention_ms="1")})
+    assert plan(seen, desired(topic())).actions
+    reported = plan(seen, desired(topic(drift="Report")))
+    assert not reported.actions
+    assert reasons(reported) == [Reason.DRIFT_REPORTED]
+    assert not reported.problems[0].is_stalling
+    ignored = plan(seen, desired(topic(drift="Ignore")))
+    assert ignored.is_empty
+    assert not ignored.problems
+
+
+def test_a_change_of_the_spec_is_applied_whatever_the_drift_policy():
+    seen = observed(topics={"t": existing(1)})
+    wanted = topic(
+        partitions=2,
+        drift="Ignore",
+        metadata={"generation": 2},
+        status={"observedGeneration": 1},
+    )
+    assert [type(action) for action in plan(seen, desired(wanted)).actions] == [CreatePartitions]
+
+
+def test_two_resources_of_one_topic_do_not_fight():
+    planned = plan(observed(), desired(topic("t"), topic("other", topicName="t", partitions=9)))
+    assert [action.partitions for action in planned.actions] == [1]
+    assert reasons(planned) == [Reason.DUPLICATE_TOPIC]
+    assert "Topic default/t" in planned.problems[0].message
+
+
+def test_more_replicas_than_brokers_wait_for_brokers_that_come_and_else_are_a_problem():
+    coming = cluster([{"name": "a", "replicas": 3}])
+    waits = plan(observed(), desired(topic(replicas=3), cluster=coming))
+    assert Reason.WAITING_FOR_BROKERS in [wait.reason for wait in waits.waiting]
+    assert reasons(plan(observed(), desired(topic(replicas=3)))) == [Reason.TOO_FEW_BROKERS]
+
+
+def test_a_topic_of_another_cluster_or_a_foreign_namespace_is_refused():
+    foreign = topic(clusterRef={"name": "nowhere"})
+    assert reasons(plan(observed(), desired(foreign))) == [Reason.CLUSTER_NOT_FOUND]
+    there = topic(clusterRef={"name": "c", "namespace": "default"}, metadata={"namespace": "x"})
+    assert reasons(plan(observed(), desired(there))) == [Reason.NAMESPACE_NOT_ALLOWED]
+    everyone = cluster(allowedTopics={"namespaces": {"from": "All"}})
+    assert plan(observed(), desired(there, cluster=everyone)).actions
+
+
+def test_one_bad_resource_keeps_no_other_from_its_actions():
+    wanted = desired(topic("bad", clusterRef={"name": "nowhere"}), topic("good"))
+    planned = plan(observed(), wanted)
+    assert [action.topic for action in planned.actions] == ["good"]
+
+
+def test_deletion_retains_deletes_or_is_refused():
+    seen = observed(topics={"t": existing()})
+    for policy, kinds, problems in (
+        ("Retain", [], []),
+        ("Delete", [DeleteTopic], []),
+        ("Protect", [], [Reason.DELETION_PROTECTED]),
+    ):
+        wanted = topic(deletionPolicy=policy)
+        planned = plan(seen, desired(wanted, deleted=frozenset({wanted.key})))
+        assert [type(action) for action in planned.actions] == kinds
+        assert reasons(planned) == problems
+
+
+def test_without_its_cluster_a_deletion_always_succeeds():
+    wanted = topic(deletionPolicy="Protect")
+    planned = plan(
+        Observed(), Desired(cluster=None, topics=(wanted,), deleted=frozenset({wanted.key}))
+    )
+    assert planned.is_empty
+    assert not planned.problems
+
+
+def test_topics_that_no_manifest_names_are_left_alone():
+    assert plan(observed(topics={"other": existing(7)}), desired()).is_empty
+
+
+def test_a_pool_takes_the_lowest_free_ids_and_gives_back_the_highest():
+    two = cluster([{"name": "a", "replicas": 2}, {"name": "b"}])
+    seen = observed(broker(1), broker(3, "b"))
+    assert [action.node_id for action in plan(seen, desired(cluster=two)).actions] == [2]
+    seen = observed(broker(1), broker(2), broker(3, "gone"))
+    actions = plan(seen, desired()).actions
+    assert [(type(action), action.node_id) for action in actions] == [
+        (StopBroker, 2),
+        (StopBroker, 3),
+    ]
+
+
+def test_a_broker_that_stopped_is_started_with_its_own_id():
+    actions = plan(observed(broker(5, is_running=False)), desired()).actions
+    assert [(type(action), action.node_id) for action in actions] == [(StartBroker, 5)]
+
+
+def test_a_broker_with_replicas_is_not_stopped_for_good():
+    planned = plan(observed(broker(1), broker(2, replicas=4)), desired())
+    assert not planned.actions
+    assert [wait.reason for wait in planned.waiting] == [Reason.WAITING_FOR_DRAIN]
+
+
+def test_new_settings_go_to_one_broker_at_a_time_controllers_last():
+    pools = [
+        {"name": "a", "roles": ["controller"]},
+        {"name": "b", "roles": ["broker"], "replicas": 2},
+    ]
+    seen = observed(
+        broker(1, "a", roles=("controller",)),
+        broker(2, "b", roles=("broker",)),
+        broker(3, "b", roles=("broker",)),
+    )
+    wanted = desired(cluster=cluster(pools, config={**CONFIG, "log.retention.ms": 5}))
+    planned = plan(seen, wanted)
+    (action,) = planned.actions
+    assert isinstance(action, ReconfigureBroker)
+    assert (action.node_id, action.changes) == (2, ("log.retention.ms: default -> 5",))
+    assert "2 brokers get new settings after broker 2" in planned.waiting[0].message
+
+
+def test_settings_do_not_roll_while_a_partition_is_not_in_sync():
+    lagging = existing(2, 3).__class__(partitions=2, replicas=3, under_replicated=(1,))
+    wanted = desired(cluster=cluster(config={"log.retention.ms": 5}))
+    planned = plan(observed(topics={"t": lagging}), wanted)
+    assert not planned.actions
+    assert "t-1 is not in sync" in planned.waiting[0].message
+
+
+def test_plan_mode_shows_what_would_happen_until_its_hash_is_approved():
+    asking = plan(Observed(), desired(cluster=cluster(updatePolicy="Plan")))
+    assert not asking.actions
+    assert [type(action) for action in asking.proposed] == [StartBroker]
+    approved = cluster(updatePolicy="Plan", approvedPlan=asking.hash)
+    assert plan(Observed(), desired(cluster=approved)).actions == asking.proposed
+    stale = cluster(updatePolicy="Plan", approvedPlan="0" * 16)
+    assert not plan(Observed(), desired(cluster=stale)).actions
+
+
+def test_a_paused_cluster_is_left_alone():
+    planned = plan(Observed(), desired(topic(), cluster=cluster(paused=True)))
+    assert not planned.actions
+    assert planned.waiting[0].reason == Reason.PAUSED
+
+
+def test_a_deleted_cluster_stops_its_applications_and_then_its_brokers():
+    wanted = cluster()
+    job = application()
+    seen = observed(applications={job.key: ObservedApplication(is_running=True)})
+    everything = desired(
+        topic(), cluster=wanted, applications=(job,), deleted=frozenset({wanted.key})
+    )
+    kinds = [type(action) for action in plan(seen, everything).actions]
+    assert kinds == [StopApplication, StopBroker]
+    protected = cluster(deletionPolicy="Protect")
+    planned = plan(seen, desired(cluster=protected, deleted=frozenset({protected.key})))
+    assert reasons(planned) == [Reason.DELETION_PROTECTED]
+
+
+def test_an_application_starts_when_its_topics_exist_and_again_when_its_spec_changes():
+    job = application(arguments=["--window", "10s"])
+    wanted = desired(topic(), applications=(job,))
+    before = plan(observed(), wanted)
+    assert [type(action) for action in before.actions] == [CreateTopic]
+    assert [wait.reason for wait in before.waiting] == [Reason.WAITING_FOR_TOPICS]
+    there = {"t": existing()}
+    (start,) = plan(observed(topics=there), wanted).actions
+    assert start == StartApplication(
+        resource=job.key, application="job", fingerprint=fingerprint(job)
+    )
+    running = {job.key: ObservedApplication(is_running=True, fingerprint="another")}
+    (restart,) = plan(observed(topics=there, applications=running), wanted).actions
+    assert restart.is_restart
+    suspended = desired(topic(), applications=(application(suspend=True),))
+    (stop,) = plan(observed(topics=there, applications=running), suspended).actions
+    assert isinstance(stop, StopApplication)
+
+
+OFFSETS = {
+    "offsets": {("t", 0): 5, ("t", 1): 8},
+    "start_offsets": {("t", 0): 2, ("t", 1): 0},
+    "end_offsets": {("t", 0): 10, ("t", 1): 10},
+}
+
+
+def reset_plan(to, state="Empty", seen=None, **reset):
+    wanted = group(topics=["t"], reset={"requestId": "r1", "to": to, **reset})
+    described = ObservedGroup(state=state, **{**OFFSETS, **(seen or {})})
+    return plan(
+        observed(topics={"t": existing(2)}, groups={"g": described}),
+        desired(topic(partitions=2), groups=(wanted,)),
+    )
+
+
+def test_a_reset_moves_to_the_beginning_the_end_by_records_or_to_given_offsets():
+    for to, expected in (
+        ({"position": "Earliest"}, {("t", 0): 2, ("t", 1): 0}),
+        ({"position": "Latest"}, {("t", 0): 10, ("t", 1): 10}),
+        ({"shiftBy": -4}, {("t", 0): 2, ("t", 1): 4}),
+        ({"shiftBy": 4}, {("t", 0): 9, ("t", 1): 10}),
+        ({"offsets": [{"topic": "t", "partition": 1, "offset": 3}]}, {("t", 1): 3}),
+    ):
+        (action,) = reset_plan(to).actions
+        assert isinstance(action, ResetOffsets)
+        assert action.offsets == expected
+        assert action.previous == {key: OFFSETS["offsets"][key] for key in expected}
+
+
+def test_a_reset_by_time_takes_what_was_looked_up():
+    looked_up = {("t", 0): 7, ("t", 1): 9}
+    (action,) = reset_plan({"duration": "2h"}, seen={"reset_offsets": looked_up}).actions
+    assert action.offsets == looked_up
+    assert action.describe() == "~ group g: t-0 5 -> 7; t-1 8 -> 9"
+
+
+def test_a_reset_that_cannot_be_is_a_problem():
+    for to, text in (
+        ({"offsets": [{"topic": "t", "partition": 0, "offset": 1}]}, "offsets 2 to 10, not 1"),
+        ({"offsets": [{"topic": "t", "partition": 7, "offset": 1}]}, "no partition t-7"),
+        ({"timestamp": "2026-01-01T00:00:00Z"}, "no offset is known"),
+    ):
+        planned = reset_plan(to)
+        assert reasons(planned) == [Reason.INVALID_RESET]
+        assert text in planned.problems[0].message
+
+
+def test_a_reset_waits_until_the_group_is_empty_and_names_its_members():
+    member = ObservedMember(member_id="m", client_id="worker", host="10.0.0.1")
+    planned = reset_plan({"position": "Earliest"}, "Stable", {"members": (member,)})
+    assert not planned.actions
+    assert planned.waiting[0].reason == Reason.WAITING_FOR_EMPTY_GROUP
+    assert "worker@10.0.0.1" in planned.waiting[0].message
+
+
+def test_a_dry_run_needs_no_empty_group():
+    (action,) = reset_plan({"position": "Earliest"}, "Stable", dryRun=True).actions
+    assert action.is_dry_run
+
+
+def test_a_reset_stops_its_consumer_and_starts_it_afterwards():
+    job = application()
+    wanted = group(
+        topics=["t"],
+        targetRef={"kind": "SparkApplication", "name": "job"},
+        reset={"requestId": "r", "to": {"position": "Earliest"}, "whenActive": "ScaleDown"},
+    )
+    everything = desired(topic(partitions=2), groups=(wanted,), applications=(job,))
+    running = {job.key: ObservedApplication(is_running=True, fingerprint=fingerprint(job))}
+
+    def planned(state, applications):
+        groups = {"g": ObservedGroup(state=state, **OFFSETS)}
+        seen = observed(topics={"t": existing(2)}, groups=groups, applications=applications)
+        return [type(action) for action in plan(seen, everything).actions]
+
+    assert planned("Stable", running) == [StopApplication]
+    assert planned("Stable", {}) == []
+    assert planned("Empty", {}) == [ResetOffsets, StartApplication]
+
+
+def test_a_reset_is_done_once_for_each_request_id():
+    def planned(last, **reset):
+        wanted = group(
+            topics=["t"],
+            reset={"requestId": "r1", "to": {"position": "Earliest"}, **reset},
+            status={"lastReset": last},
+        )
+        groups = {"g": ObservedGroup(state="Empty", **OFFSETS)}
+        seen = observed(topics={"t": existing(2)}, groups=groups)
+        return plan(seen, desired(topic(partitions=2), groups=(wanted,))).actions
+
+    assert not planned({"requestId": "r1"})
+    assert planned({"requestId": "r0"})
+    assert planned({"requestId": "r1", "dryRun": True})
+    assert not planned({"requestId": "r1", "dryRun": True}, dryRun=True)
+
+
+def test_a_group_is_deleted_only_when_empty_and_only_when_asked():
+    for policy, state, kinds in (
+        ("Retain", "Empty", []),
+        ("Delete", "Empty", [DeleteGroup]),
+        ("Delete", "Stable", []),
+        ("Protect", "Empty", []),
+    ):
+        wanted = group(deletionPolicy=policy)
+        planned = plan(
+            observed(groups={"g": ObservedGroup(state=state)}),
+            desired(groups=(wanted,), deleted=frozenset({wanted.key})),
+        )
+        assert [type(action) for action in planned.actions] == kinds
+
+
+def test_lag_counts_only_what_was_committed():
+    seen = ObservedGroup(
+        state="Stable", offsets={("t", 0): 4, ("t", 1): 12}, end_offsets=OFFSETS["end_offsets"]
+    )
+    assert seen.lag == {("t", 0): 6, ("t", 1): 0}
+    assert seen.lag_records == 6
+
+
+def test_an_unreachable_cluster_says_why():
+    unreachable = Observed(
+        cluster=ObservedCluster(brokers=(broker(),), is_reachable=False, error="refused")
+    )
+    planned = plan(unreachable, desired(topic()))
+    assert not planned.actions
+    assert "refused" in planned.waiting[0].message
