@@ -23,6 +23,7 @@ from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.resources import ConfigSource, broker_resource
 from headrace_broker.metadata.topic_config import ConfigLayer
 from headrace_broker.protocol.types import BrokerEpoch, PartitionIndex
+from headrace_broker.server.budget import Budget
 from headrace_broker.server.clock import Clock, SystemClock
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.controller import ControllerDriver
@@ -31,7 +32,7 @@ from headrace_broker.server.dispatch import ApiEntry, load_api_table
 from headrace_broker.server.fetch_sessions import FetchSessions
 from headrace_broker.server.group_driver import GroupCoordinator, group_config
 from headrace_broker.server.group_driver_log import PartitionOffsetsLog
-from headrace_broker.server.listener import Budget, Listening
+from headrace_broker.server.listener import Listening
 from headrace_broker.server.loop_delay import LoopDelay
 from headrace_broker.server.metrics import NetworkMetrics
 from headrace_broker.server.producer_ids import ProducerIds
@@ -58,6 +59,7 @@ class Broker:
         self.chance = chance or random.SystemRandom()
         self.on_failure = on_failure
         self.network_metrics = NetworkMetrics()
+        self.budget = Budget(config.values["queued.max.request.bytes"])
         self.apis: Mapping[int, ApiEntry] = load_api_table()
         self.fetch_sessions = FetchSessions(
             config.values["max.incremental.fetch.session.cache.slots"],
@@ -149,12 +151,10 @@ class Broker:
         )
 
     async def _bind(self) -> None:
-        values = self.config.values
-        budget = Budget(values["queued.max.request.bytes"])
         for listener in self.config.listeners:
             if listener.name in self.config.controller_listener_names:
                 continue  # a quorum of one has nobody to talk to
-            listening = Listening(self, listener, self.apis, budget)
+            listening = Listening(self, listener, self.apis)
             listening.bind()
             self._listening.append(listening)
 
@@ -183,6 +183,9 @@ class Broker:
 
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.replicas.apply(delta, image)
+        if GROUP_METADATA_TOPIC in delta.topics_changed:
+            # The topic's own count decides where groups live, whatever the setting says now.
+            self.groups.partition_count = len(image.topics[GROUP_METADATA_TOPIC].partitions)
         for index in delta.topics_changed.get(GROUP_METADATA_TOPIC, ()):
             partition = self.replicas.partitions_of(GROUP_METADATA_TOPIC).get(index)
             leads = partition is not None and partition.leader == self.config.node_id

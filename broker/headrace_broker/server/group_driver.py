@@ -82,11 +82,12 @@ class GroupCoordinator:
     async def load(self, index: PartitionIndex, offsets_log: OffsetsLog) -> None:
         """Become the coordinator of a partition's groups: replay it, then serve it.
 
-        Until it returns the groups are answered COORDINATOR_LOAD_IN_PROGRESS.
+        Until it is loaded, which a failing disk delays, its groups are answered
+        COORDINATOR_LOAD_IN_PROGRESS.
         """
         self.unload(index)
         shard = self._shards[index] = ShardDriver(index, offsets_log, self.config, self._clock)
-        await shard.load_until_done()
+        await shard.load()
 
     def unload(self, index: PartitionIndex) -> None:
         """Stop being the coordinator of a partition's groups."""

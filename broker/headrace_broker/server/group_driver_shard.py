@@ -76,14 +76,21 @@ class ShardDriver:
         self._writer: asyncio.Task[None] | None = None
         self._reloader: asyncio.Task[None] | None = None
 
-    async def load_until_done(self) -> None:
-        """Replay the partition and start to serve it, trying again while it cannot be read."""
-        while self.status is ShardStatus.LOADING:
-            try:
-                await self._load()
-            except (ApiError, DecodeError, OSError) as error:
-                log.warning("load failed", partition=self.shard.partition, error=str(error))
-                await asyncio.sleep(_RELOAD_DELAY_S)
+    async def load(self) -> None:
+        """Replay the partition and start to serve it; one that cannot be read is tried again."""
+        try:
+            await self._load()
+        except (ApiError, DecodeError, OSError) as error:
+            log.warning("load failed", partition=self.shard.partition, error=str(error))
+            self._load_later()
+
+    def _load_later(self) -> None:
+        if self.status is ShardStatus.LOADING:
+            self._reloader = self._loop.create_task(self._load_again())
+
+    async def _load_again(self) -> None:
+        await asyncio.sleep(_RELOAD_DELAY_S)
+        await self.load()
 
     async def _load(self) -> None:
         shard = GroupShard(partition=self.shard.partition)
@@ -181,7 +188,7 @@ class ShardDriver:
         """Memory is ahead of the log: forget it and start over from what is committed."""
         self.status = ShardStatus.LOADING
         self._abandon()
-        self._reloader = self._loop.create_task(self.load_until_done())
+        self._load_later()
 
     def _abandon(self) -> None:
         for timer in self._timers.values():
