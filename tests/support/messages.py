@@ -1,12 +1,13 @@
 """Every message class of the protocol layer, and Hypothesis strategies that fill them."""
 
-import dataclasses
 import importlib
 import pkgutil
 import string
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from hypothesis import strategies as st
 
 from headrace_broker.protocol import headers
 from headrace_broker.protocol.apis import API_TABLE
@@ -32,7 +33,6 @@ from headrace_broker.protocol.schema import (
     Wire,
     fields_of,
 )
-from hypothesis import strategies as st
 
 # What an oracle cannot represent narrows a field's values: kind by struct and field name.
 Narrowing = dict[tuple[type[Struct], str], st.SearchStrategy[Any]]
@@ -141,14 +141,3 @@ def _mapped(field: Field, value: Any, change: Callable[[Any], Any]) -> Any:
     if value is None or field.nested is None:
         return value
     return [change(inner) for inner in value] if field.wire is Array else change(value)
-
-
-def struct_classes(cls: type[Struct]) -> Iterator[type[Struct]]:
-    yield cls
-    for field in fields_of(cls):
-        if field.nested is not None:
-            yield from struct_classes(field.nested)
-
-
-def is_message_dataclass(value: object) -> bool:
-    return dataclasses.is_dataclass(value) and isinstance(value, Message)

@@ -5,7 +5,7 @@ schemas, so values are matched by position and each pair of names must be alike.
 """
 
 import dataclasses
-import datetime
+import datetime as dt
 import io
 import re
 import uuid
@@ -17,7 +17,6 @@ import kafka.protocol.consumer
 import kafka.protocol.metadata
 import kafka.protocol.producer
 import kafka.protocol.sasl  # noqa: F401  # each import registers its messages' classes
-from headrace_broker.protocol.schema import Array, Field, Message, Struct
 from hypothesis import strategies as st
 from kafka.protocol.api_data import ApiData
 from kafka.protocol.api_message import ApiMessage
@@ -26,23 +25,30 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+
+from headrace_broker.protocol.schema import Array, Field, Message, Struct
 from support.messages import Narrowing, fields_in, versions_of
 
 _WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # The years that datetime can express, in milliseconds; kio takes none before 1970.
-_DATETIME_MS_MAX = int(datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC).timestamp()) * 1000
+_DATETIME_MS_MAX = int(dt.datetime(9999, 1, 1, tzinfo=dt.UTC).timestamp()) * 1000
 # kio goes through timedelta's float of seconds, which is exact to the millisecond up to here.
 _TIMEDELTA_MS_MAX = 2**40
-_EPOCH = datetime.datetime.fromtimestamp(0, tz=datetime.UTC)
+# The bits that kafka-python shows as None: "not asked for".
+_NO_OPERATIONS = (31,)
+_EPOCH = dt.datetime.fromtimestamp(0, tz=dt.UTC)
 _KIO_NARROWED = {
     "error_code": st.sampled_from([int(code) for code in ErrorCode]),
     "timedelta_i64": st.integers(-_TIMEDELTA_MS_MAX, _TIMEDELTA_MS_MAX),
-    "datetime_i64": st.integers(-1, _DATETIME_MS_MAX),
+    "datetime_i64": st.integers(0, _DATETIME_MS_MAX),
+    "datetime_i64 or -1": st.integers(-1, _DATETIME_MS_MAX),
 }
 
 
 def _plain(name: str) -> str:
     """Reduce a field's name to what all three agree on."""
+    if name.endswith("authorized_operations"):
+        name = "authorized_operations"  # kafka-python renames them
     return name.replace("_", "").lower().removesuffix("ms")
 
 
@@ -91,7 +97,10 @@ class Kio:
             if field.nested is not None:
                 self._narrow(field.nested, version, _struct_in(their.type), found)
             elif their.metadata.get("kafka_type") in _KIO_NARROWED:
-                found[cls, field.name] = _KIO_NARROWED[their.metadata["kafka_type"]]
+                kind = their.metadata["kafka_type"]
+                if kind == "datetime_i64" and type(None) in getattr(their.type, "__args__", ()):
+                    kind = "datetime_i64 or -1"
+                found[cls, field.name] = _KIO_NARROWED[kind]
 
     def _key(self, cls: type[Message], version: int) -> tuple[str, int, Any]:
         stem, kind = self._path(cls)
@@ -137,10 +146,10 @@ def _simple(field: Field, value: Any) -> Any:
     """Turn kio's richer values into the protocol's own."""
     if isinstance(value, tuple):
         return [_simple(field, inner) for inner in value]
-    if isinstance(value, datetime.timedelta):
-        return round(value / datetime.timedelta(milliseconds=1))
-    if isinstance(value, datetime.datetime):
-        return round((value - _EPOCH) / datetime.timedelta(milliseconds=1))
+    if isinstance(value, dt.timedelta):
+        return round(value / dt.timedelta(milliseconds=1))
+    if isinstance(value, dt.datetime):
+        return round((value - _EPOCH) / dt.timedelta(milliseconds=1))
     if value is None and field.element.__name__ == "Int64":
         return -1
     if value is None and field.element.__name__ == "Uuid" and field.nullable.high < 0:
@@ -169,11 +178,14 @@ class KafkaPython:
         theirs = self._classes[cls.__name__]
         if issubclass(theirs, ApiData):
             return theirs.decode(data, version=version, header=False)
-        return theirs.decode(data, version=version)
+        # Not theirs.decode: ApiVersionsResponse's takes every error for a body of version 0.
+        return ApiMessage.decode.__func__(theirs, data, version=version)
 
     def encode(self, cls: type[Message], version: int, entity: Any) -> bytes:
         if issubclass(self._classes[cls.__name__], ApiData):
             return bytes(entity.encode(version=version, header=False))
+        # Its decoder leaves this slot empty, and its encoder looks at it.
+        entity._header = None
         return bytes(entity.encode(version=version))
 
     def to_ours(self, cls: type[Struct], version: int, entity: Any) -> Any:
@@ -187,7 +199,10 @@ class KafkaPython:
                     if field.wire is Array
                     else self.to_ours(field.nested, version, value)
                 )
-            values[field.name] = value
+            if field.name.endswith("authorized_operations") and not isinstance(value, int):
+                value = sum(1 << bit for bit in (_NO_OPERATIONS if value is None else value))
+                value -= (value >> 31) << 32
+            values[field.name] = value if field.nested is not None else _simple(field, value)
         return cls(**values)
 
 
