@@ -83,7 +83,7 @@ def decode_batches(chunk: Buffer) -> Iterator[CoordinatorRecord]:
     for position, header in iterate_headers(view):
         if header.is_control:
             continue
-        for record in iterate_records(view[position : position + header.size]):
+        for record in iterate_records(view[position : position + header.size_bytes]):
             if record.key is not None:
                 found = read_record(record.key, record.value)
                 if found is not None:
