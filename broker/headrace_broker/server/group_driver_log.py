@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from headrace_broker.coordinator.records import CoordinatorRecord, read_record, write_record
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
-from headrace_broker.protocol.types import Buffer, Offset, TimestampMs
+from headrace_broker.protocol.types import Offset, TimestampMs
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.partition import ANY_EPOCH, Partition
 
@@ -56,7 +56,7 @@ class PartitionOffsetsLog:
                 )
             )
             for _, header in iterate_headers(chunk):
-                position = Offset(header.last_offset + 1)
+                position = header.next_offset
             if not chunk:
                 return
             yield chunk
@@ -77,10 +77,9 @@ def encode_batches(records: list[CoordinatorRecord], now_ms: TimestampMs) -> Ite
         yield bytes(build_batch(waiting))
 
 
-def decode_batches(chunk: Buffer) -> Iterator[CoordinatorRecord]:
+def decode_batches(chunk: bytes) -> Iterator[CoordinatorRecord]:
     """Yield the records of a run of whole batches that belong to this coordinator."""
-    view = memoryview(chunk)
-    for position, header in iterate_headers(view):
+    for position, header in iterate_headers(chunk):
         if header.is_control:
             continue
         for record in iterate_records(view[position : position + header.size_bytes]):
