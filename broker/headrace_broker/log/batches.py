@@ -14,6 +14,7 @@ from headrace_broker.protocol.batch_header import (
     LOG_OVERHEAD,
     BatchHeader,
 )
+from headrace_broker.protocol.types import Buffer
 
 Header: TypeAlias = BatchHeader
 
@@ -27,7 +28,7 @@ OFFSET_AND_LENGTH: Final = Struct(">qi")
 OFFSET_LENGTH_EPOCH: Final = Struct(">qii")
 
 
-def read_header(buffer: bytes | memoryview, position: int = 0) -> Header:
+def read_header(buffer: Buffer, position: int = 0) -> Header:
     """Read the header at a position that has at least `HEADER_SIZE` bytes."""
     return Header._make(HEADER_LAYOUT.unpack_from(buffer, position))
 

@@ -16,6 +16,7 @@ from headrace_broker.log.batches import (
     Header,
     iterate_headers,
 )
+from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.log_state import LogState
 from headrace_broker.log.markers import read_marker
 from headrace_broker.log.retention import indexes_full, removable_segments
@@ -268,6 +269,17 @@ class PartitionLog(LogState):
         for segment in removable:
             self._remove_segment(segment, now_ms + self.config.file_delete_delay_ms)
         return sum(segment.size for segment in removable)
+
+    def compact(self, now_ms: int) -> bool:
+        """Clean what is dirty enough; return whether anything was.
+
+        `Compaction` does the same in steps, of which the long one may run in another thread.
+        """
+        compaction = Compaction.begin(self, now_ms)
+        if compaction is None:
+            return False
+        compaction.run()
+        return compaction.finish()
 
     def _remove_segment(self, segment: LogSegment, due_ms: int) -> None:
         self.segments.remove(segment)

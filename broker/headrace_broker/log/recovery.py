@@ -6,6 +6,7 @@ clean shutdown only the ends of index files and a few headers are read.
 """
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,7 +55,7 @@ def load_segments(
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit():
             base_offset = int(name.removesuffix(LOG_SUFFIX))
             segments.add(LogSegment(directory, base_offset, config.index_interval_bytes, now_ms))
-    damaged = {segment for segment in segments if not _adopt(segment, names)}
+    damaged = {segment for segment in segments if not adopt_segment(segment, names)}
     recovered_from = RELATIVE_OFFSET_MAX << 32
     suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point)
     if suspect:
@@ -71,7 +72,7 @@ def load_segments(
     )
 
 
-def _adopt(segment: LogSegment, names: list[str]) -> bool:
+def adopt_segment(segment: LogSegment, names: Container[str]) -> bool:
     """Take over a segment's files; False when its indexes must be built again."""
     with failing_the_directory(segment.path):
         segment.size = segment.path.stat().st_size

@@ -50,7 +50,7 @@ def removable_segments(
         expired = (
             config.deletes
             and config.retention_ms >= 0
-            and segment.size > 0
+            and (segment.size > 0 or following is not None)
             and now_ms - segment.largest_timestamp > config.retention_ms
         )
         excessive = config.deletes and excess >= segment.size > 0

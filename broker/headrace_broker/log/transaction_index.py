@@ -33,6 +33,11 @@ class TransactionIndex:
         self.path = path
         self._entries: list[AbortedTransaction] = []
 
+    @property
+    def entries(self) -> tuple[AbortedTransaction, ...]:
+        """Every aborted transaction of the segment."""
+        return tuple(self._entries)
+
     def load(self) -> bool:
         """Read the file; False when it cannot be an index."""
         try:

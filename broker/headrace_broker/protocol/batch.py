@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypedDict, Unpack
 from .batch_header import (
     ATTRIBUTES_POSITION,
     CONTROL_FLAG,
+    DELETE_HORIZON_FLAG,
     HEADER_LAYOUT,
     HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
@@ -124,6 +125,8 @@ class BatchOptions(TypedDict, total=False):
     last_offset_delta: int
     # Makes this every record's timestamp.
     log_append_time: int
+    # When the batch's tombstones may go; it takes the base timestamp's place (KIP-534).
+    delete_horizon: int
 
 
 def iterate_records(
@@ -223,7 +226,10 @@ def build_batch(records: Sequence[NewRecord], **options: Unpack[BatchOptions]) -
     """Make one sealed batch; records without an offset delta are numbered by their place."""
     log_append_time = options.get("log_append_time")
     compression = options.get("compression", Compression.NONE)
+    delete_horizon = options.get("delete_horizon")
     base_timestamp = records[0].timestamp if records else -1
+    if delete_horizon is not None:
+        base_timestamp = delete_horizon
     body = bytearray()
     offset_delta = -1
     for place, record in enumerate(records):
@@ -236,6 +242,7 @@ def build_batch(records: Sequence[NewRecord], **options: Unpack[BatchOptions]) -
         | (LOG_APPEND_TIME_FLAG if log_append_time is not None else 0)
         | (TRANSACTIONAL_FLAG if options.get("is_transactional") else 0)
         | (CONTROL_FLAG if options.get("is_control") else 0)
+        | (DELETE_HORIZON_FLAG if delete_horizon is not None else 0)
     )
     header = BatchHeader(
         base_offset=Offset(options.get("base_offset", 0)),

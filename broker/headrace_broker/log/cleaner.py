@@ -1,0 +1,171 @@
+"""Compaction of segments by key: the newest record of each key stays, at the offset it has.
+
+Owns which records stay (Kafka's Cleaner, KIP-534 for tombstones) and writes `.cleaned` segments.
+It only reads segments that nobody appends to, and takes no part of the log's own state, so it may
+run in another thread. `compaction` decides what is cleaned and puts the result in place.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+from headrace_broker.log.batches import Header, read_header
+from headrace_broker.log.segment import LogSegment
+from headrace_broker.log.swap import CLEANED_SUFFIX
+from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.protocol.batch import (
+    BatchOptions,
+    NewRecord,
+    Record,
+    build_batch,
+    iterate_records,
+)
+from headrace_broker.protocol.compression import Compression
+
+KEYS_MAX: Final = 500_000
+"""Keys of one pass, about 100 bytes each; what is beyond waits for the next pass."""
+_KEY_HASH_SIZE: Final = 16
+
+
+class AbortedBatches:
+    """Which transactional batches belong to transactions that were aborted."""
+
+    __slots__ = ("_ranges",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._ranges: dict[int, list[tuple[int, int]]] = {}
+        for entry in aborted:
+            ranges = self._ranges.setdefault(entry.producer_id, [])
+            ranges.append((entry.first_offset, entry.last_offset))
+
+    def holds(self, header: Header) -> bool:
+        """Whether no reader may see this batch's records."""
+        if not header.is_transactional or header.is_control:
+            return False
+        ranges = self._ranges.get(header.producer_id, ())
+        return any(first <= header.base_offset <= last for first, last in ranges)
+
+
+@dataclass(kw_only=True, slots=True)
+class KeyMap:
+    """The newest offset of each key in the dirty part, for at most `keys_max` keys."""
+
+    keys_max: int = KEYS_MAX
+    end_offset: int
+    """Below this every record has been seen."""
+    _offsets: dict[bytes, int] = field(default_factory=dict)
+
+    def add_segment(self, segment: LogSegment, start: int, aborted: AbortedBatches) -> bool:
+        """Note a segment's keys from `start` on; False when the map is full."""
+        for position, header in segment.headers(segment.position_of(start)):
+            if len(self._offsets) + max(header.record_count, 0) > self.keys_max and self._offsets:
+                return False
+            if not header.is_control and not aborted.holds(header):
+                for record in iterate_records(segment.read(position, header.size_bytes)):
+                    if record.key is not None and record.offset >= start:
+                        self._offsets[_hash(record.key)] = record.offset
+            self.end_offset = header.last_offset + 1
+        return True
+
+    def is_newest(self, record: Record) -> bool:
+        """Whether no later record of the same key is known."""
+        if record.offset >= self.end_offset:
+            return True
+        if record.key is None:
+            return False
+        return record.offset >= self._offsets.get(_hash(record.key), -1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CleanerRules:
+    """What one pass keeps beside the newest records."""
+
+    keys: KeyMap
+    aborted: AbortedBatches
+    last_batches: frozenset[int]
+    """Last offsets of producers' newest batches: their sequence must not be lost."""
+    now_ms: int
+    delete_retention_ms: int
+
+
+def clean_segments(
+    sources: list[LogSegment],
+    directory: Path,
+    rules: CleanerRules,
+    new_segment: Callable[[Path, int, str], LogSegment],
+) -> LogSegment:
+    """Write what stays of some segments into one, as durable `.cleaned` files."""
+    cleaned = new_segment(directory, sources[0].base_offset, CLEANED_SUFFIX)
+    for path in cleaned.paths():
+        path.unlink(missing_ok=True)
+    cleaned.create()
+    for source in sources:
+        for position, header in source.headers(0):
+            batch = clean_batch(source.read(position, header.size_bytes), header, rules)
+            if batch is not None:
+                at = cleaned.write(memoryview(batch))
+                kept = read_header(batch)
+                cleaned.note_batch(at, len(batch), kept.last_offset, kept.max_timestamp)
+        for entry in source.transaction_index.entries:
+            cleaned.transaction_index.append(entry)
+    cleaned.become_inactive()
+    cleaned.sync()
+    return cleaned
+
+
+def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | bytearray | None:
+    """Return a batch as it stays: untouched, with fewer records, or None.
+
+    Base offset, last offset and sequences stay what they were, so that offsets keep their meaning
+    and a producer's next batch still follows.
+    """
+    if header.is_control or header.base_offset >= rules.keys.end_offset:
+        return batch
+    horizon: int | None = header.base_timestamp if header.has_delete_horizon else None
+    gone = rules.aborted.holds(header)
+    records = [] if header.record_count == 0 else list(iterate_records(batch))
+    kept = [
+        record
+        for record in records
+        if not gone
+        and rules.keys.is_newest(record)
+        and (record.value is not None or horizon is None or rules.now_ms <= horizon)
+    ]
+    if not kept and header.last_offset not in rules.last_batches:
+        return None
+    sets_horizon = horizon is None and any(record.value is None for record in kept)
+    if len(kept) == len(records) and not sets_horizon:
+        return batch
+    if sets_horizon:
+        horizon = rules.now_ms + rules.delete_retention_ms
+    return _rebuild(header, kept, horizon)
+
+
+def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearray:
+    options = BatchOptions(
+        base_offset=header.base_offset,
+        last_offset_delta=header.last_offset_delta,
+        partition_leader_epoch=header.partition_leader_epoch,
+        compression=Compression(header.compression if kept else Compression.NONE),
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        is_transactional=header.is_transactional,
+    )
+    if header.is_log_append_time:
+        options["log_append_time"] = header.max_timestamp
+    if horizon is not None:
+        options["delete_horizon"] = horizon
+    first = header.base_offset
+    records = [
+        NewRecord(each.key, each.value, each.timestamp, each.headers, each.offset - first)
+        for each in kept
+    ]
+    return build_batch(records, **options)
+
+
+def _hash(key: bytes) -> bytes:
+    """Keys of any length cost the same memory; at 128 bits no two of them meet."""
+    return blake2b(key, digest_size=_KEY_HASH_SIZE).digest()

@@ -1,0 +1,198 @@
+"""`Compaction`: one pass of the cleaner over a log: what is cleaned, and putting it in place.
+
+Owns the choice (dirty ratio, lags, never the active segment, never above the high watermark or an
+open transaction) and the crash-safe swap. `begin` and `finish` belong to the log's thread, `run`
+may be elsewhere: it reads inactive segments and writes `.cleaned` files.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from headrace_broker.log.cleaner import (
+    KEYS_MAX,
+    AbortedBatches,
+    CleanerRules,
+    KeyMap,
+    clean_segments,
+)
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.files import LogDirectoryFailure, remove_quietly
+from headrace_broker.log.log_state import LogState
+from headrace_broker.log.recovery import adopt_segment
+from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headrace_broker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
+from headrace_broker.protocol.errors import DecodeError
+from headrace_broker.protocol.types import Offset
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(kw_only=True, slots=True)
+class Compaction:
+    """A pass that has begun."""
+
+    log: LogState
+    now_ms: int
+    candidates: list[LogSegment]
+    rules: CleanerRules
+    first_dirty_offset: int
+    _cleaned: list[tuple[list[LogSegment], LogSegment]] = field(default_factory=list)
+    _is_complete: bool = False
+
+    @classmethod
+    def begin(cls, log: LogState, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
+        """Decide what a pass would clean; None where that is not worth it."""
+        if not log.config.compacts:
+            return None
+        first_dirty = max(log.cleaner_offset, log.log_start_offset)
+        candidates = _cleanable_segments(log, now_ms)
+        if not _is_dirty_enough(
+            log.config, candidates, _dirty(log, candidates, first_dirty), now_ms
+        ):
+            return None
+        end_offset = _next_base(log, candidates[-1])
+        aborted = (entry for each in candidates for entry in each.transaction_index.entries)
+        states = (state for _, state in log.producers.items())
+        rules = CleanerRules(
+            keys=KeyMap(keys_max=keys_max, end_offset=first_dirty),
+            aborted=AbortedBatches(aborted),
+            last_batches=frozenset(s.batches[-1].last_offset for s in states if s.batches),
+            now_ms=now_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+        )
+        _log.debug("compaction begins", log=str(log.directory), end_offset=end_offset)
+        return cls(
+            log=log,
+            now_ms=now_ms,
+            candidates=candidates,
+            rules=rules,
+            first_dirty_offset=first_dirty,
+        )
+
+    def run(self) -> None:
+        """Read the dirty part's keys and write the cleaned segments."""
+        try:
+            self._clean()
+        except (LogDirectoryFailure, DecodeError):
+            if self._has_sources():
+                raise
+            # Retention or truncation took a segment away under the reader; `finish` tidies up.
+
+    def _has_sources(self) -> bool:
+        return all(self.log.segments.holds(source) for source in self.candidates)
+
+    def _clean(self) -> None:
+        keys = self.rules.keys
+        for segment in _dirty(self.log, self.candidates, self.first_dirty_offset):
+            start = max(self.first_dirty_offset, segment.base_offset)
+            if not keys.add_segment(segment, start, self.rules.aborted):
+                break
+        seen = [segment for segment in self.candidates if segment.base_offset < keys.end_offset]
+        for sources in _groups(seen, self.log.config):
+            cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
+            self._cleaned.append((sources, cleaned))
+        self._is_complete = True
+
+    def finish(self) -> bool:
+        """Put the cleaned segments in place of their sources; return whether that was possible."""
+        log = self.log
+        if not (self._is_complete and self._has_sources()):
+            for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
+                remove_quietly(path)
+            return False
+        for sources, cleaned in self._cleaned:
+            cleaned.close()
+            self._replace(sources, cleaned.base_offset)
+        log.reader.forget()
+        log.cleaner_offset = Offset(self.rules.keys.end_offset)
+        return True
+
+    def _replace(self, sources: list[LogSegment], base_offset: int) -> None:
+        log = self.log
+        before = sum(source.size for source in sources)
+        rename_all(log.directory, base_offset, CLEANED_SUFFIX, SWAP_SUFFIX)
+        for source in sources:
+            log.segments.remove(source)
+            log.removal.schedule(source, self.now_ms + log.config.file_delete_delay_ms)
+        rename_all(log.directory, base_offset, SWAP_SUFFIX, "")
+        segment = self._new_segment(log.directory, base_offset, "")
+        names = {path.name for path in segment.paths() if path.exists()}
+        adopt_segment(segment, names)
+        log.segments.add(segment)
+        _log.info(
+            "segments compacted",
+            log=str(log.directory),
+            base_offset=base_offset,
+            segments=len(sources),
+            bytes_before=before,
+            bytes_after=segment.size,
+        )
+
+    def _new_segment(self, directory: Path, base_offset: int, suffix: str) -> LogSegment:
+        interval = self.log.config.index_interval_bytes
+        return LogSegment(directory, base_offset, interval, self.now_ms, suffix)
+
+
+def _next_base(log: LogState, segment: LogSegment) -> int:
+    following = log.segments.after(segment)
+    return following.base_offset if following is not None else log.log_end_offset
+
+
+def _cleanable_segments(log: LogState, now_ms: int) -> list[LogSegment]:
+    """Return the oldest segments whose records are all decided and older than the least lag."""
+    bound = min(log.high_watermark, log.last_stable_offset)
+    lag_ms = log.config.min_compaction_lag_ms
+    cleanable: list[LogSegment] = []
+    for segment in log.segments.inactive:
+        if _next_base(log, segment) > bound:
+            break
+        if lag_ms > 0 and segment.size and now_ms - segment.largest_timestamp < lag_ms:
+            break
+        cleanable.append(segment)
+    return cleanable
+
+
+def _dirty(log: LogState, candidates: list[LogSegment], first_dirty: int) -> list[LogSegment]:
+    return [segment for segment in candidates if _next_base(log, segment) > first_dirty]
+
+
+def _is_dirty_enough(
+    config: LogConfig, candidates: list[LogSegment], dirty: list[LogSegment], now_ms: int
+) -> bool:
+    if not dirty:
+        return False
+    dirty_bytes, all_bytes = _bytes(dirty), _bytes(candidates)
+    if now_ms - dirty[0].largest_timestamp > config.max_compaction_lag_ms:
+        return True
+    return dirty_bytes > all_bytes * config.min_cleanable_dirty_ratio
+
+
+def _bytes(segments: Iterable[LogSegment]) -> int:
+    return sum(segment.size for segment in segments)
+
+
+def _groups(segments: list[LogSegment], config: LogConfig) -> list[list[LogSegment]]:
+    """Put neighbours together while they fit into one segment, so that logs do not splinter."""
+    groups: list[list[LogSegment]] = []
+    index_max = config.segment_index_bytes
+    size = entries = 0
+    for segment in segments:
+        fits = (
+            groups
+            and size + segment.size <= config.segment_bytes
+            and entries + len(segment.time_index) * 12 + 12 <= index_max
+            # The next segment's base bounds this one's offsets from above.
+            and segment.base_offset + RELATIVE_OFFSET_MAX // 2
+            <= groups[-1][0].base_offset + RELATIVE_OFFSET_MAX
+        )
+        if not fits:
+            groups.append([])
+            size = entries = 0
+        groups[-1].append(segment)
+        size += segment.size
+        entries += len(segment.time_index) * 12
+    return groups

@@ -1,0 +1,224 @@
+"""Compaction: the newest record of each key stays, and everything else that must."""
+
+import os
+import random
+import shutil
+
+import pytest
+
+from headrace_broker.log.compaction import Compaction
+from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
+from headrace_broker.protocol.compression import Compression
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from support.log import START_MS, append, batch_of, content, headers_from, open_at
+
+SETTINGS = {"cleanup_policy": "compact", "segment_bytes": 1000, "min_cleanable_dirty_ratio": 0.0}
+
+
+def put(log, key, value, **options):
+    record = NewRecord(key=key, value=value, timestamp=START_MS)
+    return append(log, build_batch([record], **options))
+
+
+def records_of(log):
+    return [record for batch in content(log) for record in iterate_records(batch)]
+
+
+def commit(log):
+    log.roll(START_MS)
+    log.high_watermark = log.log_end_offset
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_the_newest_record_of_each_key_stays_at_its_offset(new_log, compression):
+    log = new_log(**SETTINGS)
+    rng = random.Random(5)
+    expected = {}
+    for number in range(300):
+        batch = [
+            NewRecord(
+                b"key%d" % rng.randrange(20), b"%d" % number, START_MS + number, [("h", b"x")]
+            )
+            for _ in range(3)
+        ]
+        info = append(log, build_batch(batch, compression=compression))
+        for delta, record in enumerate(batch):
+            expected[record.key] = (info.first_offset + delta, record.value, record.timestamp)
+    commit(log)
+    size = log.size_bytes
+    assert log.compact(START_MS)
+    found = {r.key: (r.offset, r.value, r.timestamp) for r in records_of(log)}
+    assert found == expected
+    assert len(records_of(log)) == len(expected)
+    assert log.size_bytes < size / 3
+    for offset, value, _ in expected.values():
+        batch = log.read(offset, 1, upper_bound=log.log_end_offset, at_least_one=True)
+        assert value in [r.value for r in iterate_records(batch) if r.offset == offset]
+    assert not log.compact(START_MS), "nothing is dirty any more"
+
+
+def test_the_active_segment_and_what_is_not_committed_are_left_alone(new_log):
+    log = new_log(**SETTINGS)
+    for _ in range(40):
+        put(log, b"k", b"x" * 100)
+    log.high_watermark = 20
+    active = log.segments.active.base_offset
+    log.compact(START_MS)
+    offsets = [record.offset for record in records_of(log)]
+    assert [offset for offset in offsets if offset >= 20] == list(range(20, 40))
+    assert len([offset for offset in offsets if offset < 20]) < 10
+    assert log.segments.active.base_offset == active
+
+
+def test_tombstones_stay_for_delete_retention_and_then_go(new_log):
+    log = new_log(**SETTINGS, delete_retention_ms=1000)
+    put(log, b"k", b"v")
+    put(log, b"k", None)
+    put(log, b"other", b"v")
+    commit(log)
+    assert log.compact(START_MS)
+    assert [(r.key, r.value, r.timestamp) for r in records_of(log)] == [
+        (b"k", None, START_MS),
+        (b"other", b"v", START_MS),
+    ]
+    for now_ms, left in ((START_MS + 1000, 2), (START_MS + 1001, 1)):
+        put(log, b"more", b"v")
+        commit(log)
+        assert log.compact(now_ms)
+        assert len([r for r in records_of(log) if r.key != b"more"]) == left
+
+
+def test_the_last_batch_of_a_producer_stays_for_its_sequence(new_log, folder, clock):
+    log = new_log(**SETTINGS)
+    put(log, b"k", b"1", producer_id=1, producer_epoch=0, base_sequence=0)
+    put(log, b"k", b"2", producer_id=1, producer_epoch=0, base_sequence=1)
+    put(log, b"k", b"3")
+    commit(log)
+    log.compact(START_MS)
+    headers = list(headers_from(log, 0))
+    assert [(h.base_offset, h.record_count) for h in headers] == [(1, 0), (2, 1)]
+    for snapshot in folder.glob("*.snapshot"):
+        snapshot.unlink()
+    log.abandon()
+    again = open_at(folder, clock, **SETTINGS)
+    assert again.producers.get(1).last_sequence == 1
+    again.abandon()
+
+
+def test_records_of_aborted_transactions_neither_stay_nor_hide_others(new_log):
+    from support.log import marker
+
+    log = new_log(**SETTINGS)
+    put(log, b"k", b"committed")
+    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    put(log, b"k", b"aborted", **fields)
+    from headrace_broker.log.validation import AppendOrigin
+
+    log.append_as_leader(
+        marker(3, 0, commit=False), 0, now_ms=START_MS, origin=AppendOrigin.COORDINATOR
+    )
+    put(log, b"z", b"other")
+    commit(log)
+    log.compact(START_MS)
+    assert [r.value for r in records_of(log) if r.key in (b"k", b"z")] == [b"committed", b"other"]
+
+
+def test_a_map_that_is_full_leaves_the_rest_for_the_next_pass(new_log):
+    log = new_log(**SETTINGS)
+    for number in range(100):
+        put(log, b"key%d" % (number % 50), b"%d" % number)
+    commit(log)
+    passes = 0
+    while (compaction := Compaction.begin(log, START_MS, keys_max=15)) is not None:
+        compaction.run()
+        assert compaction.finish()
+        passes += 1
+    assert passes > 3
+    assert [r.offset for r in records_of(log)] == list(range(50, 100))
+
+
+def test_nothing_is_cleaned_below_the_dirty_ratio_or_within_the_lag(new_log):
+    log = new_log(**(SETTINGS | {"min_cleanable_dirty_ratio": 0.5, "min_compaction_lag_ms": 1000}))
+    for _ in range(100):
+        put(log, b"k", b"x" * 50)
+    commit(log)
+    assert not log.compact(START_MS + 999)
+    assert log.compact(START_MS + 1000)
+    for number in range(100):
+        put(log, b"%d" % number, b"x" * 50)
+    commit(log)
+    assert log.compact(START_MS + 1000)
+    put(log, b"k", b"x")
+    commit(log)
+    assert not log.compact(START_MS + 1000)
+
+
+def test_retention_during_a_pass_wins(new_log):
+    log = new_log(**SETTINGS)
+    for _ in range(40):
+        put(log, b"k", b"x" * 100)
+    commit(log)
+    compaction = Compaction.begin(log, START_MS)
+    log.delete_records_before(20)
+    assert log.apply_retention(START_MS)
+    kept = content(log)
+    compaction.run()
+    assert not compaction.finish()
+    assert content(log) == kept
+
+
+@pytest.mark.parametrize("crash_at", range(1, 9))
+def test_a_crash_anywhere_in_the_swap_loses_nothing(new_log, folder, tmp_path, clock, crash_at):
+    log = new_log(**SETTINGS)
+    for number in range(60):
+        put(log, b"key%d" % (number % 7), b"%d" % number)
+    commit(log)
+    newest = {r.key: r.offset for r in records_of(log)}
+    log.flush()
+    calls = 0
+    real = os.rename
+    copies = []
+
+    def renaming(source, target):
+        nonlocal calls
+        calls += 1
+        if calls == crash_at:
+            shutil.copytree(folder, tmp_path / "crashed")
+            copies.append(source)
+        return real(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rename", renaming)
+        patch.setattr(os, "replace", renaming)
+        log.compact(START_MS)
+    assert copies, "fewer renames than were expected"
+    again = open_at(tmp_path / "crashed", clock, **SETTINGS)
+    assert {r.key: r.offset for r in records_of(again)} == newest
+    assert again.log_end_offset == 60
+    offsets = [header.base_offset for header in headers_from(again, 0)]
+    assert offsets == sorted(set(offsets))
+    again.abandon()
+
+
+def test_a_compacted_topic_takes_no_record_without_a_key(new_log):
+    log = new_log(**SETTINGS)
+    with pytest.raises(ApiError) as caught:
+        append(log, batch_of(b"v"))
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    append(log, batch_of(b"v", key=b"k"))
+
+
+def test_a_topics_own_compression_replaces_the_producers(new_log):
+    log = new_log(compression_type="zstd")
+    append(log, batch_of(*[b"value" * 20] * 50))
+    (header,) = headers_from(log, 0)
+    assert header.compression == Compression.ZSTD
+    assert [r.value for r in records_of(log)] == [b"value" * 20] * 50
+
+
+def test_timestamps_too_far_in_the_past_are_refused_where_the_topic_says_so(new_log):
+    log = new_log(message_timestamp_before_max_ms=1000)
+    append(log, batch_of(b"v", base_timestamp=START_MS - 1000))
+    with pytest.raises(ApiError) as caught:
+        append(log, batch_of(b"v", base_timestamp=START_MS - 1001))
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP

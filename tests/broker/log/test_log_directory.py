@@ -1,0 +1,127 @@
+"""A log directory: its lock, its identity, its checkpoints, clean and unclean ends."""
+
+import json
+
+import pytest
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log_directory import LogDirectory, LogDirectoryInUseError
+from headrace_broker.log.meta_properties import MetaPropertiesError, decode_uuid, encode_uuid
+from support.log import append, batch_of
+
+CONFIG = LogConfig()
+
+
+@pytest.fixture
+def open_directory(tmp_path, clock):
+    opened = []
+
+    def open_it(node_id=1, cluster_id=""):
+        path = tmp_path / "data"
+        directory = LogDirectory.open(path, node_id=node_id, cluster_id=cluster_id, clock=clock)
+        opened.append(directory)
+        return directory
+
+    yield open_it
+    for directory in opened:
+        directory.abandon()
+
+
+def test_identity_is_kept_and_checked(open_directory):
+    first = open_directory(cluster_id="4L6g3nShT-eMCtK--X86sw")
+    identity = first.directory_id
+    first.close()
+    again = open_directory()
+    assert again.directory_id == identity
+    assert again.cluster_id == "4L6g3nShT-eMCtK--X86sw"
+    again.close()
+    for arguments in ({"node_id": 2}, {"cluster_id": "another"}):
+        with pytest.raises(MetaPropertiesError):
+            open_directory(**arguments)
+    open_directory()
+
+
+def test_a_second_process_is_kept_out(open_directory):
+    open_directory()
+    with pytest.raises(LogDirectoryInUseError):
+        open_directory()
+
+
+def test_a_clean_end_is_told_from_a_kill(open_directory):
+    directory = open_directory()
+    assert not directory.was_clean
+    directory.close(broker_epoch=42)
+    marker = directory.path / ".kafka_cleanshutdown"
+    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
+    again = open_directory()
+    assert (again.was_clean, again.previous_broker_epoch) == (True, 42)
+    again.abandon()
+    assert not open_directory().was_clean
+
+
+def test_logs_come_back_with_offsets_start_and_high_watermark(open_directory):
+    directory = open_directory()
+    log = directory.create("dashed-topic", 3, CONFIG)
+    for _ in range(5):
+        append(log, batch_of(b"v"))
+    log.high_watermark = 4
+    log.delete_records_before(2)
+    directory.close()
+    again = open_directory()
+    again.open_all(lambda _: CONFIG)
+    (((topic, partition), log),) = again.logs.items()
+    assert (topic, partition) == ("dashed-topic", 3)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (2, 4, 5)
+    assert log.recovery_point == 5
+
+
+def test_delete_records_and_flushes_survive_a_kill_once_checkpointed(open_directory):
+    directory = open_directory()
+    log = directory.create("t", 0, CONFIG)
+    for _ in range(5):
+        append(log, batch_of(b"v"))
+    log.high_watermark = 5
+    log.delete_records_before(3)
+    log.flush()
+    directory.checkpoint()
+    directory.abandon()
+    again = open_directory()
+    again.open_all(lambda _: CONFIG)
+    log = again.logs["t", 0]
+    assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (3, 5, 5)
+
+
+def test_deleted_partitions_are_renamed_at_once_and_removed_later(open_directory):
+    directory = open_directory()
+    directory.create("t" * 249, 0, CONFIG)
+    directory.create("kept", 0, CONFIG)
+    folder = directory.delete("t" * 249, 0)
+    assert folder.exists()
+    assert folder.name.endswith("-delete")
+    assert directory.remove_deleted() == 1
+    assert not folder.exists()
+    directory.create("kept", 1, CONFIG)
+    directory.delete("kept", 0)
+    directory.close()
+    again = open_directory()
+    again.open_all(lambda _: CONFIG)
+    assert list(again.logs) == [("kept", 1)]
+
+
+def test_a_partition_knows_its_topics_id(open_directory):
+    directory = open_directory()
+    topic_id = decode_uuid("MgPJxT4gQCOz9iz2yvBFVQ")
+    directory.create("t", 0, CONFIG, topic_id=topic_id)
+    assert directory.topic_id("t", 0) == topic_id
+    assert directory.topic_id("missing", 0) is None
+    assert encode_uuid(topic_id) == "MgPJxT4gQCOz9iz2yvBFVQ"
+
+
+def test_settings_are_read_by_kafkas_names():
+    config = LogConfig.from_settings(
+        {"retention.ms": "5", "cleanup.policy": "compact,delete", "preallocate": "true", "x": "y"}
+    )
+    assert (config.retention_ms, config.preallocate) == (5, True)
+    assert config.compacts
+    assert config.deletes
+    assert LogConfig.from_settings({"message.timestamp.type": "LogAppendTime"}).stamps_append_time
