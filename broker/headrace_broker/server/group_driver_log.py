@@ -82,7 +82,7 @@ def decode_batches(chunk: bytes) -> Iterator[CoordinatorRecord]:
     for position, header in iterate_headers(chunk):
         if header.is_control:
             continue
-        for record in iterate_records(view[position : position + header.size_bytes]):
+        for record in iterate_records(chunk, position):
             if record.key is not None:
                 found = read_record(record.key, record.value)
                 if found is not None:
