@@ -60,12 +60,9 @@ def is_sensitive(name: str) -> bool:
 def _as_broker_setting(setting: TopicSetting, synonym: Synonym) -> BrokerSetting:
     # Of several synonyms the last, weakest one has the default; the others are unset (null).
     is_last = synonym == setting.synonyms[-1]
-    default = setting.default
-    if synonym.factor != 1:
-        default = default // synonym.factor
     return BrokerSetting(
         name=synonym.name,
         type=setting.type if synonym.factor == 1 else ConfigType.INT,
-        default=default if is_last else None,
+        default=synonym.default_of(setting.default) if is_last else None,
         doc=f"The default of the topic setting {setting.name}. {setting.doc}",
     )

@@ -114,7 +114,7 @@ def _describe_topic(
                 synonyms=[
                     DescribeConfigsSynonym(
                         name=candidate.name,
-                        value=format_value(candidate.value),
+                        value=format_value(candidate.own_value),
                         source=candidate.source,
                     )
                     for candidate in candidates

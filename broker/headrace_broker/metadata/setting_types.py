@@ -81,6 +81,10 @@ class Synonym:
             return value
         return value * self.factor if value >= 0 else -1
 
+    def default_of(self, value: Any) -> Any:
+        """Return the topic setting's default in the broker setting's unit."""
+        return value if self.factor == 1 else value // self.factor
+
 
 def minutes(name: str) -> Synonym:
     """Return the synonym `name`, which counts minutes where the topic setting counts ms."""

@@ -28,10 +28,14 @@ class ConfigLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigCandidate:
-    """One value that a setting would have if nothing stronger were set."""
+    """One value that a setting would have if nothing stronger were set.
+
+    `value` is in the topic setting's unit, `own_value` in that of the setting called `name`.
+    """
 
     name: str
     value: Any
+    own_value: Any
     source: ConfigSource
 
 
@@ -61,23 +65,31 @@ def topic_candidates(
     found: list[ConfigCandidate] = []
     text = overrides.get(setting.name)
     if text is not None:
+        value = setting.parse(text)
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
         found.append(
-            ConfigCandidate(
-                name=setting.name,
-                value=setting.parse(text),
-                source=ConfigSource.DYNAMIC_TOPIC_CONFIG,
-            )
+            ConfigCandidate(name=setting.name, value=value, own_value=value, source=source)
         )
     for synonym in setting.synonyms:
         for layer in layers:
             text = layer.texts.get(synonym.name)
             if text is not None:
-                value = synonym.convert(parse_broker_text(setting, synonym, text))
-                found.append(ConfigCandidate(name=synonym.name, value=value, source=layer.source))
-    default_name = setting.synonyms[-1].name if setting.synonyms else setting.name
+                own = parse_broker_text(setting, synonym, text)
+                found.append(
+                    ConfigCandidate(
+                        name=synonym.name,
+                        value=synonym.convert(own),
+                        own_value=own,
+                        source=layer.source,
+                    )
+                )
+    weakest = setting.synonyms[-1] if setting.synonyms else Synonym(name=setting.name)
     found.append(
         ConfigCandidate(
-            name=default_name, value=setting.default, source=ConfigSource.DEFAULT_CONFIG
+            name=weakest.name,
+            value=setting.default,
+            own_value=weakest.default_of(setting.default),
+            source=ConfigSource.DEFAULT_CONFIG,
         )
     )
     return found

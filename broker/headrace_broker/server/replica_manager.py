@@ -17,7 +17,7 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import TopicImage
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-from headrace_broker.metadata.resources import topic_resource
+from headrace_broker.metadata.resources import ConfigResourceType, topic_resource
 from headrace_broker.metadata.topic_config import ConfigLayer, effective_topic_config
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, PartitionIndex
@@ -87,7 +87,8 @@ class ReplicaManager:
             self._remove(topic)
         for name, indexes in delta.topics_changed.items():
             self._change(image.topics[name], indexes)
-        if any(not resource.name for resource in delta.configs_changed):
+        kinds = {resource.type for resource in delta.configs_changed}
+        if ConfigResourceType.BROKER in kinds:
             changed = set(self._by_name)
         else:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
