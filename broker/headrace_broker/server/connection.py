@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,15 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import DecodeError, ErrorCode
 from headrace_broker.protocol.wire import skip_tagged
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.frames import (
+    HEADER,
+    LENGTH,
+    PREFIX,
+    PREFIX_FLEXIBLE,
+    REQUEST_BYTES_MIN,
+    buffer_bytes,
+)
+from headrace_broker.server.slots import CLOSE_CONNECTION, Slot
 
 if TYPE_CHECKING:
     from headrace_broker.server.dispatch import ApiEntry
@@ -32,33 +40,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-_LENGTH = Struct(">i")
-_HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
-_PREFIX = Struct(">ii")  # frame length, correlation id
-_PREFIX_FLEXIBLE = Struct(">iiB")  # and no tagged fields
-
-_REQUEST_BYTES_MIN = _HEADER.size
 _JOIN_BYTES_MAX = 4096  # below it one small copy is cheaper than a vectored write
-
-OWN_BUFFER_BYTES = 65536
-OWN_BUFFER_BYTES_AT_ONCE_MAX = 1048576  # a longer frame's buffer grows as its bytes arrive
+_HELD_BYTES_MAX = 32768  # of requests that wait; above it the socket is not read either
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
-
-CLOSE_CONNECTION = object()
-"""What a handler returns where the protocol leaves closing as the only way to tell an error."""
-
-
-class _Slot:
-    """The place of one response in the connection's order; `parts` is None until it is known."""
-
-    __slots__ = ("context", "entry", "future", "parts", "started")
-
-    def __init__(self, entry: ApiEntry, context: RequestContext, started: float) -> None:
-        self.entry = entry
-        self.context = context
-        self.started = started
-        self.future: asyncio.Future[Any] | None = None
-        self.parts: list[Any] | None = None
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -68,14 +52,16 @@ class Connection(asyncio.BufferedProtocol):
         "_client_id",
         "_client_id_bytes",
         "_filled",
+        "_held",
         "_own",
         "_paused",
         "_server",
         "_slots",
         "_transport",
-        "_writing_paused",
+        "_unsent_counted",
         "address",
         "identity",
+        "is_writing_paused",
         "last_active",
         "write_paused_at",
         "write_size_seen",
@@ -86,9 +72,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._own: memoryview | None = None
         self._filled = 0
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
+        self._held = False
         self._paused = False
-        self._writing_paused = False
+        self.is_writing_paused = False
+        self._unsent_counted = 0
         self._client_id_bytes: bytes | None = None
         self._client_id = ""
         self.address = ""
@@ -115,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         """Give everything back; what waits only for data is cancelled, a change goes on."""
         self._server.unregister(self)
         self._release_own()
+        self._count_unsent(0)
         for slot in self._slots:
             if slot.future is not None and slot.entry.cancel_on_disconnect:
                 slot.future.cancel()
@@ -145,14 +134,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Take no further request: the client does not read its answers."""
-        self._writing_paused = True
+        self.is_writing_paused = True
         self.write_paused_at = self._server.now()
-        self._pause()
+        self._count_unsent(self.unsent_bytes)
+        self._held = True
 
     def resume_writing(self) -> None:
         """Go on: the client has read."""
-        self._writing_paused = False
-        self._server.loop.call_soon(self._resume)
+        self.is_writing_paused = False
+        self._count_unsent(0)
+        self._server.loop.call_soon(self.resume)
 
     # frames
 
@@ -161,13 +152,13 @@ class Connection(asyncio.BufferedProtocol):
         position = 0
         frame_bytes_max = self._server.frame_bytes_max
         needed = 4
-        while end - position >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(view, position)
-            if size < _REQUEST_BYTES_MIN or size > frame_bytes_max:
+        while end - position >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(view, position)
+            if size < REQUEST_BYTES_MIN or size > frame_bytes_max:
                 self._refuse("frame length out of bounds", length=size, length_max=frame_bytes_max)
                 return
             needed = size + 4
-            if end - position < needed or self._paused:
+            if end - position < needed or self._held:
                 break
             start = position + 4
             position += needed
@@ -184,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         own = self._own
         if own is None or (len(own) < needed and left == len(own)) or len(own) == left:
-            grown = self._server.take_buffer(_capacity(needed, left))
+            grown = self._server.take_buffer(buffer_bytes(needed, left))
             grown[:left] = view[position:end]
             if own is not None:
                 self._server.give_buffer(own)
@@ -192,9 +183,11 @@ class Connection(asyncio.BufferedProtocol):
         elif position:
             own[:left] = view[position:end]
         self._filled = left
-        if self._server.over_budget and not self._paused:
+        if self._server.budget.is_spent and not self._paused:
             self._pause()
             self._server.wait_for_budget(self)
+        elif self._held and left > _HELD_BYTES_MAX:
+            self._pause()
 
     def _release_own(self) -> None:
         if self._own is not None:
@@ -205,15 +198,14 @@ class Connection(asyncio.BufferedProtocol):
     def _refuse(self, reason: str, **facts: object) -> None:
         self._server.metrics.malformed_requests += 1
         self._server.warn("connection closed", reason=reason, client=self.address, **facts)
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     # requests
 
     def _handle(self, frame: memoryview) -> bool:
         """Decode and handle one request; False when the connection was closed over it."""
         started = perf_counter()
-        api_key, version, correlation_id, client_length = _HEADER.unpack_from(frame, 0)
+        api_key, version, correlation_id, client_length = HEADER.unpack_from(frame, 0)
         entry = self._server.apis.get(api_key)
         if entry is None:
             self._refuse("unknown API", api_key=api_key)
@@ -296,8 +288,7 @@ class Connection(asyncio.BufferedProtocol):
             "request failed", api=entry.name, version=version, client=self.address, exc_info=error
         )
         entry.metrics.count_error(ErrorCode.UNKNOWN_SERVER_ERROR)
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     # responses
 
@@ -307,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         parts = entry.encoders[context.api_version](response)
         entry.metrics.observe(perf_counter() - started)
         if self._slots:
-            slot = _Slot(entry, context, started)
+            slot = Slot(entry, context, started)
             slot.parts = parts
             self._slots.append(slot)
         else:
@@ -316,14 +307,14 @@ class Connection(asyncio.BufferedProtocol):
     def _park(
         self, entry: ApiEntry, context: RequestContext, started: float, future: asyncio.Future[Any]
     ) -> None:
-        slot = _Slot(entry, context, started)
+        slot = Slot(entry, context, started)
         slot.future = future
         self._slots.append(slot)
         future.add_done_callback(lambda done: self._unpark(slot, done))
-        if len(self._slots) >= self._server.in_flight_max:
-            self._pause()
+        if len(self._slots) >= self._server.in_flight_max or slot.holds_back:
+            self._held = True
 
-    def _unpark(self, slot: _Slot, done: asyncio.Future[Any]) -> None:
+    def _unpark(self, slot: Slot, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             return
         error = done.exception()
@@ -340,17 +331,17 @@ class Connection(asyncio.BufferedProtocol):
         while slots and slots[0].parts is not None:
             ready = slots.popleft()
             self._send(ready.entry, ready.context, ready.parts or [])
-        if self._paused:
-            self._resume()
+        if self._held:
+            self.resume()
 
     def _send(self, entry: ApiEntry, context: RequestContext, parts: list[Any]) -> None:
         size = 4
         for part in parts:
             size += len(part)
         if context.api_version >= entry.flexible_from and entry.key != _API_VERSIONS:
-            prefix = _PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
+            prefix = PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
         else:
-            prefix = _PREFIX.pack(size, context.correlation_id)
+            prefix = PREFIX.pack(size, context.correlation_id)
         transport = self._transport
         if transport is None:
             return
@@ -367,61 +358,42 @@ class Connection(asyncio.BufferedProtocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def _resume(self) -> None:
+    def _count_unsent(self, size: int) -> None:
+        self._server.budget.used += size - self._unsent_counted
+        self._unsent_counted = size
+
+    def resume(self) -> None:
+        """Handle held requests, and read on, where nothing stands against it any more."""
         if (
-            not self._paused
-            or self._writing_paused
+            self.is_writing_paused
             or self._transport is None
             or len(self._slots) >= self._server.in_flight_max
+            or any(slot.holds_back for slot in self._slots)
         ):
             return
-        self._paused = False
+        self._held = False
         if self._own is not None:
             self._consume(self._own, self._filled)
-        if not self._paused and self._transport is not None:
+        if self._paused and not self._held and self._transport is not None:
+            self._paused = False
             self._transport.resume_reading()
 
-    def budget_freed(self) -> None:
-        """Read on: the broker's memory budget has room again."""
-        self._resume()
-
-    def sweep(self, now: float) -> None:
-        """Close this connection where it is idle for too long or takes none of its response."""
-        transport = self._transport
-        if transport is None:
-            return
-        if self._writing_paused:
-            size = transport.get_write_buffer_size()
-            if size < self.write_size_seen or not self.write_size_seen:
-                self.write_paused_at = now
-            self.write_size_seen = size
-            if now - self.write_paused_at > self._server.slow_reader_timeout:
-                self._server.metrics.slow_readers_closed += 1
-                self._server.warn("slow reader closed", client=self.address, unsent_bytes=size)
-                transport.abort()
-            return
-        self.write_size_seen = 0
-        if not self._slots and now - self.last_active > self._server.idle_timeout:
-            transport.close()
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request has no response yet."""
+        return bool(self._slots)
 
     def close(self) -> None:
         """Close after what is written has been sent."""
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
     @property
     def unsent_bytes(self) -> int:
         """Response bytes that the client has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
-
-
-def _capacity(needed: int, filled: int) -> int:
-    """Bytes of the buffer for a frame of `needed` bytes of which `filled` are there."""
-    if needed <= OWN_BUFFER_BYTES and filled < OWN_BUFFER_BYTES:
-        return OWN_BUFFER_BYTES
-    if needed <= OWN_BUFFER_BYTES_AT_ONCE_MAX:
-        capacity = OWN_BUFFER_BYTES
-        while capacity < needed or capacity <= filled:
-            capacity *= 2
-        return capacity
-    return max(min(needed, max(OWN_BUFFER_BYTES_AT_ONCE_MAX, filled * 2)), filled + 1)

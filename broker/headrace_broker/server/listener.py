@@ -10,13 +10,13 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from headrace_broker.server.api import api_versions
-from headrace_broker.server.connection import OWN_BUFFER_BYTES, Connection
+from headrace_broker.server.connection import Connection
+from headrace_broker.server.frames import OWN_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -32,20 +32,10 @@ SWEEP_INTERVAL_SECONDS = 2.0
 WARNINGS_PER_SECOND_MAX = 20
 
 
-@dataclass(slots=True)
-class Budget:
-    """The memory that unfinished requests and unsent responses of all listeners may take, bytes."""
-
-    limit: int
-    used: int = 0
-
-
 class Listening:
     """One bound listener and its connections."""
 
-    def __init__(
-        self, broker: Broker, listener: Listener, apis: Mapping[int, ApiEntry], budget: Budget
-    ) -> None:
+    def __init__(self, broker: Broker, listener: Listener, apis: Mapping[int, ApiEntry]) -> None:
         values = broker.config.values
         self.broker = broker
         self.apis = apis
@@ -64,7 +54,7 @@ class Listening:
         self._connections_max: int = values["max.connections"]
         self._connections_per_address_max: int = values["max.connections.per.ip"]
         self._backlog: int = values["socket.listen.backlog.size"]
-        self._budget = budget
+        self.budget = broker.budget
         self._connections: set[Connection] = set()
         self._per_address: Counter[str] = Counter()
         self._pool: list[memoryview] = []
@@ -144,32 +134,27 @@ class Listening:
 
     # memory
 
-    @property
-    def over_budget(self) -> bool:
-        """Whether unfinished requests and unsent responses take more than their budget."""
-        return self._budget.used > self._budget.limit
-
     def take_buffer(self, size: int) -> memoryview:
         """Return a writable buffer of at least `size` bytes, counted in the budget."""
         if size == OWN_BUFFER_BYTES and self._pool:
             buffer = self._pool.pop()
         else:
             buffer = memoryview(bytearray(size))
-        self._budget.used += len(buffer)
+        self.budget.used += len(buffer)
         return buffer
 
     def give_buffer(self, buffer: memoryview) -> None:
         """Take a buffer back."""
-        self._budget.used -= len(buffer)
+        self.budget.used -= len(buffer)
         if len(buffer) == OWN_BUFFER_BYTES and len(self._pool) < POOLED_BUFFERS_MAX:
             self._pool.append(buffer)
-        if self._waiting and not self.over_budget:
+        if self._waiting and not self.budget.is_spent:
             waiting, self._waiting = self._waiting, []
             for connection in waiting:
-                self.loop.call_soon(connection.budget_freed)
+                self.loop.call_soon(connection.resume)
 
     def wait_for_budget(self, connection: Connection) -> None:
-        """Call `connection.budget_freed` when the budget has room again."""
+        """Call `connection.resume` when the budget has room again."""
         self._waiting.append(connection)
 
     # upkeep
@@ -177,11 +162,27 @@ class Listening:
     def _sweep(self) -> None:
         now = self.now()
         for connection in list(self._connections):
-            connection.sweep(now)
+            self._check(connection, now)
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
-            connection.budget_freed()
+            connection.resume()
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
+
+    def _check(self, connection: Connection, now: float) -> None:
+        """Close a connection that is idle for too long or takes none of its responses."""
+        if connection.is_writing_paused:
+            size = connection.unsent_bytes
+            if size < connection.write_size_seen or not connection.write_size_seen:
+                connection.write_paused_at = now
+            connection.write_size_seen = size
+            if now - connection.write_paused_at > self.slow_reader_timeout:
+                self.metrics.slow_readers_closed += 1
+                self.warn("slow reader closed", client=connection.address, unsent_bytes=size)
+                connection.abort()
+            return
+        connection.write_size_seen = 0
+        if not connection.is_waited_for and now - connection.last_active > self.idle_timeout:
+            connection.close()
 
     def unsupported_api_versions(self) -> Any:
         """The ApiVersions response for a version that we do not know (KIP-511)."""

@@ -1,4 +1,4 @@
-"""What the broker tells its HTTP side; a group's lag is computed here, where offset and log meet."""
+"""What the broker tells its HTTP side; lag is computed here, where group and log meet."""
 
 from __future__ import annotations
 

@@ -64,7 +64,8 @@ class _Fetch:
         self.session = session
         self.found: list[tuple[FetchPartition, PartitionData]] = []
         self.bytes_found = 0
-        self.max_bytes = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
+        self._limit = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
+        self._budget = broker.budget
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._replicas = broker.replicas
         self._full = session is None or session.epoch == 1
@@ -93,7 +94,8 @@ class _Fetch:
         self.bytes_found = 0
         now = not self._wanted
         isolation = self.request.isolation_level
-        remaining = self.max_bytes
+        remaining = min(self._limit, self._budget.left)
+        at_least_one = not self._budget.is_spent
         for wanted in self._wanted:
             data = PartitionData(partition_index=wanted.index)
             try:
@@ -103,7 +105,7 @@ class _Fetch:
                     wanted.fetch_offset,
                     max(0, min(remaining, wanted.partition_max_bytes)),
                     isolation=isolation,
-                    at_least_one=not self.bytes_found,
+                    at_least_one=at_least_one and not self.bytes_found,
                 )
             except ApiError as error:
                 data.error_code = error.code

@@ -22,7 +22,7 @@ from headrace_broker.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from headrace_broker.protocol.types import Offset
-from headrace_broker.server.connection import CLOSE_CONNECTION
+from headrace_broker.server.slots import CLOSE_CONNECTION
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

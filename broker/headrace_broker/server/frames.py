@@ -1,0 +1,27 @@
+"""Request and response frames: their fixed layouts, and how large a buffer a frame gets."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+LENGTH = Struct(">i")
+HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
+PREFIX = Struct(">ii")  # frame length, correlation id
+PREFIX_FLEXIBLE = Struct(">iiB")  # and no tagged fields
+
+REQUEST_BYTES_MIN = HEADER.size
+
+OWN_BUFFER_BYTES = 65536
+OWN_BUFFER_BYTES_AT_ONCE_MAX = 1048576  # a longer frame's buffer grows as its bytes arrive
+
+
+def buffer_bytes(needed: int, filled: int) -> int:
+    """Bytes of the buffer for a frame of `needed` bytes of which `filled` are there."""
+    if needed <= OWN_BUFFER_BYTES and filled < OWN_BUFFER_BYTES:
+        return OWN_BUFFER_BYTES
+    if needed <= OWN_BUFFER_BYTES_AT_ONCE_MAX:
+        capacity = OWN_BUFFER_BYTES
+        while capacity < needed or capacity <= filled:
+            capacity *= 2
+        return capacity
+    return max(min(needed, max(OWN_BUFFER_BYTES_AT_ONCE_MAX, filled * 2)), filled + 1)
