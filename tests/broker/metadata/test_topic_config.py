@@ -151,7 +151,7 @@ def test_a_brokers_file_is_checked_by_the_topic_settings_rules():
     assert parsers["log.retention.hours"]("-1") == -1
     assert parsers["log.cleanup.policy"]("compact") == ["compact"]
     for name, text in {"log.retention.hours": "x", "log.segment.bytes": "1"}.items():
-        with pytest.raises(ValueError, match="at least|Not a number"):
+        with pytest.raises(ValueError, match=r"at least|Not a number"):
             parsers[name](text)
 
 
