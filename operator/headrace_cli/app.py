@@ -1,0 +1,80 @@
+"""The command tree. Commands live in `commands/`, one module each; this names them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace_cli.commands.apply import apply
+from headrace_cli.commands.broker import run_broker
+from headrace_cli.commands.consume import consume
+from headrace_cli.commands.cpu_load import produce_cpu_load
+from headrace_cli.commands.describe import describe
+from headrace_cli.commands.diff import diff
+from headrace_cli.commands.down import down
+from headrace_cli.commands.get import get
+from headrace_cli.commands.groups import groups_app
+from headrace_cli.commands.produce import produce
+from headrace_cli.commands.up import up
+from headrace_cli.commands.version import version
+from headrace_cli.errors import EXIT_SUCCESS, CommandError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="headrace",
+    help=(
+        "A log that speaks Kafka's protocol, run from manifests, that feeds Spark.\n\n"
+        "Exit status: 0 done, 1 failed, 2 bad input (arguments, manifests)."
+    ),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="rich",
+)
+
+
+@app.command(name="broker")
+def broker(
+    file: Annotated[str, typer.Argument(help="Settings, by Kafka's own names.")],
+) -> None:
+    """Run one broker in this process."""
+    raise typer.Exit(run_broker(file))
+
+
+for function, name in (
+    (up, "up"),
+    (apply, "apply"),
+    (diff, "diff"),
+    (get, "get"),
+    (describe, "describe"),
+    (produce, "produce"),
+    (consume, "consume"),
+    (produce_cpu_load, "produce-cpu-load"),
+    (down, "down"),
+    (version, "version"),
+):
+    app.command(name=name)(function)
+app.add_typer(groups_app, name="groups")
+
+
+def run() -> int:
+    """Run the command that was asked for; returns the exit status."""
+    try:
+        result = app(standalone_mode=False)
+    except CommandError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"error: {line}\n" if not line.startswith(" ") else f"{line}\n")
+        return error.exit_status
+    except typer.Abort:
+        sys.stderr.write("aborted\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted.
+        sys.stderr.close()
+        return EXIT_SUCCESS
+    return result if isinstance(result, int) else EXIT_SUCCESS

@@ -1,0 +1,96 @@
+"""`headrace apply FILE`: change a cluster by manifests."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace_cli.errors import CommandError
+from headrace_cli.options import ClusterName, DataDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_operator.local.layout import ClusterLayout
+    from headrace_operator.local.reconcile import Outcome
+    from headrace_operator.local.state import ClusterState
+    from headrace_operator.resources import Resource
+
+__all__ = ["apply"]
+
+
+def apply(
+    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization.")],
+    *,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Make a cluster what these manifests say: now if it runs, else at its next `up`."""
+    from headrace_cli.clients import find_layout
+    from headrace_cli.manifests import load_valid_manifests
+    from headrace_operator.local.desired import DesiredStore
+    from headrace_operator.local.state import load_state
+
+    layout = find_layout(data_dir, cluster)
+    store = DesiredStore(layout)
+    before = store.documents()
+    resources = load_valid_manifests(file, old=before)
+    state = load_state(layout.state_file)
+    if state is None or not state.is_running:
+        store.put(resources)
+        _report(resources, before)
+        typer.echo(f"cluster {layout.root.name} is not running: this holds from its next `up`")
+        return
+    outcome = asyncio.run(_reconcile(layout, state, resources))
+    _report(resources, before)
+    for action in outcome.performed:
+        typer.echo(f"  {action.describe()}")
+    for action in outcome.rest.actions:
+        typer.echo(f"  {action.describe()} (by the running `headrace up`)")
+    for wait in outcome.rest.waiting:
+        typer.echo(f"  … {wait.resource[0]} {wait.resource[2]}: {wait.message}")
+    problems = [
+        *outcome.failures,
+        *(
+            f"{kind} {name}: {problem.reason}: {problem.message}"
+            for problem in outcome.rest.problems
+            for kind, _, name in [problem.resource]
+        ),
+    ]
+    if problems:
+        raise CommandError("\n".join(problems))
+
+
+async def _reconcile(
+    layout: ClusterLayout, state: ClusterState, resources: Sequence[Resource]
+) -> Outcome:
+    from headrace_operator.local.desired import DesiredStore, desired_of
+    from headrace_operator.local.reconcile import Reconciler, StateBackend, reconcile_lock
+
+    store = DesiredStore(layout)
+    reconciler = Reconciler(StateBackend(state), store)
+    try:
+        # Locked before it is stored: else `up` would see the manifests first, and do our work.
+        async with reconcile_lock(layout):
+            store.put(resources)
+            return await reconciler.reconcile(lambda: desired_of(store.load(), state.cluster))
+    finally:
+        await reconciler.close()
+
+
+def _report(resources: Sequence[Resource], before: Sequence[dict[str, object]]) -> None:
+    from headrace_operator.resources import parse_resource
+
+    known = {parse_resource(document).key: document for document in before}
+    for resource in resources:
+        if resource.key not in known:
+            verdict = "created"
+        elif known[resource.key] == resource.document:
+            verdict = "unchanged"
+        else:
+            verdict = "configured"
+        kind, _, name = resource.key
+        typer.echo(f"{kind.lower()}/{name} {verdict}")

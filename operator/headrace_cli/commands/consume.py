@@ -1,0 +1,196 @@
+"""`headrace consume TOPIC`: records on standard output."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace_cli.clients import explain_kafka_errors, find_cluster, quiet_kafka_logs
+from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, TopicName
+from headrace_cli.positions import Position, PositionKind, parse_position
+
+__all__ = ["consume"]
+
+POLL_MS = 500
+
+
+class RecordFormat(StrEnum):
+    """How records are printed."""
+
+    VALUE = "value"
+    JSON = "json"
+
+
+def consume(  # noqa: PLR0913 - each is an option of the command line
+    topic: TopicName,
+    *,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="earliest, latest, a moment (2026-01-31T10:00:00Z), a time ago (15m), an offset.",
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Read as a member, and commit offsets.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for new records; else stop at the end.")
+    ] = False,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", help="Stop after so many.", min=1)
+    ] = None,
+    output: Annotated[
+        RecordFormat, typer.Option("--output", "-o", help="value, or one JSON object a line.")
+    ] = RecordFormat.VALUE,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Print records; from the earliest, or with --follow from the latest, unless told otherwise."""
+    quiet_kafka_logs()
+    position = parse_position(from_ or ("latest" if follow else "earliest"), now=datetime.now(UTC))
+    _check_position(position, group)
+    bootstrap_servers = find_cluster(data_dir, cluster, bootstrap_server).bootstrap_servers
+    with explain_kafka_errors(bootstrap_servers):
+        consumer = _open(bootstrap_servers, topic, group, position)
+        try:
+            stop_at = None if follow else _end_offsets(consumer, topic)
+            _print_records(consumer, output, stop_at, max_messages)
+        finally:
+            consumer.close()
+
+
+def record_json(record: Any) -> str:
+    """Encode a record as one line of JSON; what is not UTF-8 becomes base64 under its own name."""
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": datetime.fromtimestamp(record.timestamp / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z"),
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        fields |= _text_or_base64(name, data)
+    if record.headers:
+        fields["headers"] = {
+            name: data.decode(errors="replace") if data is not None else None
+            for name, data in record.headers
+        }
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _check_position(position: Position, group: str | None) -> None:
+    if position.kind is PositionKind.SHIFT:
+        raise BadInputError("--from: a shift has no meaning here; see `headrace groups reset`")
+    if group is not None and position.kind not in {PositionKind.EARLIEST, PositionKind.LATEST}:
+        raise BadInputError(
+            "--from: a group goes on from its committed offsets; move them with "
+            "`headrace groups reset`"
+        )
+
+
+def _open(bootstrap_servers: str, topic: str, group: str | None, position: Position) -> Any:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap_servers.split(","),
+        client_id="headrace-cli",
+        group_id=group,
+        enable_auto_commit=False,
+        auto_offset_reset="latest" if position.kind is PositionKind.LATEST else "earliest",
+        allow_auto_create_topics=False,
+    )
+    if topic not in consumer.topics():
+        consumer.close()
+        raise CommandError(f"topic {topic} does not exist")
+    if group is not None:
+        consumer.subscribe([topic])
+        return consumer
+    partitions = [
+        TopicPartition(topic, index) for index in sorted(consumer.partitions_for_topic(topic))
+    ]
+    consumer.assign(partitions)
+    _seek(consumer, partitions, position)
+    return consumer
+
+
+def _seek(consumer: Any, partitions: list[Any], position: Position) -> None:
+    earliest = consumer.beginning_offsets(partitions)
+    latest = consumer.end_offsets(partitions)
+    found = {}
+    if position.kind is PositionKind.TIMESTAMP:
+        found = consumer.offsets_for_times(dict.fromkeys(partitions, position.value))
+    for partition in partitions:
+        match position.kind:
+            case PositionKind.EARLIEST:
+                offset = earliest[partition]
+            case PositionKind.OFFSET:
+                offset = min(max(position.value, earliest[partition]), latest[partition])
+            case PositionKind.TIMESTAMP if found.get(partition) is not None:
+                offset = found[partition].offset
+            case _:
+                offset = latest[partition]
+        consumer.seek(partition, offset)
+
+
+def _end_offsets(consumer: Any, topic: str) -> dict[Any, int]:
+    from kafka import TopicPartition
+
+    partitions = [TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic)]
+    ends: dict[Any, int] = consumer.end_offsets(partitions)
+    return ends
+
+
+def _print_records(
+    consumer: Any, output: RecordFormat, stop_at: dict[Any, int] | None, max_messages: int | None
+) -> None:
+    from kafka.structs import OffsetAndMetadata
+
+    grouped = consumer.config["group_id"] is not None
+    printed = 0
+    while (max_messages is None or printed < max_messages) and not _is_done(consumer, stop_at):
+        limit = None if max_messages is None else max_messages - printed
+        for partition, records in consumer.poll(timeout_ms=POLL_MS, max_records=limit).items():
+            for record in records:
+                _write(record, output)
+            printed += len(records)
+            sys.stdout.flush()
+            if grouped:
+                # After printing: a record is printed at least once, never lost.
+                next_offset = records[-1].offset + 1
+                consumer.commit({partition: OffsetAndMetadata(next_offset, "", -1)})
+
+
+def _is_done(consumer: Any, stop_at: dict[Any, int] | None) -> bool:
+    if stop_at is None:
+        return False
+    assigned = consumer.assignment()
+    return bool(assigned) and all(
+        consumer.position(partition) >= stop_at.get(partition, 0) for partition in assigned
+    )
+
+
+def _write(record: Any, output: RecordFormat) -> None:
+    if output is RecordFormat.JSON:
+        sys.stdout.write(record_json(record) + "\n")
+    else:
+        sys.stdout.buffer.write((record.value or b"") + b"\n")

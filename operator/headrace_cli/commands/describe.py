@@ -1,0 +1,157 @@
+"""`headrace describe topic|group|cluster NAME`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+
+if TYPE_CHECKING:
+    from headrace_cli.clients import Target
+
+__all__ = ["describe"]
+
+
+class Kind(StrEnum):
+    """What can be described."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    CLUSTER = "cluster"
+
+
+def describe(
+    kind: Annotated[Kind, typer.Argument(help="What it is.")],
+    name: Annotated[str | None, typer.Argument(help="Which one.")] = None,
+    *,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Print everything about one topic, group or cluster."""
+    from headrace_cli.clients import admin_client, find_cluster
+
+    if name is None and kind is not Kind.CLUSTER:
+        raise BadInputError(f"describe {kind.value}: which one? NAME is missing")
+    target = find_cluster(data_dir, cluster, bootstrap_server)
+    with admin_client(target.bootstrap_servers) as admin:
+        match kind:
+            case Kind.TOPIC:
+                _describe_topic(admin, str(name))
+            case Kind.GROUP:
+                _describe_group(admin, str(name))
+            case Kind.CLUSTER:
+                _describe_cluster(admin, target)
+
+
+def _describe_topic(admin: Any, name: str) -> None:
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    from headrace_cli.objects import EARLIEST, LATEST
+    from headrace_cli.output import print_table
+    from headrace_operator.observe import list_offsets
+
+    topic = admin.describe_topics([name])[0]
+    if topic["error_code"]:
+        raise CommandError(f"topic {name} does not exist")
+    keys = [(name, each["partition_index"]) for each in topic["partitions"]]
+    starts = list_offsets(admin, dict.fromkeys(keys, EARLIEST))
+    ends = list_offsets(admin, dict.fromkeys(keys, LATEST))
+    _print_fields({"Name": name, "Id": str(topic.get("topic_id", "-")), "Partitions": ""})
+    rows = []
+    for each in sorted(topic["partitions"], key=lambda each: int(each["partition_index"])):
+        key = (name, each["partition_index"])
+        rows.append(
+            {
+                "PARTITION": str(each["partition_index"]),
+                "LEADER": str(each["leader_id"]),
+                "REPLICAS": ",".join(map(str, each["replica_nodes"])),
+                "IN-SYNC": ",".join(map(str, each["isr_nodes"])),
+                "START": str(starts.get(key, "-")),
+                "END": str(ends.get(key, "-")),
+            }
+        )
+    print_table(rows, indent="  ")
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
+    configs = admin.describe_configs([resource], config_filter="all")["topic"][name]
+    typer.echo("Config:")
+    settings = [
+        {"NAME": key, "VALUE": str(entry["value"]), "FROM": _source(entry["config_source"])}
+        for key, entry in sorted(configs.items())
+        if entry["config_source"] != "DEFAULT_CONFIG"
+    ]
+    print_table(settings, indent="  ")
+    typer.echo(f"  ({len(configs) - len(settings)} more at their defaults)")
+
+
+def _describe_group(admin: Any, name: str) -> None:
+    from headrace_cli.objects import load_groups
+    from headrace_cli.output import print_table
+
+    group = load_groups(admin, [name]).get(name)
+    if group is None or (group.state in {"", "Dead"} and not group.offsets):
+        raise CommandError(f"group {name} does not exist")
+    lag = f"{group.lag_records:,} records" if group.offsets else "-"
+    _print_fields(
+        {"Name": name, "State": group.state, "Members": str(len(group.members)), "Lag": lag}
+    )
+    owners = {key: member for member in group.members for key in member.assignment}
+    rows = [
+        {
+            "TOPIC": topic,
+            "PARTITION": str(index),
+            "COMMITTED": str(group.offsets.get((topic, index), "-")),
+            "END": str(group.end_offsets.get((topic, index), "-")),
+            "LAG": str(group.lag.get((topic, index), "-")),
+            "MEMBER": owners[topic, index].member_id if (topic, index) in owners else "-",
+        }
+        for topic, index in sorted({*group.offsets, *owners})
+    ]
+    print_table(rows)
+
+
+def _describe_cluster(admin: Any, target: Target) -> None:
+    from headrace_cli.objects import (
+        broker_items,
+        cluster_item,
+        group_items,
+        load_groups,
+        load_topics,
+        topic_items,
+    )
+    from headrace_cli.options import OutputFormat
+    from headrace_cli.output import print_items
+
+    item = cluster_item(admin, target)
+    fields = {"Name": item.name} | {
+        key.capitalize(): text for key, text in (dict(item.columns) | dict(item.wide)).items()
+    }
+    if target.state is not None:
+        fields["Jobs"] = ", ".join(
+            f"{each.name} ({each.metrics})" for each in target.state.applications if each.metrics
+        )
+    if target.layout is not None:
+        fields["Files"] = str(target.layout.root)
+    _print_fields(fields)
+    for title, items in (
+        ("Brokers", broker_items(admin, target)),
+        ("Topics", topic_items(admin, load_topics(admin), target)),
+        ("Groups", group_items(load_groups(admin), target)),
+    ):
+        typer.echo(f"\n{title}:")
+        print_items(items, OutputFormat.TABLE, is_single=False)
+
+
+def _print_fields(fields: dict[str, str]) -> None:
+    width = max(map(len, fields)) + 2
+    for name, text in fields.items():
+        typer.echo(f"{name + ':':<{width}} {text}".rstrip())
+
+
+def _source(config_source: str) -> str:
+    return config_source.removesuffix("_CONFIG").replace("_", " ").lower()

@@ -1,0 +1,59 @@
+"""`headrace diff FILE`: what `headrace apply FILE` would do."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace_cli.options import ClusterName, DataDirectory
+
+if TYPE_CHECKING:
+    from headrace_operator.local.desired import DesiredStore
+    from headrace_operator.local.state import ClusterState
+    from headrace_operator.plan import Desired, Plan
+
+__all__ = ["diff"]
+
+EXIT_DIFFERENT = 1
+
+
+def diff(
+    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization.")],
+    *,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Print what applying these manifests would do to the running cluster.
+
+    Exit status as kubectl diff: 0 no difference, 1 differences.
+    """
+    from headrace_cli.clients import find_cluster
+    from headrace_cli.manifests import load_valid_manifests
+    from headrace_operator.local.desired import DesiredStore, desired_of
+
+    target = find_cluster(data_dir, cluster, None)
+    if target.layout is None or target.state is None:
+        raise AssertionError("a local cluster has a layout and a state")
+    store = DesiredStore(target.layout)
+    resources = load_valid_manifests(file, old=store.documents())
+    changed = {resource.key: resource for resource in resources}
+    merged = {resource.key: resource for resource in store.load()} | changed
+    desired = desired_of(merged.values(), target.state.cluster)
+    planned = asyncio.run(_plan(target.state, store, desired))
+    typer.echo(planned.describe())
+    if planned.actions or planned.problems:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+async def _plan(state: ClusterState, store: DesiredStore, desired: Desired) -> Plan:
+    from headrace_operator.local.reconcile import Reconciler, StateBackend
+    from headrace_operator.plan import plan
+
+    reconciler = Reconciler(StateBackend(state), store)
+    try:
+        return plan(await reconciler.observe(desired), desired)
+    finally:
+        await reconciler.close()

@@ -1,0 +1,33 @@
+"""Manifests that a command was given: read, validated, and told about with file and line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from headrace_operator.resources import Resource
+
+__all__ = ["load_valid_manifests"]
+
+
+def load_valid_manifests(path: Path, *, old: Sequence[dict[str, Any]] = ()) -> tuple[Resource, ...]:
+    """Read manifests; `BadInputError` has one line for each thing that is wrong with them.
+
+    `old` are the documents that hold now, for rules about changes (partitions never shrink).
+    """
+    from headrace_operator import validation
+    from headrace_operator.resources import ManifestError, parse_resource
+
+    if not path.exists():
+        raise BadInputError(f"{path}: no such file or folder")
+    try:
+        return validation.load_valid_manifests(
+            path, old={parse_resource(document).key: document for document in old}
+        )
+    except ManifestError as error:
+        raise BadInputError(str(error)) from error

@@ -1,0 +1,177 @@
+"""Watches a running cluster from outside: results by a real consumer, lag by groups' offsets.
+
+Blocking clients. The result watcher has its own thread and hands what it read to a callback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import urllib.request
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.clients import admin_client, quiet_kafka_logs
+from headrace_cli.errors import CommandError
+from headrace_cli.up.views import parse_result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace_cli.up.views import ResultRow
+
+__all__ = ["Monitor", "ResultWatcher", "Sample", "read_job_metrics"]
+
+POLL_MS = 500
+METRICS_TIMEOUT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """What the brokers say at one moment."""
+
+    #: Records ever written to each topic: the sum of its partitions' end offsets.
+    written: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    #: Records between a group's committed offsets and the ends; None before its first commit.
+    lags: Mapping[str, int | None] = field(default_factory=dict)
+
+
+class Monitor:
+    """Asks for samples over one connection that is opened again when it broke."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._stack = contextlib.ExitStack()
+        self._admin: Any = None
+
+    def sample(self, topics: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sample | None:
+        """Measure topics, and groups over the topics that they read. None: no answer now."""
+        from kafka.errors import KafkaError
+
+        try:
+            if self._admin is None:
+                self._admin = self._stack.enter_context(admin_client(self._bootstrap_servers))
+            return self._measure(topics, groups)
+        except (CommandError, KafkaError, OSError):
+            # A broker is being restarted: the next sample finds it again.
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._admin = None
+        with contextlib.suppress(CommandError):
+            self._stack.close()
+        self._stack = contextlib.ExitStack()
+
+    def _measure(self, topics: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sample:
+        from kafka import TopicPartition
+        from kafka.admin import OffsetSpec
+
+        partitions = [
+            TopicPartition(topic["name"], partition["partition_index"])
+            for topic in self._admin.describe_topics(list(topics))
+            for partition in topic["partitions"]
+        ]
+        found = self._admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+        ends = {partition: position.offset for partition, position in found.items()}
+        return Sample(
+            written={
+                topic: sum(end for key, end in ends.items() if key.topic == topic)
+                for topic in topics
+            },
+            partitions={topic: sum(key.topic == topic for key in partitions) for topic in topics},
+            lags={group: self._lag(group, read, ends) for group, read in groups.items()},
+        )
+
+    def _lag(self, group: str, topics: Sequence[str], ends: Mapping[Any, int]) -> int | None:
+        committed = {
+            partition: offset.offset
+            for partition, offset in self._admin.list_group_offsets(group)[group].items()
+            if partition.topic in topics and offset.offset >= 0
+        }
+        if not committed:
+            return None
+        behind = [max(0, ends.get(key, offset) - offset) for key, offset in committed.items()]
+        return int(sum(behind))
+
+
+class ResultWatcher:
+    """Reads a topic from its end, as it is when the watcher starts."""
+
+    def __init__(
+        self, bootstrap_servers: str, topic: str, on_rows: Callable[[Sequence[ResultRow]], None]
+    ) -> None:
+        self.topic = topic
+        self.count = 0
+        self._bootstrap_servers = bootstrap_servers
+        self._on_rows = on_rows
+        self._stopped = threading.Event()
+        self._consumer = self._open()
+        self._thread = threading.Thread(target=self._read, name=f"read {topic}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop reading; returns when the consumer is closed."""
+        self._stopped.set()
+        self._thread.join(timeout=10)
+
+    def _open(self) -> Any:
+        from kafka import KafkaConsumer, TopicPartition
+
+        quiet_kafka_logs()
+        consumer = KafkaConsumer(
+            bootstrap_servers=self._bootstrap_servers.split(","),
+            client_id="headrace-up",
+            group_id=None,
+            enable_auto_commit=False,
+            allow_auto_create_topics=False,
+        )
+        indexes = consumer.partitions_for_topic(self.topic) or set()
+        partitions = [TopicPartition(self.topic, index) for index in sorted(indexes)]
+        consumer.assign(partitions)
+        for partition, offset in consumer.end_offsets(partitions).items():
+            consumer.seek(partition, offset)
+        return consumer
+
+    def _read(self) -> None:
+        from kafka.errors import KafkaError
+
+        while not self._stopped.is_set():
+            try:
+                batches = self._consumer.poll(timeout_ms=POLL_MS)
+            except KafkaError:
+                # A broker is being restarted: the next poll finds it again.
+                self._stopped.wait(POLL_MS / 1000)
+                continue
+            records = sorted(
+                (record for batch in batches.values() for record in batch),
+                key=lambda record: (record.timestamp, record.key or b""),
+            )
+            self.count += len(records)
+            rows = [row for record in records if (row := parse_result(record.value)) is not None]
+            if rows:
+                self._on_rows(rows)
+        self._consumer.close()
+
+
+def read_job_metrics(url: str) -> dict[str, float]:
+    """Read a job's series without labels, such as `headrace_job_batches_total`; {} if not served.
+
+    Lines of a series with several label sets are summed.
+    """
+    try:
+        with urllib.request.urlopen(  # noqa: S310 - our own loopback address
+            url, timeout=METRICS_TIMEOUT_SECONDS
+        ) as response:
+            text: str = response.read().decode()
+    except OSError:
+        return {}
+    values: dict[str, float] = {}
+    for line in text.splitlines():
+        if line.startswith("headrace_job_"):
+            series, _, value = line.rpartition(" ")
+            name = series.partition("{")[0]
+            values[name] = values.get(name, 0.0) + float(value)
+    return values

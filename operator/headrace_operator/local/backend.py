@@ -1,0 +1,383 @@
+"""The local backend: performs a plan's effects on brokers and applications as processes.
+
+It owns the children, their files and `state.json`. It decides nothing: which brokers and
+applications should run is the plan's business, topics and groups are `headrace_operator.apply`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import yaml
+
+from headrace_operator.local.health import wait_ready
+from headrace_operator.local.ports import allocate_ports, load_ports, save_ports
+from headrace_operator.local.processes import ProcessSpec, SupervisedProcess
+from headrace_operator.local.properties import (
+    BrokerNode,
+    bootstrap_servers,
+    render_broker_properties,
+)
+from headrace_operator.local.state import (
+    ApplicationState,
+    BrokerState,
+    ClusterState,
+    ProcessIdentity,
+    load_state,
+    observed_of,
+    save_state,
+)
+from headrace_operator.local.workloads import (
+    HEADRACE_COMMAND,
+    LocalCommand,
+    NotLocalError,
+    Surroundings,
+    deployment_command,
+    spark_command,
+)
+from headrace_operator.plan import (
+    ReconfigureBroker,
+    StartApplication,
+    StartBroker,
+    StopApplication,
+    StopBroker,
+)
+from headrace_operator.resources import SparkApplication
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from headrace_operator.local.layout import ClusterLayout
+    from headrace_operator.local.processes import ProcessEvent
+    from headrace_operator.plan import Action, Application, Key, Observed
+
+__all__ = ["BrokerNotReadyError", "LocalBackend"]
+
+BROKER_READY_TIMEOUT_SECONDS = 30.0
+# A Spark driver finishes its batch and its JVM; a broker flushes and writes its clean marker.
+SPARK_STOP_GRACE_SECONDS = 30.0
+LOG_TAIL_LINES = 15
+
+
+class BrokerNotReadyError(Exception):
+    """A broker did not become ready; the message has the end of its log."""
+
+
+@dataclass(kw_only=True)
+class _RunningApplication:
+    resource: Application
+    fingerprint: str
+    process: SupervisedProcess
+    metrics: str | None = None
+
+
+class LocalBackend:
+    """Brokers and applications of one cluster on this machine."""
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        layout: ClusterLayout,
+        on_event: Callable[[ProcessEvent], None],
+        extra_arguments: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`extra_arguments`: by `headrace` subcommand, added to the Deployments that run it."""
+        self.cluster = cluster
+        self.layout = layout
+        self._on_event = on_event
+        self._extra_arguments = extra_arguments or {}
+        state = load_state(layout.state_file)
+        self._known = {broker.node_id: broker for broker in state.brokers} if state else {}
+        self._nodes: dict[int, BrokerNode] = {}
+        self._brokers: dict[int, SupervisedProcess] = {}
+        self._applications: dict[Key, _RunningApplication] = {}
+        # By application: the fingerprint of the spec that cannot run here, and why.
+        self._skipped: dict[Key, tuple[str, str]] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect; empty before any broker was started."""
+        return bootstrap_servers([self._nodes[node_id] for node_id in sorted(self._brokers)])
+
+    @property
+    def nodes(self) -> list[BrokerNode]:
+        """Brokers that were started, by id."""
+        return [self._nodes[node_id] for node_id in sorted(self._brokers)]
+
+    @property
+    def applications(self) -> Mapping[Key, SupervisedProcess]:
+        """Processes of applications."""
+        return {key: running.process for key, running in self._applications.items()}
+
+    def is_broker_running(self, node_id: int) -> bool:
+        """Whether a broker's process runs now."""
+        return node_id in self._brokers and self._brokers[node_id].is_running
+
+    @property
+    def skipped(self) -> Mapping[Key, str]:
+        """Applications that cannot run on this machine, and why."""
+        return {key: reason for key, (_, reason) in self._skipped.items()}
+
+    def log_of(self, process_name: str) -> Path:
+        """Where a child's output is."""
+        return self.layout.log_directory / f"{process_name}.log"
+
+    def observe(self) -> Observed:
+        """Brokers, those of earlier runs among them, and applications.
+
+        An application that ended for good, or cannot run here, counts as running: starting it
+        again would change nothing.
+        """
+        return observed_of(self._state())
+
+    async def perform(
+        self, actions: Sequence[Action], applications: Mapping[Key, Application]
+    ) -> None:
+        """Perform those actions that are the backend's. Raises `BrokerNotReadyError`."""
+        started = [action for action in actions if isinstance(action, StartBroker)]
+        if started:
+            await self._start_brokers(started)
+        for action in actions:
+            match action:
+                case StopBroker(node_id=node_id):
+                    await self._stop_broker(node_id)
+                case ReconfigureBroker(node_id=node_id, config=config):
+                    await self._reconfigure_broker(node_id, config)
+                case StartApplication(resource=key):
+                    await self._start_application(action, applications[key])
+                case StopApplication(resource=key):
+                    await self._stop_application(key)
+                case _:
+                    pass
+        self.save()
+
+    async def stop_applications(self) -> list[str]:
+        """Stop jobs, then producers: what a job has not read is read next time. Returns names."""
+        order = sorted(
+            self._applications.values(),
+            key=lambda running: not isinstance(running.resource, SparkApplication),
+        )
+        for running in order:
+            await self._stop_application(running.resource.key)
+        return [running.resource.metadata.name for running in order]
+
+    async def stop_brokers(self) -> None:
+        """Stop all brokers, controllers last."""
+        order = sorted(self._brokers, key=lambda node_id: self._nodes[node_id].is_controller)
+        for node_id in order:
+            await self._brokers[node_id].stop()
+        self._brokers.clear()
+        self.save()
+
+    def kill(self) -> None:
+        """End every child now."""
+        for process in self._processes():
+            process.kill()
+
+    def save(self) -> None:
+        """Write `state.json`, so that other commands find what runs."""
+        save_state(self.layout.state_file, self._state())
+
+    def _state(self) -> ClusterState:
+        running = [process for process in self._processes() if process.is_running]
+        applications = {
+            key: ApplicationState(
+                kind=key[0],
+                namespace=key[1],
+                name=key[2],
+                fingerprint=running_application.fingerprint,
+                metrics=running_application.metrics,
+            )
+            for key, running_application in self._applications.items()
+        }
+        for key, (fingerprint, _) in self._skipped.items():
+            applications[key] = ApplicationState(
+                kind=key[0], namespace=key[1], name=key[2], fingerprint=fingerprint
+            )
+        return ClusterState(
+            cluster=self.cluster,
+            bootstrap_servers=self.bootstrap_servers,
+            up=ProcessIdentity.of("up", os.getpid()) if self._brokers else None,
+            brokers=[self._broker_state(node_id) for node_id in sorted(self._known)],
+            applications=list(applications.values()),
+            processes=[process.identity for process in running if process.identity is not None],
+        )
+
+    def _broker_state(self, node_id: int) -> BrokerState:
+        node = self._nodes.get(node_id) if node_id in self._brokers else None
+        return msgspec.structs.replace(
+            self._known[node_id],
+            address=node.address if node else "",
+            http=node.http_url if node else "",
+        )
+
+    def metrics_of(self, key: Key) -> str | None:
+        """Where an application's metrics are, if it has any."""
+        running = self._applications.get(key)
+        return running.metrics if running else None
+
+    def _processes(self) -> list[SupervisedProcess]:
+        """Children in the order in which they are stopped."""
+        return [
+            *(running.process for running in self._applications.values()),
+            *self._brokers.values(),
+        ]
+
+    async def _start_brokers(self, actions: Sequence[StartBroker]) -> None:
+        for action in actions:
+            self._known[action.node_id] = BrokerState(
+                node_id=action.node_id,
+                pool=action.pool,
+                roles=tuple(action.roles),
+                config=dict(action.config),
+                rack=action.rack,
+            )
+        self._lay_out_nodes([action.node_id for action in actions])
+        for action in actions:
+            await self._launch_broker(action.node_id)
+        # Together: with several controllers none is ready before a majority runs.
+        await asyncio.gather(*(self._wait_ready(action.node_id) for action in actions))
+
+    def _lay_out_nodes(self, node_ids: Sequence[int]) -> None:
+        names = [f"{node_id}.{use}" for node_id in node_ids for use in _PORT_USES]
+        remembered = load_ports(self.layout.ports_file)
+        ports = allocate_ports(names, remembered=remembered, preferred={})
+        save_ports(self.layout.ports_file, remembered | ports)
+        for node_id in node_ids:
+            record = self._known[node_id]
+            self._nodes[node_id] = BrokerNode(
+                node_id=node_id,
+                pool=record.pool,
+                roles=record.roles,
+                client_port=ports[f"{node_id}.client"],
+                controller_port=ports[f"{node_id}.controller"],
+                http_port=ports[f"{node_id}.http"],
+                data_directory=self.layout.broker_directory(node_id).resolve() / "data",
+                rack=record.rack,
+            )
+
+    async def _launch_broker(self, node_id: int) -> None:
+        node = self._nodes[node_id]
+        folder = self.layout.broker_directory(node_id)
+        node.data_directory.mkdir(parents=True, exist_ok=True)
+        properties = folder / "broker.properties"
+        properties.write_text(
+            render_broker_properties(node, list(self._nodes.values()), self._known[node_id].config)
+        )
+        process = SupervisedProcess(
+            ProcessSpec(
+                name=f"broker-{node_id}",
+                command=(*HEADRACE_COMMAND, "broker", str(properties)),
+                log_path=self.layout.log_directory / f"broker-{node_id}.log",
+            ),
+            self._changed,
+        )
+        await process.start()
+        self._brokers[node_id] = process
+        self.save()
+
+    async def _wait_ready(self, node_id: int) -> None:
+        process = self._brokers[node_id]
+        try:
+            await wait_ready(
+                self._nodes[node_id].http_url,
+                timeout_seconds=BROKER_READY_TIMEOUT_SECONDS,
+                # One restart may be bad luck; a broker that ends again and again is misconfigured.
+                gave_up=lambda: process.restarts > 1,
+            )
+        except TimeoutError as error:
+            tail = _tail(process.spec.log_path)
+            raise BrokerNotReadyError(
+                f"broker {node_id} did not become ready: {error}\n"
+                f"  the end of {process.spec.log_path}:\n{tail}"
+            ) from error
+
+    async def _stop_broker(self, node_id: int) -> None:
+        process = self._brokers.pop(node_id, None)
+        self._known.pop(node_id, None)
+        if process is not None:
+            await process.stop()
+
+    async def _reconfigure_broker(self, node_id: int, config: Mapping[str, str]) -> None:
+        self._known[node_id] = msgspec.structs.replace(self._known[node_id], config=dict(config))
+        await self._brokers.pop(node_id).stop()
+        await self._launch_broker(node_id)
+        await self._wait_ready(node_id)
+
+    async def _start_application(self, action: StartApplication, resource: Application) -> None:
+        key = resource.key
+        await self._stop_application(key)
+        name = process_name(resource)
+        surroundings = self._surroundings(name)
+        try:
+            local = self._command(resource, surroundings)
+        except NotLocalError as reason:
+            self._skipped[key] = (action.fingerprint, str(reason))
+            return
+        is_spark = isinstance(resource, SparkApplication)
+        process = SupervisedProcess(
+            ProcessSpec(
+                name=name,
+                command=local.command,
+                environment=local.environment,
+                log_path=self.log_of(name),
+                restart=local.restart,
+                stop_grace_seconds=SPARK_STOP_GRACE_SECONDS,
+            ),
+            self._changed,
+        )
+        await process.start()
+        url = f"http://127.0.0.1:{surroundings.metrics_port}/metrics" if is_spark else None
+        self._applications[key] = _RunningApplication(
+            resource=resource, fingerprint=action.fingerprint, process=process, metrics=url
+        )
+
+    def _command(self, resource: Application, surroundings: Surroundings) -> LocalCommand:
+        if isinstance(resource, SparkApplication):
+            manifest = self.layout.jobs_directory / f"{resource.metadata.name}.yaml"
+            manifest.parent.mkdir(parents=True, exist_ok=True)
+            manifest.write_text(yaml.safe_dump(resource.document, sort_keys=False))
+            return spark_command(resource, manifest, surroundings)
+        return deployment_command(resource, surroundings, extra=self._extra_arguments)
+
+    def _surroundings(self, name: str) -> Surroundings:
+        port_name = f"{name}.metrics"
+        remembered = load_ports(self.layout.ports_file)
+        ports = allocate_ports([port_name], remembered=remembered, preferred={})
+        save_ports(self.layout.ports_file, remembered | ports)
+        return Surroundings(
+            cluster=self.cluster,
+            bootstrap_servers=self.bootstrap_servers,
+            directory=self.layout.jobs_directory.resolve(),
+            metrics_port=ports[port_name],
+        )
+
+    async def _stop_application(self, key: Key) -> None:
+        self._skipped.pop(key, None)
+        running = self._applications.pop(key, None)
+        if running is not None:
+            await running.process.stop()
+
+    def _changed(self, event: ProcessEvent) -> None:
+        self.save()
+        self._on_event(event)
+
+
+_PORT_USES = ("client", "controller", "http")
+
+
+def process_name(resource: Application) -> str:
+    """Name the process of an application: a job may be called like its producer."""
+    prefix = "job-" if isinstance(resource, SparkApplication) else ""
+    return f"{prefix}{resource.metadata.name}"
+
+
+def _tail(path: Path) -> str:
+    lines = path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    return "\n".join(f"  {line}" for line in lines) or "  (empty)"

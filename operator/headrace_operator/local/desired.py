@@ -1,0 +1,184 @@
+"""The desired set of a local cluster: one manifest file for each resource, as a small Git would.
+
+`headrace up PATH` merges its manifests in, `headrace apply FILE` puts its own in; whoever
+reconciles reads the whole set. What `apply` changed survives the next `up` of unchanged manifests:
+a manifest of PATH replaces a stored one only when it differs from what `up` read last time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import yaml
+
+from headrace_operator.plan import Desired
+from headrace_operator.resources import (
+    Cluster,
+    ConsumerGroup,
+    Deployment,
+    SparkApplication,
+    Topic,
+    parse_resource,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from headrace_operator.local.layout import ClusterLayout
+    from headrace_operator.plan import Key
+    from headrace_operator.resources import Resource
+
+__all__ = ["DesiredStore", "Revision", "cluster_of", "desired_of"]
+
+#: Changes whenever any file of the set does.
+Revision: TypeAlias = tuple[tuple[str, int, int], ...]
+
+
+class StoredStatus(msgspec.Struct, kw_only=True):
+    """What the API server would keep of a resource besides its manifest."""
+
+    #: The manifest as `up` read it last; empty when only `apply` brought it.
+    source_digest: str = ""
+    spec_digest: str = ""
+    generation: int = 0
+    status: dict[str, Any] = {}
+
+
+class DesiredStore:
+    """The folder `desired/` of one cluster, and `statuses.json` beside it."""
+
+    def __init__(self, layout: ClusterLayout) -> None:
+        self._folder = layout.desired_directory
+        self._statuses_path = layout.root / "statuses.json"
+
+    def merge(self, resources: Sequence[Resource]) -> None:
+        """Take over what changed in these manifests since they were merged last."""
+        statuses = self._load_statuses()
+        for resource in resources:
+            stored = statuses.setdefault(_name(resource), StoredStatus())
+            digest = _digest(resource.document)
+            if stored.source_digest != digest or not self._path(resource).exists():
+                self._put(resource, stored)
+            stored.source_digest = digest
+        self._save_statuses(statuses)
+
+    def put(self, resources: Iterable[Resource]) -> None:
+        """Store these manifests in place of what was stored under their names."""
+        statuses = self._load_statuses()
+        for resource in resources:
+            self._put(resource, statuses.setdefault(_name(resource), StoredStatus()))
+        self._save_statuses(statuses)
+
+    def load(self) -> list[Resource]:
+        """Read the whole set with generations and statuses, Cluster first."""
+        statuses = self._load_statuses()
+        found = []
+        for document in self.documents():
+            resource = parse_resource(document)
+            stored = statuses.get(_name(resource), StoredStatus())
+            document["metadata"]["generation"] = stored.generation
+            if stored.status:
+                document["status"] = stored.status
+            found.append(parse_resource(document))
+        return sorted(found, key=lambda each: (not isinstance(each, Cluster), each.key))
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Read the manifests as they were stored."""
+        return [yaml.safe_load(path.read_text()) for path in sorted(self._folder.glob("*.yaml"))]
+
+    def revision(self) -> Revision:
+        """Name the state of the folder without reading the files."""
+        return tuple(
+            (path.name, status.st_mtime_ns, status.st_size)
+            for path in sorted(self._folder.glob("*.yaml"))
+            for status in [path.stat()]
+        )
+
+    def record_reset(self, key: Key, request_id: str, previous: Mapping[Any, int]) -> None:
+        """Remember that a ConsumerGroup's reset was done, and the offsets that undo it."""
+        statuses = self._load_statuses()
+        stored = statuses.setdefault("/".join(key), StoredStatus())
+        stored.status["lastReset"] = {
+            "requestId": request_id,
+            "previousOffsets": [
+                {"topic": topic, "partition": partition, "offset": offset}
+                for (topic, partition), offset in sorted(previous.items())
+            ],
+        }
+        self._save_statuses(statuses)
+
+    def record_observed(self, resources: Iterable[Resource]) -> None:
+        """Remember that these resources were reconciled in the generation that they have."""
+        statuses = self._load_statuses()
+        for resource in resources:
+            stored = statuses.setdefault(_name(resource), StoredStatus())
+            stored.status["observedGeneration"] = resource.metadata.generation
+        self._save_statuses(statuses)
+
+    def _put(self, resource: Resource, stored: StoredStatus) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        digest = _digest(resource.document.get("spec"))
+        if digest != stored.spec_digest:
+            stored.generation += 1
+            stored.spec_digest = digest
+        path = self._path(resource)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(yaml.safe_dump(resource.document, sort_keys=False))
+        temporary.replace(path)
+
+    def _path(self, resource: Resource) -> Path:
+        kind, namespace, name = resource.key
+        return self._folder / f"{kind.lower()}.{namespace}.{name}.yaml"
+
+    def _load_statuses(self) -> dict[str, StoredStatus]:
+        try:
+            content = self._statuses_path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        return msgspec.json.decode(content, type=dict[str, StoredStatus])
+
+    def _save_statuses(self, statuses: Mapping[str, StoredStatus]) -> None:
+        content = msgspec.json.format(msgspec.json.encode(statuses)) + b"\n"
+        if not self._statuses_path.exists() or self._statuses_path.read_bytes() != content:
+            temporary = self._statuses_path.with_suffix(".tmp")
+            temporary.write_bytes(content)
+            temporary.replace(self._statuses_path)
+
+
+def cluster_of(resources: Iterable[Resource]) -> list[Cluster]:
+    """The Clusters among these resources."""
+    return [resource for resource in resources if isinstance(resource, Cluster)]
+
+
+def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
+    """Sort resources of one cluster into what `plan` takes. Pure."""
+    listed = list(resources)
+    return Desired(
+        cluster=next((each for each in cluster_of(listed) if each.metadata.name == cluster), None),
+        topics=tuple(
+            each
+            for each in listed
+            if isinstance(each, Topic) and each.spec.cluster_ref.name == cluster
+        ),
+        groups=tuple(
+            each
+            for each in listed
+            if isinstance(each, ConsumerGroup) and each.spec.cluster_ref.name == cluster
+        ),
+        applications=tuple(
+            each for each in listed if isinstance(each, SparkApplication | Deployment)
+        ),
+    )
+
+
+def _name(resource: Resource) -> str:
+    return "/".join(resource.key)
+
+
+def _digest(document: Any) -> str:
+    content = json.dumps(document, sort_keys=True).encode()
+    return hashlib.sha256(content).hexdigest()

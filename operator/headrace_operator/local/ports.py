@@ -1,0 +1,78 @@
+"""Choice of free loopback ports that stay the same from run to run.
+
+A port is free when it can be bound now; another program may still take it before the broker does.
+The broker then fails to start, says so in its log, and is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = ["allocate_ports", "is_free", "load_ports", "save_ports"]
+
+LOOPBACK = "127.0.0.1"
+
+
+def allocate_ports(
+    names: Iterable[str], *, remembered: Mapping[str, int], preferred: Mapping[str, int]
+) -> dict[str, int]:
+    """Give each name a port: the one it had, else the one its manifest asks for, else any free one.
+
+    Sockets stay open until every name has its port, so that no port is given twice.
+    """
+    chosen: dict[str, int] = {}
+    with contextlib.ExitStack() as held:
+        for name in names:
+            wanted = [port for port in (remembered.get(name), preferred.get(name)) if port]
+            for port in [*wanted, 0]:
+                listener = _bind(port)
+                if listener is not None:
+                    held.enter_context(listener)
+                    chosen[name] = int(listener.getsockname()[1])
+                    break
+            else:
+                raise OSError(f"no free port on {LOOPBACK} for {name}")
+    return chosen
+
+
+def is_free(port: int) -> bool:
+    """Say whether this port of the loopback address can be bound now."""
+    listener = _bind(port)
+    if listener is None:
+        return False
+    listener.close()
+    return True
+
+
+def load_ports(path: Path) -> dict[str, int]:
+    """Ports of the last run; none when there was none or the file is damaged."""
+    try:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(name): int(port) for name, port in found.items()}
+
+
+def save_ports(path: Path, ports: Mapping[str, int]) -> None:
+    """Remember ports for the next run."""
+    path.write_text(json.dumps(dict(ports), indent=2, sort_keys=True) + "\n")
+
+
+def _bind(port: int) -> socket.socket | None:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # As servers do: a port whose old connections are in TIME_WAIT is free for them.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+        listener.listen(1)
+    except OSError:
+        listener.close()
+        return None
+    return listener

@@ -1,0 +1,119 @@
+"""Rendering of a broker's `.properties` from a Cluster. Pure: data in, text out.
+
+Names are Kafka's own. What the manifest's `config` says wins over the defaults here, but not over
+what the local backend must own: ids, addresses and directories.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+__all__ = ["BrokerNode", "bootstrap_servers", "render_broker_properties"]
+
+LOOPBACK = "127.0.0.1"
+LISTENER_NAME = "PLAINTEXT"
+CONTROLLER_LISTENER_NAME = "CONTROLLER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerNode:
+    """One process of a cluster: its id, roles, ports and where its data is."""
+
+    node_id: int
+    pool: str
+    roles: tuple[str, ...]
+    client_port: int
+    controller_port: int
+    http_port: int
+    data_directory: Path
+    rack: str | None = None
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether clients talk to it."""
+        return "broker" in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether it votes in the metadata quorum."""
+        return "controller" in self.roles
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"{LOOPBACK}:{self.client_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Where /healthz, /readyz and /metrics are."""
+        return f"http://{LOOPBACK}:{self.http_port}"
+
+
+def bootstrap_servers(nodes: Sequence[BrokerNode]) -> str:
+    """List brokers' addresses as clients' `bootstrap.servers`."""
+    return ",".join(node.address for node in nodes if node.is_broker)
+
+
+def render_broker_properties(
+    node: BrokerNode, nodes: Sequence[BrokerNode], config: Mapping[str, str]
+) -> str:
+    """Render the settings of one node, one line each, in a stable order."""
+    settings = _defaults(nodes) | dict(config) | _owned(node, nodes)
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
+
+
+def _defaults(nodes: Sequence[BrokerNode]) -> dict[str, str]:
+    brokers = sum(node.is_broker for node in nodes)
+    replicas = min(brokers, 3)
+    # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
+    in_sync = max(1, replicas - 1)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(replicas),
+        # Topics come from manifests; a typing error in a name must not make one.
+        "auto.create.topics.enable": "false",
+        # Members of one machine come together at once: nothing to wait for.
+        "group.initial.rebalance.delay.ms": "0",
+    }
+
+
+def _owned(node: BrokerNode, nodes: Sequence[BrokerNode]) -> dict[str, str]:
+    voters = ",".join(
+        f"{voter.node_id}@{LOOPBACK}:{voter.controller_port}"
+        for voter in nodes
+        if voter.is_controller
+    )
+    listeners = []
+    if node.is_broker:
+        listeners.append(f"{LISTENER_NAME}://{node.address}")
+    if node.is_controller:
+        listeners.append(f"{CONTROLLER_LISTENER_NAME}://{LOOPBACK}:{node.controller_port}")
+    owned = {
+        "process.roles": ",".join(node.roles),
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": voters,
+        "controller.listener.names": CONTROLLER_LISTENER_NAME,
+        "listeners": ",".join(listeners),
+        "listener.security.protocol.map": (
+            f"{LISTENER_NAME}:PLAINTEXT,{CONTROLLER_LISTENER_NAME}:PLAINTEXT"
+        ),
+        "log.dirs": str(node.data_directory),
+        "headrace.http.listener": f"{LOOPBACK}:{node.http_port}",
+    }
+    if node.is_broker:
+        owned["advertised.listeners"] = f"{LISTENER_NAME}://{node.address}"
+        owned["inter.broker.listener.name"] = LISTENER_NAME
+    if node.rack is not None:
+        owned["broker.rack"] = node.rack
+    return owned
+
+
+def _escaped(value: str) -> str:
+    """Java's .properties format: backslashes and line breaks are escaped, nothing else need be."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
