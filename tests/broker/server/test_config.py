@@ -1,0 +1,104 @@
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.server.config import ConfigError, parse_config, read_config
+
+GOOD = """
+# a comment
+node.id=3
+process.roles=broker,controller
+listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093
+advertised.listeners=PLAINTEXT://broker-3.example:19092
+controller.listener.names=CONTROLLER
+controller.quorum.voters=3@127.0.0.1:9093
+log.dirs=/tmp/data
+num.partitions=4
+auto.create.topics.enable=false
+log.retention.ms=1000
+headrace.http.listener=127.0.0.1:9094
+"""
+
+
+def problems_of(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, source="b.properties")
+    return "\n".join(caught.value.problems)
+
+
+def test_kafkas_own_names_are_read_with_their_types() -> None:
+    config = parse_config(GOOD)
+    assert config.node_id == 3
+    assert config.values["num.partitions"] == 4
+    assert config.values["auto.create.topics.enable"] is False
+    assert config.http_listener == ("127.0.0.1", 9094)
+    assert [(item.host, item.port) for item in config.advertised_listeners] == [
+        ("broker-3.example", 19092)
+    ]
+    assert config.values["log.retention.ms"] == 1000
+
+
+def test_without_advertised_listeners_the_client_listeners_are_advertised() -> None:
+    config = parse_config("node.id=1\nlisteners=PLAINTEXT://:9092\nlog.dirs=/d")
+    assert [(item.name, item.host) for item in config.advertised_listeners] == [
+        ("PLAINTEXT", "localhost")
+    ]
+
+
+def test_an_unknown_setting_is_an_error_that_names_its_nearest_relative() -> None:
+    found = problems_of(GOOD + "num.partition=4\n")
+    assert "num.partition is not a setting" in found
+    assert "did you mean num.partitions?" in found
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("num.io=x", "num.io is not a setting"),
+        ("fetch.max.bytes=many", "'many' is not a whole number"),
+        ("socket.listen.backlog.size=0", "0 is below the least value 1"),
+        ("delete.topic.enable=yes", "neither true nor false"),
+        ("log.dir", "is not name=value"),
+        ("node.id=4", "node.id is set twice"),
+        ("log.segment.bytes=-4", "log.segment.bytes=-4"),
+    ],
+)
+def test_a_bad_line_is_named_with_what_is_allowed(line: str, reason: str) -> None:
+    assert reason in problems_of(GOOD + line + "\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", "127.0.0.1:9092", "write NAME://host:port"),
+        ("PLAINTEXT://127.0.0.1:9092", "PLAINTEXT://127.0.0.1:99999", "write NAME://host:port"),
+        ("PLAINTEXT://127.0.0.1:9092", "SSL://127.0.0.1:9092", "SSL is not served yet"),
+        ("PLAINTEXT://broker-3", "OTHER://broker-3", "which listeners does not bind"),
+        (
+            "PLAINTEXT://broker-3.example:19092",
+            "PLAINTEXT://0.0.0.0:1",
+            "clients cannot reach 0.0.0.0",
+        ),
+        ("3@127.0.0.1:9093", "3", "'3' is not id@host:port"),
+        ("3@127.0.0.1:9093", "3@a:1,4@b:1", "a quorum of this one node"),
+        ("log.dirs=/tmp/data", "", "log.dirs is required"),
+        ("node.id=3", "", "node.id is required"),
+        ("headrace.http.listener=127.0.0.1:9094", "headrace.http.listener=9094", "write host:port"),
+    ],
+)
+def test_listeners_and_quorum_are_checked(old: str, new: str, reason: str) -> None:
+    assert reason in problems_of(GOOD.replace(old, new))
+
+
+def test_every_problem_of_a_file_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "b.properties"
+    path.write_text("num.partitions=x\nwrong=1\n")
+    with pytest.raises(ConfigError) as caught:
+        read_config(path)
+    assert len(caught.value.problems) == 3
+    assert all(str(path) in problem for problem in caught.value.problems)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(tmp_path / "none.properties")

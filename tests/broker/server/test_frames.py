@@ -1,0 +1,34 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_broker.server.frames import (
+    OWN_BUFFER_BYTES,
+    OWN_BUFFER_BYTES_AT_ONCE_MAX,
+    buffer_bytes,
+)
+
+FRAME_MAX = 100 * 1024 * 1024
+
+
+@given(st.integers(4, FRAME_MAX), st.integers(0, FRAME_MAX))
+def test_a_frames_buffer_always_has_room_for_the_next_byte(needed: int, filled: int) -> None:
+    assert buffer_bytes(needed, min(filled, needed)) > min(filled, needed) - (filled >= needed)
+
+
+def test_an_announced_length_alone_takes_little_memory() -> None:
+    assert buffer_bytes(FRAME_MAX, 4) == OWN_BUFFER_BYTES_AT_ONCE_MAX
+
+
+@pytest.mark.parametrize("needed", [4, 1000, OWN_BUFFER_BYTES])
+def test_small_frames_share_one_size_so_that_buffers_are_pooled(needed: int) -> None:
+    assert buffer_bytes(needed, 10) == OWN_BUFFER_BYTES
+
+
+def test_a_long_frames_buffer_doubles_until_it_fits() -> None:
+    sizes, filled = [], 4
+    while filled < FRAME_MAX:
+        filled = buffer_bytes(FRAME_MAX, filled)
+        sizes.append(filled)
+    assert sizes[-1] == FRAME_MAX
+    assert len(sizes) <= 8

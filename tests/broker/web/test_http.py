@@ -1,0 +1,99 @@
+"""The HTTP side of a real broker, read by prometheus-client's own parser."""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.headrace_broker import HeadraceBroker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceBroker]:
+    with HeadraceBroker(tmp_path_factory.mktemp("http")) as running:
+        _wait_http(running)
+        yield running
+
+
+def _wait_http(broker: HeadraceBroker) -> None:
+    for _ in range(200):
+        try:
+            if get(broker, "/readyz")[0] == 200:
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("the HTTP side did not come up")
+
+
+def get(broker: HeadraceBroker, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", broker.http_port, timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(broker: HeadraceBroker) -> dict[str, float]:
+    """Every sample by `name{labels}`."""
+    return {
+        f"{sample.name}{json.dumps(sample.labels, sort_keys=True)}": sample.value
+        for family in text_string_to_metric_families(get(broker, "/metrics")[1])
+        for sample in family.samples
+    }
+
+
+def test_a_running_broker_is_healthy_and_ready(broker: HeadraceBroker) -> None:
+    assert get(broker, "/healthz") == (200, "ok\n")
+    assert get(broker, "/readyz") == (200, "ok\n")
+    assert get(broker, "/nothing")[0] == 404
+
+
+def test_metrics_tell_requests_offsets_sizes_and_the_lag_of_groups(broker: HeadraceBroker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2"})
+    for number in range(10):
+        producer.produce("measured", value=b"x" * 100, partition=0, timestamp=1_000 * (number + 1))
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "meter"})
+    consumer.commit(offsets=[TopicPartition("measured", 0, 4)], asynchronous=False)
+    consumer.close()
+    found = samples(broker)
+    at = '{"partition": "0", "topic": "measured"}'
+    assert found[f"kafka_topic_partition_current_offset{at}"] == 10
+    assert found[f"kafka_topic_partition_oldest_offset{at}"] == 0
+    assert found[f"headrace_broker_log_size_bytes{at}"] > 1000
+    assert found['headrace_broker_requests_total{"api": "Produce"}'] >= 1
+    assert found['headrace_broker_request_duration_seconds_count{"api": "Produce"}'] >= 1
+    group = '{"consumergroup": "meter", "topic": "measured"}'
+    lag = '{"consumergroup": "meter", "partition": "0", "topic": "measured"}'
+    assert found[f"kafka_consumergroup_lag{lag}"] == 6
+    assert found[f"kafka_consumergroup_lag_sum{group}"] == 6
+    # The record at the committed offset was written in 1970: the age is that of the record.
+    assert found[f"kafka_consumergroup_group_lag_seconds{group}"] > 1e9
+
+
+def test_a_group_that_caught_up_has_no_lag(broker: HeadraceBroker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("caught-up", value=b"x", partition=0)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "swift"})
+    consumer.commit(offsets=[TopicPartition("caught-up", 0, 1)], asynchronous=False)
+    consumer.close()
+    found = samples(broker)
+    group = '{"consumergroup": "swift", "topic": "caught-up"}'
+    assert found[f"kafka_consumergroup_lag_sum{group}"] == 0
+    assert found[f"kafka_consumergroup_group_lag_seconds{group}"] == 0
+
+
+def test_a_malformed_frame_is_counted(broker: HeadraceBroker) -> None:
+    before = samples(broker)["headrace_broker_malformed_requests_total{}"]
+    with socket.create_connection(("127.0.0.1", broker.port)) as raw:
+        raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert raw.recv(100) == b""
+    assert samples(broker)["headrace_broker_malformed_requests_total{}"] == before + 1
