@@ -1,0 +1,248 @@
+"""The driver: answers wait for the commit, failures reload, timers run on the loop's clock."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest
+from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
+from headrace_broker.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from headrace_broker.protocol.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+from headrace_broker.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from headrace_broker.protocol.types import PartitionIndex
+from headrace_broker.server.clock import SystemClock
+from headrace_broker.server.context import RequestContext
+from headrace_broker.server.group_driver import GroupCoordinator
+from support.groups import subscription
+
+CONTEXT = RequestContext(
+    api_version=8,
+    correlation_id=1,
+    client_id="c",
+    client_address="127.0.0.1",
+    listener="PLAINTEXT",
+    connection_id=1,
+)
+CONFIG = GroupConfig(
+    offsets_topic_partitions=1, initial_rebalance_delay_ms=0, session_timeout_ms_min=100
+)
+ONLY = PartitionIndex(0)
+
+
+class MemoryLog:
+    """A log in memory whose commits can be held up, or fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.may_commit = asyncio.Event()
+        self.may_commit.set()
+        self.failure: Exception | None = None
+
+    async def append(self, batch: bytes) -> None:
+        await self.may_commit.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.batches.append(batch)
+
+    async def read_all(self) -> AsyncIterator[bytes]:
+        for batch in self.batches:
+            yield batch
+
+
+def run(scenario: Callable[[GroupCoordinator, MemoryLog], Awaitable[None]]) -> None:
+    async def main() -> None:
+        coordinator, log = GroupCoordinator(CONFIG, SystemClock()), MemoryLog()
+        coordinator.start()
+        await coordinator.load(ONLY, log)
+        try:
+            async with asyncio.timeout(20):
+                await scenario(coordinator, log)
+        finally:
+            coordinator.close()
+
+    asyncio.run(main())
+
+
+def commit(coordinator: GroupCoordinator, offset: int, group_id: str = "g") -> "asyncio.Task":
+    request = OffsetCommitRequest(
+        group_id=group_id,
+        topics=[
+            OffsetCommitRequestTopic(
+                name="t",
+                partitions=[OffsetCommitRequestPartition(committed_offset=offset)],
+            )
+        ],
+    )
+    return asyncio.ensure_future(
+        coordinator.commit_offsets(request, CONTEXT, lambda _topic, _index: ErrorCode.NONE)
+    )
+
+
+async def committed(coordinator: GroupCoordinator) -> int:
+    request = OffsetFetchRequestGroup(
+        group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+    )
+    answer = await coordinator.fetch_offsets(request, require_stable=False)
+    return answer.topics[0].partitions[0].committed_offset
+
+
+async def join(coordinator: GroupCoordinator, member_id: str = "", timeout_ms: int = 100):
+    request = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=timeout_ms,
+        rebalance_timeout_ms=5_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+    )
+    return await coordinator.join_group(request, CONTEXT)
+
+
+async def become_member(coordinator: GroupCoordinator, timeout_ms: int = 100):
+    first = await join(coordinator, timeout_ms=timeout_ms)
+    joined = await join(coordinator, first.member_id, timeout_ms)
+    request = SyncGroupRequest(
+        group_id="g",
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        assignments=[SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"all")],
+    )
+    await coordinator.sync_group(request, CONTEXT)
+    return joined
+
+
+def beat(coordinator: GroupCoordinator, member) -> ErrorCode:
+    request = HeartbeatRequest(
+        group_id="g", generation_id=member.generation_id, member_id=member.member_id
+    )
+    try:
+        return ErrorCode(coordinator.heartbeat(request, CONTEXT).error_code)
+    except ApiError as error:
+        return error.code
+
+
+def test_a_commit_is_answered_and_read_only_when_it_is_in_the_log():
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        log.may_commit.clear()
+        writing = commit(coordinator, 7)
+        await asyncio.sleep(0)
+        reading = asyncio.ensure_future(committed(coordinator))
+        await asyncio.sleep(0.05)
+        assert not writing.done()
+        assert not reading.done()
+        log.may_commit.set()
+        assert (await writing).topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert await reading == 7
+
+    run(scenario)
+
+
+def test_commits_that_come_together_share_a_batch():
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await asyncio.gather(*(commit(coordinator, offset) for offset in range(100)))
+        assert len(log.batches) == 1
+        assert await committed(coordinator) == 99
+
+    run(scenario)
+
+
+def test_heartbeats_are_answered_while_the_log_is_slow():
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        member = await become_member(coordinator)
+        log.may_commit.clear()
+        writing = commit(coordinator, 1, group_id="another")
+        await asyncio.sleep(0.01)
+        assert beat(coordinator, member) == ErrorCode.NONE
+        assert not writing.done()
+        log.may_commit.set()
+        await writing
+
+    run(scenario)
+
+
+def test_after_a_failed_append_only_what_was_committed_is_there():
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await commit(coordinator, 1)
+        log.failure = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+            await commit(coordinator, 2)
+        with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await commit(coordinator, 3)
+        log.failure = None
+        with pytest.raises(ApiError, match="COORDINATOR_LOAD_IN_PROGRESS"):
+            await committed(coordinator)
+        await asyncio.sleep(1.5)
+        assert await committed(coordinator) == 1
+
+    run(scenario)
+
+
+def test_a_coordinator_that_takes_over_knows_members_and_offsets():
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await commit(coordinator, 5)
+        member = await become_member(coordinator)
+        coordinator.unload(ONLY)
+        with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+            await committed(coordinator)
+        await coordinator.load(ONLY, log)
+        assert await committed(coordinator) == 5
+        assert beat(coordinator, member) == ErrorCode.NONE
+        (snapshot,) = coordinator.groups_snapshot()
+        assert (snapshot.group_id, snapshot.topic, snapshot.offset) == ("g", "t", 5)
+
+    run(scenario)
+
+
+def test_who_is_parked_when_the_coordinator_moves_is_sent_to_look_for_it():
+    async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
+        await become_member(coordinator, timeout_ms=10_000)
+        newcomer = (await join(coordinator)).member_id
+        parked = asyncio.ensure_future(join(coordinator, newcomer))
+        await asyncio.sleep(0.01)
+        assert not parked.done()
+        coordinator.unload(ONLY)
+        with pytest.raises(ApiError, match="NOT_COORDINATOR"):
+            await parked
+
+    run(scenario)
+
+
+def test_a_member_that_heartbeats_stays_and_one_that_stops_goes():
+    async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
+        member = await become_member(coordinator, timeout_ms=300)
+        for _ in range(10):
+            await asyncio.sleep(0.06)
+            assert beat(coordinator, member) == ErrorCode.NONE
+        await asyncio.sleep(0.5)
+        assert beat(coordinator, member) == ErrorCode.UNKNOWN_MEMBER_ID
+        (group,) = coordinator.list_groups(ListGroupsRequest())
+        assert group.group_state == "Empty"
+
+    run(scenario)
+
+
+def test_a_client_that_went_away_while_parked_harms_nobody():
+    async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
+        member = await become_member(coordinator, timeout_ms=10_000)
+        newcomer = (await join(coordinator, timeout_ms=10_000)).member_id
+        parked = asyncio.ensure_future(join(coordinator, newcomer, 10_000))
+        await asyncio.sleep(0.01)
+        parked.cancel()
+        answer = await join(coordinator, member.member_id, 10_000)
+        assert len(answer.members) == 2
+
+    run(scenario)
