@@ -1,14 +1,13 @@
 """The broker's own table of settings, as the metadata layer describes and alters it."""
 
 from headrace_broker.metadata.broker_settings import BrokerSetting, BrokerSettings
-from headrace_broker.metadata.resources import ConfigType
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.settings import BROKER_SETTINGS
 
 _KNOWN = {
     setting.name: BrokerSetting(
         name=setting.name,
-        type=ConfigType[setting.type.name],
+        type=setting.type,
         default=setting.default,
         doc=setting.doc,
     )

@@ -6,90 +6,38 @@ Settings that a topic may override live in `metadata.topic_config`, which names 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
-
-
-class SettingType(Enum):
-    """The value types that Kafka's ConfigDef knows and that we use."""
-
-    INT = "int"
-    LONG = "long"
-    DOUBLE = "double"
-    BOOLEAN = "boolean"
-    STRING = "string"
-    LIST = "list"
+from headrace_broker.metadata.resources import ConfigType
+from headrace_broker.metadata.setting_types import (
+    INT_MAX,
+    LONG_MAX,
+    Bounds,
+    Check,
+    OneOf,
+    parse_value,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting. `low` and `high` bound numbers, `allowed` bounds strings and list items."""
+    """One setting of the broker."""
 
     name: str
-    type: SettingType
+    type: ConfigType
     default: Any
     doc: str
-    low: float | None = None
-    high: float | None = None
-    allowed: tuple[str, ...] = ()
+    check: Check | None = None
     required: bool = False
 
     def parse(self, text: str) -> Any:
         """Return the typed value of `text`; raise ValueError saying what is allowed."""
-        text = text.strip()
-        value = _PARSERS[self.type](text)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            self._check_bounds(value)
-        if self.allowed:
-            for item in value if isinstance(value, list) else [value]:
-                if item not in self.allowed:
-                    raise ValueError(f"{item!r} is not one of {', '.join(self.allowed)}")
+        value = parse_value(text, self.type)
+        if self.check is not None:
+            self.check.check(value)
         return value
-
-    def _check_bounds(self, value: float) -> None:
-        if self.low is not None and value < self.low:
-            raise ValueError(f"{value} is below the least value {self.low}")
-        if self.high is not None and value > self.high:
-            raise ValueError(f"{value} is above the greatest value {self.high}")
-
-
-def _parse_int(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a whole number") from None
-
-
-def _parse_float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number") from None
-
-
-def _parse_boolean(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return text.lower() == "true"
-
-
-def _parse_list(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-_PARSERS: Mapping[SettingType, Callable[[str], Any]] = {
-    SettingType.INT: _parse_int,
-    SettingType.LONG: _parse_int,
-    SettingType.DOUBLE: _parse_float,
-    SettingType.BOOLEAN: _parse_boolean,
-    SettingType.STRING: str,
-    SettingType.LIST: _parse_list,
-}
 
 
 def _int(
@@ -103,27 +51,25 @@ def _int(
 ) -> Setting:
     return Setting(
         name=name,
-        type=SettingType.INT,
+        type=ConfigType.INT,
         default=default,
         doc=doc,
-        low=low,
-        high=high,
+        check=Bounds(low=low, high=high),
         required=required,
     )
 
 
 def _long(name: str, default: int | None, doc: str, *, low: int = 0) -> Setting:
-    return Setting(
-        name=name, type=SettingType.LONG, default=default, doc=doc, low=low, high=LONG_MAX
-    )
+    check = Bounds(low=low, high=LONG_MAX)
+    return Setting(name=name, type=ConfigType.LONG, default=default, doc=doc, check=check)
 
 
 def _flag(name: str, doc: str, *, default: bool) -> Setting:
-    return Setting(name=name, type=SettingType.BOOLEAN, default=default, doc=doc)
+    return Setting(name=name, type=ConfigType.BOOLEAN, default=default, doc=doc)
 
 
 def _text(name: str, default: str | None, doc: str) -> Setting:
-    return Setting(name=name, type=SettingType.STRING, default=default, doc=doc)
+    return Setting(name=name, type=ConfigType.STRING, default=default, doc=doc)
 
 
 def _list(
@@ -136,10 +82,10 @@ def _list(
 ) -> Setting:
     return Setting(
         name=name,
-        type=SettingType.LIST,
+        type=ConfigType.LIST,
         default=default,
         doc=doc,
-        allowed=allowed,
+        check=OneOf(allowed) if allowed else None,
         required=required,
     )
 
@@ -189,7 +135,7 @@ _NETWORK = (
     _long(
         "queued.max.request.bytes",
         536870912,
-        "Bytes of unfinished requests and unsent responses, over all connections; reading stops.",
+        "Bytes of unfinished requests and unsent responses, over all connections.",
         low=1048576,
     ),
     _int(

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.config import BrokerConfig
@@ -102,7 +103,14 @@ class Upkeep:
         await self._in_thread(self._directory.remove_deleted)
 
     async def compact(self) -> None:
-        """Compact what is dirty enough, one log at a time."""
+        """Compact what is dirty enough, one log at a time; the long part runs in the thread."""
+        for partition in list(self._replicas):
+            if not partition.log.config.compacts:
+                continue
+            compaction = Compaction.begin(partition.log, self._clock.now_ms())
+            if compaction is not None:
+                await self._in_thread(compaction.run)
+                compaction.finish()
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
