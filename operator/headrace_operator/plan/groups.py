@@ -36,11 +36,12 @@ EMPTY_STATES = frozenset({"Empty", "Dead", ""})
 def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
     """Compare consumer groups with what the brokers have."""
     owners: dict[str, ConsumerGroup] = {}
+    going = [group for group in desired.groups if group.key in desired.deleted]
     for group in desired.groups:
         existing = observed.groups.get(group.group_id)
-        if group.key in desired.deleted:
-            yield from _plan_deletion(group, existing)
-        elif group.group_id in owners:
+        if group in going:
+            continue
+        if group.group_id in owners:
             message = (
                 f"group {group.group_id} is already described by {owners[group.group_id].title};"
                 " delete one of the two resources"
@@ -52,6 +53,11 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             reset = pending_reset(group)
             if reset is not None:
                 yield from _plan_reset(group, reset, existing or ObservedGroup(state=""), observed)
+    for group in going:
+        # What another resource still describes is that one's, also where they were two for one.
+        if group.group_id not in owners:
+            owners[group.group_id] = group
+            yield from _plan_deletion(group, observed.groups.get(group.group_id))
 
 
 def pending_reset(group: ConsumerGroup) -> Reset | None:

@@ -35,11 +35,12 @@ Outcome = Action | Problem | Waiting
 def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
     """Compare topics with what the brokers have. Topics that no manifest names are left alone."""
     owners: dict[str, Topic] = {}
+    going = [topic for topic in desired.topics if topic.key in desired.deleted]
     for topic in desired.topics:
         name = topic.topic_name
-        if topic.key in desired.deleted:
-            yield from _plan_deletion(topic, observed.topics.get(name))
-        elif name in owners:
+        if topic in going:
+            continue
+        if name in owners:
             message = (
                 f"topic {name} is already described by {owners[name].title};"
                 " delete one of the two resources"
@@ -52,6 +53,11 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
                 yield _plan_creation(topic, observed, desired)
             else:
                 yield from _plan_change(topic, existing)
+    for topic in going:
+        # What another resource still describes is that one's, also where they were two for one.
+        if topic.topic_name not in owners:
+            owners[topic.topic_name] = topic
+            yield from _plan_deletion(topic, observed.topics.get(topic.topic_name))
 
 
 def _plan_creation(topic: Topic, observed: Observed, desired: Desired) -> Outcome:
