@@ -145,7 +145,8 @@ class DecoderEmitter(Emitter):
         marker = self.fresh("n")
         self._take(marker, "b")
         self._flush()
-        with self.block(f"if {marker} < 0:"):
+        # Kafka's generator marks a null struct by -1, but one in a tagged field by 0.
+        with self.block(f"if {marker} {'< 0' if field.tag is None else '<= 0'}:"):
             self.line(f"{target} = None")
         with self.block("else:"):
             self._struct(field.nested, inner)

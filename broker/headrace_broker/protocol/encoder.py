@@ -139,8 +139,10 @@ class EncoderEmitter(Emitter):
         if not self.is_nullable(field):
             self._struct(field.nested, inner)
             return
+        # Kafka's generator marks a null struct by -1, but one in a tagged field by 0.
+        null = "-1" if field.tag is None else "0"
         with self.block(f"if {inner} is None:"):
-            self._pack([*self._run, ("-1", "b")])
+            self._pack([*self._run, (null, "b")])
         with self.block("else:"):
             self._put("1", "b")
             self._struct(field.nested, inner)
