@@ -70,7 +70,7 @@ def _described_members(group: Group, *, with_data: bool) -> list[DescribedGroupM
 def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> Decision:
     """End an empty group and all its offsets; the reply is its `DeletableGroupResult`."""
     group = shard.find(group_id)
-    if not group.is_unused and group.state is not GroupState.EMPTY:
+    if group.state is not GroupState.EMPTY:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"The group {group_id} is not empty.")
     decision = Decision()
     decision.records.extend(

@@ -8,7 +8,6 @@ without bound.
 from dataclasses import dataclass
 
 _MINUTE_MS = 60_000
-_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +26,6 @@ class GroupConfig:
     groups_max: int = 100_000  # headrace.max.groups
     pending_members_max: int = 1_000
     member_protocols_max: int = 64
-    member_metadata_bytes_max: int = _MIB
-    group_metadata_bytes_max: int = 900 * 1024  # below message.max.bytes, as one record holds it
+    member_metadata_bytes_max: int = 256 * 1024
+    record_bytes_max: int = 900 * 1024  # below message.max.bytes; one record holds a whole group
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS  # a constant in Kafka

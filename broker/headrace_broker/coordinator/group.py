@@ -4,7 +4,7 @@ Owns the bookkeeping that needs no decision: votes, leadership, who still has to
 survives a restart is `persisted`, which only `replay` sets.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -17,6 +17,9 @@ from headrace_broker.protocol.types import Generation, TimestampMs
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 NO_MEMBER_ID = ""
+
+_CHARACTER_BYTES_MAX = 4  # of UTF-8
+_RECORD_OVERHEAD_BYTES = 128  # lengths, numbers and the client's address
 
 Protocols = tuple[tuple[str, bytes], ...]
 """What a member can speak, in its order of preference: (assignor's name, metadata)."""
@@ -217,6 +220,17 @@ class Group:
                 f"generation {generation} is not the group's, which is {self.generation}",
             )
 
+    def record_bytes_max(self, assignments: Mapping[str, bytes]) -> int:
+        """Return what the group's record cannot exceed when members are assigned this."""
+        texts = (self.group_id, self.protocol_type or "", self.protocol_name or "")
+        size = _RECORD_OVERHEAD_BYTES + _CHARACTER_BYTES_MAX * sum(map(len, texts))
+        for member in self.members.values():
+            texts = (member.member_id, member.group_instance_id or "", member.client_id)
+            size += _RECORD_OVERHEAD_BYTES + _CHARACTER_BYTES_MAX * sum(map(len, texts))
+            size += len(member.metadata_for(self.protocol_name))
+            size += len(assignments.get(member.member_id, b""))
+        return size
+
     def to_value(self) -> GroupMetadataValue:
         """Return what a record keeps of the group: only the chosen protocol's metadata."""
         return GroupMetadataValue(
@@ -279,8 +293,3 @@ def _member_from(item: MemberMetadata, protocol_name: str) -> Member:
         protocols=((protocol_name, bytes(item.subscription)),),
         assignment=bytes(item.assignment),
     )
-
-
-def protocols_match(member: Member, protocols: Sequence[tuple[str, bytes]]) -> bool:
-    """Whether a member joins again with just what it said before."""
-    return tuple(protocols) == member.protocols

@@ -230,12 +230,17 @@ def _replace_static_member(
         maybe_complete_join(step)
     elif (
         group.select_protocol() != group.protocol_name
+        or group.record_bytes_max(_assignments(group)) > step.config.record_bytes_max
         or subscribed_topics(member.metadata_for(group.protocol_name)) != old_topics
     ):
         prepare_rebalance(step)
     else:
         step.decision.records.append(group_record(group))
         answer_join(step, member, _kept_place(group, member, leader_before, caller.api_version))
+
+
+def _assignments(group: Group) -> dict[str, bytes]:
+    return {member.member_id: member.assignment for member in group.members.values()}
 
 
 def _kept_place(

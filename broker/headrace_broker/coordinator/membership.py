@@ -1,5 +1,6 @@
 """SyncGroup, Heartbeat and LeaveGroup: what members do between two joins."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from headrace_broker.coordinator.config import GroupConfig
@@ -47,14 +48,14 @@ def decide_sync(
             # A client that asks again has given up on its earlier request.
             again = SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS)
             answer_sync(step, member, again)
-            if member.member_id == group.leader_id:
-                _check_assignment_size(config, request)
-                group.awaiting_sync.discard(member.member_id)
-                member.sync_ticket = caller.ticket
-                _assign(step, request)
-            else:
-                group.awaiting_sync.discard(member.member_id)
-                member.sync_ticket = caller.ticket
+            assigned = {item.member_id: bytes(item.assignment) for item in request.assignments}
+            is_leader = member.member_id == group.leader_id
+            if is_leader:
+                _check_record_size(group, config, assigned)
+            group.awaiting_sync.discard(member.member_id)
+            member.sync_ticket = caller.ticket
+            if is_leader:
+                _assign(step, assigned)
         case GroupState.STABLE:
             group.awaiting_sync.discard(member.member_id)
             step.extend_session(member.member_id, member.session_timeout_ms)
@@ -152,19 +153,19 @@ def _check_protocol(group: Group, request: SyncGroupRequest) -> None:
             )
 
 
-def _check_assignment_size(config: GroupConfig, request: SyncGroupRequest) -> None:
-    size = sum(len(item.assignment) for item in request.assignments)
-    if size > config.group_metadata_bytes_max:
+def _check_record_size(group: Group, config: GroupConfig, assigned: Mapping[str, bytes]) -> None:
+    """Refuse here what the log would refuse: that would cost every group of the shard a reload."""
+    if group.record_bytes_max(assigned) > config.record_bytes_max:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
-            f"{size} bytes of assignments do not fit one record of __consumer_offsets",
+            f"members and assignments exceed {config.record_bytes_max} bytes, "
+            "which one record of __consumer_offsets holds",
         )
 
 
-def _assign(step: GroupStep, request: SyncGroupRequest) -> None:
+def _assign(step: GroupStep, assigned: Mapping[str, bytes]) -> None:
     """Keep the leader's assignment and hand it to whoever waits; the rest ask for it later."""
     group = step.group
-    assigned = {item.member_id: bytes(item.assignment) for item in request.assignments}
     for member in group.members.values():
         member.assignment = assigned.get(member.member_id, b"")
     group.transition(GroupState.STABLE, step.now_ms)

@@ -103,8 +103,6 @@ def decide_commit(
 
 
 def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller: Caller) -> Group:
-    if not request.group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
     if request.group_id not in shard.groups and request.generation_id_or_member_epoch >= 0:
         code = (
             ErrorCode.GROUP_ID_NOT_FOUND

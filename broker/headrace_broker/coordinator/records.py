@@ -53,6 +53,7 @@ _OFFSET_COMMIT_VALUE_VERSION: Final = 4
 _OFFSET_COMMIT_VALUE_VERSION_WITH_EXPIRY: Final = 1
 _GROUP_METADATA_VALUE_VERSION: Final = 3
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
     """A committed offset of a group, or its tombstone."""

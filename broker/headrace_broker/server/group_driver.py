@@ -41,6 +41,9 @@ from headrace_broker.server.context import RequestContext
 from headrace_broker.server.group_driver_log import OffsetsLog
 from headrace_broker.server.group_driver_shard import ShardDriver, ShardStatus
 
+_MESSAGE_MAX_BYTES = 1024 * 1024 + 12  # Kafka's default, which a broker's file need not name
+_BATCH_OVERHEAD_BYTES = 1024
+
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
     """Return the coordinator's settings out of a broker's."""
@@ -54,6 +57,8 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
         offsets_retention_check_interval_ms=values["offsets.retention.check.interval.ms"],
         offsets_topic_partitions=values["offsets.topic.num.partitions"],
         groups_max=values["headrace.max.groups"],
+        record_bytes_max=values.get("message.max.bytes", _MESSAGE_MAX_BYTES)
+        - _BATCH_OVERHEAD_BYTES,
     )
 
 

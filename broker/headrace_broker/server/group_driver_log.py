@@ -13,8 +13,7 @@ from headrace_broker.server.partition import ANY_EPOCH, Partition
 _ACKS_ALL: Final = -1
 _READ_UNCOMMITTED: Final = 0
 _CHUNK_BYTES: Final = 1024 * 1024
-# Well below max.message.bytes; a decision larger than this becomes several batches.
-_BATCH_BYTES: Final = 512 * 1024
+_RECORD_OVERHEAD_BYTES: Final = 32  # the lengths and deltas of a record, at most
 
 
 class OffsetsLog(Protocol):
@@ -62,16 +61,19 @@ class PartitionOffsetsLog:
             yield chunk
 
 
-def encode_batches(records: list[CoordinatorRecord], now_ms: TimestampMs) -> Iterator[bytes]:
-    """Yield the records as batches of bounded size, in order."""
+def encode_batches(
+    records: list[CoordinatorRecord], now_ms: TimestampMs, size_max: int
+) -> Iterator[bytes]:
+    """Yield the records in order, as batches of at most `size_max` bytes."""
     waiting: list[NewRecord] = []
     size = 0
     for record in records:
         key, value = write_record(record)
-        size += len(key) + len(value or b"")
-        if waiting and size > _BATCH_BYTES:
+        record_size = len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+        if waiting and size + record_size > size_max:
             yield bytes(build_batch(waiting))
-            waiting, size = [], len(key) + len(value or b"")
+            waiting, size = [], 0
+        size += record_size
         waiting.append(NewRecord(key=key, value=value, timestamp=now_ms))
     if waiting:
         yield bytes(build_batch(waiting))

@@ -30,6 +30,7 @@ log = structlog.get_logger(__name__)
 ResponseT = TypeVar("ResponseT")
 
 _RELOAD_DELAY_S: Final = 1.0
+_UNWRITTEN_MAX: Final = 10_000
 # A loop that was held up this long could not read heartbeats either: they are in the sockets, and
 # get this much time to be read before anybody is declared dead.
 _STALL_S: Final = 0.5
@@ -128,6 +129,8 @@ class ShardDriver:
         Answers come in the order of the decisions, each after all records decided before it.
         """
         self.check_active()
+        if len(self._unwritten) >= _UNWRITTEN_MAX:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log is too slow")
         self._ticket_next += 1
         ticket = Ticket(self._ticket_next)
         decision = decide(ticket)
@@ -166,7 +169,8 @@ class ShardDriver:
             while self._unwritten:
                 taken = list(self._unwritten)
                 records = [record for item in taken for record in item.records]
-                for batch in encode_batches(records, self._clock.now_ms()):
+                size_max = self._config.record_bytes_max
+                for batch in encode_batches(records, self._clock.now_ms(), size_max):
                     await self._log.append(batch)
                 for item in taken:
                     self._unwritten.popleft()

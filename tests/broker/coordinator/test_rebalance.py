@@ -253,3 +253,12 @@ def test_after_a_restart_members_go_on_where_they_were():
     simulation.heartbeat("a")
     simulation.advance(2_000)
     assert list(simulation.group.members) == ["a-1"]
+
+
+def test_an_assignment_that_no_record_can_hold_is_refused_and_harms_only_its_group():
+    simulation = GroupSimulation(record_bytes_max=1_000)
+    simulation.enter("a")
+    answer = simulation.sync("a", {"a": bytes(1_000)})
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert not simulation.log
+    assert simulation.sync("a", {"a": b"less"}).error_code == ErrorCode.NONE

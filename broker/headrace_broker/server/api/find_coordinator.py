@@ -60,8 +60,6 @@ async def _find(
 ) -> Coordinator:
     try:
         _check_key_type(key_type)
-        if not key:
-            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
         await broker.controller.ensure_internal_topic(GROUP_METADATA_TOPIC)
         node_id, endpoint = _leader_of(broker, context, key)
     except ApiError as error:
