@@ -150,6 +150,7 @@ def _environment(
         HEADRACE_JOB_NAME=name,
         HEADRACE_CHECKPOINT_DIR=str(place.checkpoint(name)),
         SPARK_LOCAL_DIRS=str(place.scratch(name)),
+        HEADRACE_METRICS_ADDRESS="127.0.0.1",
         HEADRACE_METRICS_PORT=str(place.metrics_port),
         HEADRACE_METRICS_ADDRESS_FILE=str(place.metrics_address_file(name)),
         SPARK_HOME=str(_spark_home()),

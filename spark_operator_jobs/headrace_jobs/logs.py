@@ -23,3 +23,5 @@ def configure() -> None:
     )
     # What its client warns of (a broker that is not up yet) we say ourselves, once.
     logging.getLogger("kafka").setLevel(logging.ERROR)
+    # It logs the stack of every exception that it also raises.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)

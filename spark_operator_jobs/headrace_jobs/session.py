@@ -37,6 +37,7 @@ def open_session(name: str) -> SparkSession:
 
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
     if _is_started_plainly():
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         for key, value in _plain_settings().items():
             builder = builder.config(key, value)
     session = builder.getOrCreate()

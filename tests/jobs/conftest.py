@@ -77,9 +77,10 @@ def new_topic(broker: Peer) -> Callable[[int], str]:
 @pytest.fixture
 def group_offsets(broker: Peer) -> Callable[[str], dict[tuple[str, int], int]]:
     """Return a function that asks the broker for a group's offsets, through librdkafka."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def read(group: str) -> dict[tuple[str, int], int]:
+        # A client of its own: one that saw the broker die waits long before it asks again.
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         wanted = ConsumerGroupTopicPartitions(group)
         found = admin.list_consumer_group_offsets([wanted])[group].result(30)
         partitions: list[TopicPartition] = found.topic_partitions

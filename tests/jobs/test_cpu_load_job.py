@@ -139,6 +139,16 @@ def test_the_job_computes_reports_stops_cleanly_and_goes_on_where_it_stopped(
         (10, "web/1", 14.5, 10),
     ]
 
+    commits = job.metrics()["offset_commits_total"]
+    broker.kill()
+    time.sleep(2)  # a batch or two meet no broker
+    broker.restart()
+    produce_readings(broker.bootstrap, source, range(35, 45))
+    wait_until(lambda: job.metrics().get("output_rows_total", 0) == 4, STEP_SECONDS, "a window")
+    wait_until(lambda: job.metrics()["offset_commits_total"] > commits, 30, "a commit")
+    wait_until(lambda: group_offsets(group) == {(source, 0): 91}, 30, "the last commit")
+    assert job.process.is_running
+
     jvms = descendants(job.process.pid)
     job.process.kill()
     psutil.wait_procs(jvms, 20)

@@ -150,7 +150,12 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
         default=True,
         help="show results on standard output as well (default)",
     )
-    process.add_argument("--metrics-address", default="127.0.0.1", metavar="ADDRESS")
+    process.add_argument(
+        "--metrics-address",
+        default=environment.get("HEADRACE_METRICS_ADDRESS") or "127.0.0.1",
+        metavar="ADDRESS",
+        help="address that /metrics listens on (default: 127.0.0.1; HEADRACE_METRICS_ADDRESS)",
+    )
     process.add_argument(
         "--metrics-port",
         type=_port,

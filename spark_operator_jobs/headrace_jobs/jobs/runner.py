@@ -159,6 +159,7 @@ def _wait_for_topics(settings: JobSettings, stop: _Stop) -> GroupClient | None:
 
 
 def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     began = time.monotonic()
@@ -172,6 +173,8 @@ def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
         _run_started_query(session, settings, query_name, parts)
     except PySparkException as error:
         raise JobError(f"the query failed: {_brief(error)}") from error
+    except (Py4JError, ConnectionError) as error:
+        raise JobError(f"Spark's JVM is gone (out of memory?): {_brief(error)}") from error
     finally:
         # Whatever state the JVM is in, the process must end.
         with contextlib.suppress(Exception):
@@ -200,7 +203,8 @@ def _run_started_query(
             listener.take(progress)
     finally:
         parts.metrics.stopped()
-        session.streams.removeListener(listener)
+        with contextlib.suppress(Exception):  # the JVM may be gone; its listeners with it
+            session.streams.removeListener(listener)
         if group is not None:
             group.close()
 

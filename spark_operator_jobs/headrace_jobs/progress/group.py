@@ -109,6 +109,7 @@ class GroupProgress:
         self._position: dict[TopicPartition, int] = {}
         self._is_pending = False
         self._is_closing = False
+        self._is_failing = False
         self._thread = threading.Thread(target=self._run, name="group-progress", daemon=True)
 
     def start(self, position: Mapping[TopicPartition, int]) -> None:
@@ -161,13 +162,18 @@ class GroupProgress:
                     time.sleep(RETRY_SECONDS * 2**attempt)
             else:
                 self._metrics.offsets_committed()
+                if self._is_failing:
+                    self._is_failing = False
+                    _log.info("offsets are committed to the group again", group=self._group)
                 return
         self._metrics.offset_commit_failed()
-        _log.warning(
-            "offsets not committed to the group; the next batch tries again",
-            group=self._group,
-            error=str(failure),
-        )
+        if not self._is_failing:
+            self._is_failing = True
+            _log.warning(
+                "offsets not committed to the group; every batch tries again",
+                group=self._group,
+                error=str(failure),
+            )
 
     def _measure_lag(self, position: Mapping[TopicPartition, int]) -> None:
         # A broker that is away is seen by the query itself; lag keeps its last value until then.
