@@ -166,43 +166,54 @@ def _read_record(body: bytes, position: int, header: BatchHeader) -> tuple[Recor
         raise DecodeError(f"offset delta {offset_delta} beyond {header.last_offset_delta}")
     key, position = _read_bytes(body, position, end)
     value, position = _read_bytes(body, position, end)
-    headers, position = _read_headers(body, position, end)
+    headers: tuple[Header, ...] = ()
+    if body[position]:
+        headers, position = _read_headers(body, position, end)
+    else:
+        position += 1
     if position != end:
         raise DecodeError(f"a record ends at {position}, not at {end}")
     stamp = header.base_timestamp + timestamp_delta
     if header.attributes & LOG_APPEND_TIME_FLAG:
         stamp = header.max_timestamp
-    return Record(
-        Offset(header.base_offset + offset_delta), TimestampMs(stamp), key, value, headers
-    ), end
+    offset = Offset(header.base_offset + offset_delta)
+    return Record(offset, TimestampMs(stamp), key, value, headers), end
 
 
 def _read_varint(body: bytes, position: int, bits_max: int) -> tuple[int, int]:
     """Read a zigzag varint (KIP-98 takes Protocol Buffers' encoding)."""
-    byte = body[position]
+    value = body[position]
     position += 1
-    if byte < _CONTINUES:
-        return (byte >> 1) ^ -(byte & 1), position
-    value, shift = byte & 0x7F, 7
-    while byte >= _CONTINUES:
-        if shift >= bits_max:
+    if value >= _CONTINUES:
+        shift = 7
+        value &= 0x7F
+        while True:
+            byte = body[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < _CONTINUES:
+                break
+            shift += 7
+            if shift >= bits_max:
+                raise DecodeError(f"a varint of more than {bits_max} bits")
+        if value >> bits_max:
             raise DecodeError(f"a varint of more than {bits_max} bits")
-        byte = body[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    if value >> bits_max:
-        raise DecodeError(f"a varint of more than {bits_max} bits")
     return (value >> 1) ^ -(value & 1), position
 
 
 def _read_bytes(body: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    size, position = _read_varint(body, position, _VARINT_BITS_MAX)
+    size = body[position]
+    if size < _CONTINUES:  # the usual case without a call
+        size = (size >> 1) ^ -(size & 1)
+        start = position + 1
+    else:
+        size, start = _read_varint(body, position, _VARINT_BITS_MAX)
     if size < 0:
-        return None, position
-    if size > end - position:
-        raise DecodeError(f"{size} bytes of a record that has {end - position} left")
-    return body[position : position + size], position + size
+        return None, start
+    stop = start + size
+    if stop > end:
+        raise DecodeError(f"{size} bytes of a record that has {end - start} left")
+    return body[start:stop], stop
 
 
 def _read_headers(body: bytes, position: int, end: int) -> tuple[tuple[Header, ...], int]:

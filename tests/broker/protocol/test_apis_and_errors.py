@@ -35,7 +35,6 @@ from headrace_broker.protocol.records import (
     encode_record_key,
     encode_record_value,
 )
-from headrace_broker.protocol.schema import Message
 from headrace_broker.protocol.types import Part
 
 
