@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from headrace_broker.protocol.batch import Compression, NewRecord, build_batch
 from headrace_broker.protocol.codec import encode_bytes
 from headrace_broker.protocol.headers import RequestHeader
 from headrace_broker.protocol.schema import Array, Field, Message, Records, Struct
@@ -18,7 +19,7 @@ from support.kafka_peer import jar_directory
 from support.messages import all_message_classes, default_of, fields_in, messages, restricted
 from support.messages import versions_of as all_versions_of
 
-ORACLE = Path(__file__).parent / "java" / "MessageOracle.java"
+SOURCES = Path(__file__).parent / "java"
 EXAMPLES = 4
 
 
@@ -81,33 +82,55 @@ def _json_value(field: Field, value: Any, version: int, java: Any) -> Any:
     return value
 
 
-@pytest.mark.java
-def test_kafkas_own_classes_read_what_we_write_and_write_it_back() -> None:
+def _ask(oracle: str, lines: list[str]) -> list[str]:
     if shutil.which("javac") is None:
         pytest.skip("the oracle is compiled as it starts, which needs a JDK")
+    done = subprocess.run(
+        ["java", "-cp", f"{jar_directory()}/*", str(SOURCES / f"{oracle}.java")],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    answers = done.stdout.splitlines()
+    assert len(answers) == len(lines), done.stderr
+    return answers
+
+
+@pytest.mark.java
+def test_kafkas_own_classes_read_what_we_write_and_write_it_back() -> None:
     cases = [
         (cls, version, restricted(drawn, version))
         for cls in all_message_classes()
         for drawn in _examples(cls)
         for version in _versions(cls)
     ]
-    encoded = [encode_bytes(message, version) for _, version, message in cases]
-    lines = [
-        f"{cls.__name__} {version} {data.hex()}\n"
-        for (cls, version, _), data in zip(cases, encoded, strict=True)
-    ]
-    done = subprocess.run(
-        ["java", "-cp", f"{jar_directory()}/*", str(ORACLE)],
-        input="".join(lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=200,
+    encoded = [encode_bytes(message, version).hex() for _, version, message in cases]
+    answers = _ask(
+        "MessageOracle",
+        [
+            f"{cls.__name__} {version} {data}"
+            for (cls, version, _), data in zip(cases, encoded, strict=True)
+        ],
     )
-    answers = done.stdout.splitlines()
-    assert len(answers) == len(cases), done.stderr
     for (cls, version, message), data, answer in zip(cases, encoded, answers, strict=True):
         written, _, values = answer.partition(" ")
-        assert written == data.hex(), f"{cls.__name__} v{version}: {answer}"
+        assert written == data, f"{cls.__name__} v{version}: {answer}"
         java = json.loads(values)
         assert _json_of(message, version, java) == java, f"{cls.__name__} v{version}"
+
+
+@pytest.mark.java
+def test_kafka_reads_our_batches_in_every_compression() -> None:
+    # More than one block of snappy's and of lz4's framing.
+    records = [
+        NewRecord(key=None if n % 3 else b"k%d" % n, value=bytes([n % 251]) * 997, timestamp=n * n)
+        for n in range(200)
+    ]
+    wanted = " ".join(
+        f"{7 + n}:{r.timestamp}:{'null' if r.key is None else r.key.hex()}:{(r.value or b'').hex()}"
+        for n, r in enumerate(records)
+    )
+    batches = [build_batch(records, base_offset=7, compression=kind) for kind in Compression]
+    assert _ask("BatchOracle", [batch.hex() for batch in batches]) == [wanted] * len(batches)
