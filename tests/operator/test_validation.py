@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace_broker.metadata.topic_config import BROKER_SYNONYMS
+from headrace_broker.server import settings as broker_own
+from headrace_operator.resources.broker_settings import BROKER_SETTINGS
 from headrace_operator.validation import validate_manifests, validate_object
 from headrace_operator.validation.defaults import with_defaults
 from headrace_operator.validation.problems import path_text
 from headrace_operator.validation.rules import compile_rule
 from headrace_operator.validation.schemas import resource_schemas
-from headrace_operator.validation.settings import check_topic_settings
+from headrace_operator.validation.settings import check_broker_settings, check_topic_settings
 
 FIXTURES = Path(__file__).parent / "fixtures"
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
@@ -38,9 +41,9 @@ def test_verdicts_are_those_of_the_api_server(case):
     value = manifest(case["kind"], case.get("spec"))
     problems = validate_object(value, old and manifest(case["kind"], old))
     # What only Kafka knows is ours alone: the API server cannot have said it.
-    if case["kind"] == "Topic":
-        ours = list(check_topic_settings(case["spec"].get("config") or {}))
-        problems = [each for each in problems if each not in ours]
+    config = (case.get("spec") or {}).get("config") or {}
+    ours = [*check_topic_settings(config), *check_broker_settings(config)]
+    problems = [each for each in problems if each not in ours]
     verdict = VERDICTS[case["name"]]
     assert (not problems) == verdict["accepted"], problems
     if verdict["accepted"]:
@@ -111,6 +114,35 @@ def test_an_unknown_topic_setting_is_told_with_the_nearest_name():
         "unknown topic setting; did you mean retention.ms?",
         "'1GB' is not an integer; Kafka's settings have no units",
     ]
+
+
+def test_an_unknown_broker_setting_is_told_before_a_broker_does_not_start():
+    spec = {"pools": [{"name": "a"}], "config": {"log.retention.ms": "1d", "num.partition": 3}}
+    assert [problem.reason for problem in validate_object(manifest("Cluster", spec))] == [
+        "'1d' is not an integer; Kafka's settings have no units",
+        "unknown broker setting; did you mean num.partitions?",
+    ]
+
+
+def test_the_table_of_broker_settings_is_the_brokers_own():
+    owned = {
+        "advertised.listeners",
+        "broker.rack",
+        "cluster.id",
+        "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters",
+        "headrace.http.listener",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "metadata.log.dir",
+        "node.id",
+        "process.roles",
+    }
+    assert set(BROKER_SETTINGS) == {*broker_own.BROKER_SETTINGS, *BROKER_SYNONYMS} - owned
 
 
 def test_an_unknown_kind_of_our_group_is_told_and_other_groups_are_left_alone():

@@ -1,9 +1,10 @@
-"""Checks topic settings by name and value, before a broker has to refuse them."""
+"""Checks settings of topics and brokers by name and value, before a broker has to refuse them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.resources.broker_settings import BROKER_SETTINGS
 from headrace_operator.resources.topic_settings import TOPIC_SETTINGS, SettingType
 from headrace_operator.validation.problems import SchemaProblem, nearest
 
@@ -12,13 +13,24 @@ if TYPE_CHECKING:
 
 
 def check_topic_settings(config: Mapping[str, Any]) -> Iterator[SchemaProblem]:
-    """Yield the settings that Kafka does not know, and values that it would refuse."""
+    """Yield the topic settings that Kafka does not know, and values that it would refuse."""
+    yield from _check(config, TOPIC_SETTINGS, "topic")
+
+
+def check_broker_settings(config: Mapping[str, Any]) -> Iterator[SchemaProblem]:
+    """Yield the settings with which a broker would not start."""
+    yield from _check(config, BROKER_SETTINGS, "broker")
+
+
+def _check(
+    config: Mapping[str, Any], known: Mapping[str, SettingType | tuple[str, ...]], owner: str
+) -> Iterator[SchemaProblem]:
     for key, value in config.items():
         path = ("spec", "config", key)
-        setting = TOPIC_SETTINGS.get(key)
+        setting = known.get(key)
         if setting is None:
-            hint = nearest(key, TOPIC_SETTINGS) or "see Kafka's topic configs for the names"
-            yield SchemaProblem(path=path, reason=f"unknown topic setting; {hint}")
+            hint = nearest(key, known) or f"see Kafka's {owner} configs for the names"
+            yield SchemaProblem(path=path, reason=f"unknown {owner} setting; {hint}")
         elif problem := setting_problem(setting, str(value)):
             yield SchemaProblem(path=path, reason=problem)
 
@@ -26,8 +38,9 @@ def check_topic_settings(config: Mapping[str, Any]) -> Iterator[SchemaProblem]:
 def setting_problem(setting: SettingType | tuple[str, ...], text: str) -> str:
     """Return what is wrong with a value, or the empty string."""
     if isinstance(setting, tuple):
-        # cleanup.policy takes several of its words, the others one.
-        unknown = [part.strip() for part in text.split(",") if part.strip() not in setting]
+        # cleanup.policy takes several of its words, or none (everything is kept); the others one.
+        words = [part.strip() for part in text.split(",") if part.strip()]
+        unknown = [word for word in words if word not in setting]
         if unknown:
             return f"{text!r} is not one of {', '.join(setting)}"
         return ""

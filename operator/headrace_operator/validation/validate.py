@@ -21,7 +21,7 @@ from headrace_operator.validation.problems import (
 )
 from headrace_operator.validation.rules import check_rules
 from headrace_operator.validation.schemas import resource_schemas
-from headrace_operator.validation.settings import check_topic_settings
+from headrace_operator.validation.settings import check_broker_settings, check_topic_settings
 from headrace_operator.validation.structure import check_structure
 
 if TYPE_CHECKING:
@@ -99,9 +99,12 @@ def validate_object(
         return problems
     before = None if old is None else with_defaults(old, definition.schema)
     problems = list(check_rules(complete, before, definition.schema))
-    if kind == "Topic":
-        problems += check_topic_settings(complete["spec"].get("config", {}))
+    if not problems and (check := _SETTINGS_CHECKS.get(kind)):
+        problems += check(complete["spec"].get("config", {}))
     return problems
+
+
+_SETTINGS_CHECKS = {"Cluster": check_broker_settings, "Topic": check_topic_settings}
 
 
 def _document_problems(
