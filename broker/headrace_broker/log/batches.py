@@ -14,7 +14,7 @@ from headrace_broker.protocol.batch_header import (
     LOG_OVERHEAD,
     BatchHeader,
 )
-from headrace_broker.protocol.types import Buffer
+from headrace_broker.protocol.types import NO_TIMESTAMP, Buffer
 
 Header: TypeAlias = BatchHeader
 
@@ -42,6 +42,11 @@ def iterate_headers(buffer: bytes | memoryview) -> Iterator[tuple[int, Header]]:
             return
         yield position, header
         position += header.size_bytes
+
+
+def newest_timestamp(header: Header) -> int:
+    """Largest timestamp of a batch's records; one that compaction emptied has none."""
+    return header.max_timestamp if header.record_count else NO_TIMESTAMP
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:

@@ -9,9 +9,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
+from struct import pack_into
 from typing import Final
 
-from headrace_broker.log.batches import Header, read_header
+from headrace_broker.log.batches import (
+    MAX_TIMESTAMP_POSITION,
+    Header,
+    newest_timestamp,
+    read_header,
+)
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.swap import CLEANED_SUFFIX
 from headrace_broker.log.transaction_index import AbortedTransaction
@@ -22,6 +28,7 @@ from headrace_broker.protocol.batch import (
     build_batch,
     iterate_records,
 )
+from headrace_broker.protocol.batch_header import seal
 from headrace_broker.protocol.compression import Compression
 
 KEYS_MAX: Final = 500_000
@@ -107,7 +114,7 @@ def clean_segments(
             if batch is not None:
                 at = cleaned.write(memoryview(batch))
                 kept = read_header(batch)
-                cleaned.note_batch(at, len(batch), kept.last_offset, kept.max_timestamp)
+                cleaned.note_batch(at, len(batch), kept.last_offset, newest_timestamp(kept))
         for entry in source.transaction_index.entries:
             cleaned.transaction_index.append(entry)
     cleaned.become_inactive()
@@ -163,7 +170,12 @@ def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearr
         NewRecord(each.key, each.value, each.timestamp, each.headers, each.offset - first)
         for each in kept
     ]
-    return build_batch(records, **options)
+    batch = build_batch(records, **options)
+    if not kept:
+        # As Kafka's: the producer's age is counted from here.
+        pack_into(">q", batch, MAX_TIMESTAMP_POSITION, header.max_timestamp)
+        seal(batch)
+    return batch
 
 
 def _hash(key: bytes) -> bytes:

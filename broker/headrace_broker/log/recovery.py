@@ -17,6 +17,7 @@ from crc32c import crc32c
 from headrace_broker.log.batches import (
     LENGTH_MIN,
     Header,
+    newest_timestamp,
     read_header,
 )
 from headrace_broker.log.config import LogConfig
@@ -127,7 +128,7 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
     Returns why the segment was cut, or "" when all of it was whole.
     """
     # The flush that moved the recovery point made index and batches before it durable.
-    start = segment.position_of(recovery_point) if recovery_point > segment.base_offset else 0
+    start = _end_of_whole_batches(segment, recovery_point)
     next_offset = max(recovery_point, segment.base_offset) if start else segment.base_offset
     full_size = segment.size
     segment.offset_index.truncate_above_value(start - 1)
@@ -139,7 +140,9 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
         header, reason = window.check(position, next_offset, limit)
         if header is None:
             break
-        segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
+        segment.note_batch(
+            position, header.size_bytes, header.last_offset, newest_timestamp(header)
+        )
         position += header.size_bytes
         next_offset = header.last_offset + 1
     segment.size = position
@@ -156,6 +159,17 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
             os.truncate(segment.path, position)
     segment.become_inactive()
     return reason
+
+
+def _end_of_whole_batches(segment: LogSegment, recovery_point: int) -> int:
+    """Position after the last batch that lies wholly below the recovery point and in the file."""
+    entry = segment.offset_index.floor(recovery_point - 1 - segment.base_offset)
+    end = entry[1] if entry is not None else 0
+    for position, header in segment.headers(end):
+        if header.last_offset >= recovery_point or position + header.size_bytes > segment.size:
+            break
+        end = position + header.size_bytes
+    return end
 
 
 class _Window:

@@ -13,6 +13,7 @@ from headrace_broker.log.batches import (
     LENGTH_MIN,
     OFFSET_AND_LENGTH,
     Header,
+    newest_timestamp,
     read_header,
 )
 from headrace_broker.log.files import (
@@ -238,8 +239,9 @@ class LogSegment:
         start = last_entry[1] if last_entry else 0
         next_offset, self._bytes_since_index = self.base_offset, 0
         for position, header in self.headers(start):
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = header.max_timestamp
+            newest = newest_timestamp(header)
+            if newest > self.max_timestamp:
+                self.max_timestamp = newest
                 self.max_timestamp_offset = header.last_offset
             if position != start or last_entry is None:
                 self._bytes_since_index += header.size_bytes

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from headrace_broker.log.batches import (
     Header,
+    newest_timestamp,
 )
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segments import LogSegments
@@ -55,7 +56,7 @@ def _search_segment(
     relative = entry[1] if entry is not None else 0
     first = max(segment.base_offset + relative, start_offset)
     for position, header in segment.headers(segment.position_of(first)):
-        if header.max_timestamp >= timestamp:
+        if newest_timestamp(header) >= timestamp:
             found = _search_batch(segment, position, header, timestamp, start_offset)
             if found is not None:
                 return found

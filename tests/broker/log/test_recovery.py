@@ -183,3 +183,20 @@ def test_a_half_finished_swap_is_finished_and_other_leftovers_go(new_log, folder
     assert suffixes <= {".log", ".index", ".timeindex", ".snapshot", ""}
     assert next(iterate_headers(whole[0]))[1].base_offset == 0
     again.abandon()
+
+
+def test_a_torn_batch_right_at_the_recovery_point_is_cut(new_log, folder, clock):
+    log = new_log(index_interval_bytes=0)
+    append(log, batch_of(b""))
+    recovery_point = log.flush()
+    whole = log.size_bytes
+    append(log, batch_of(b""))
+    log.abandon()
+    for cut in range(whole + 1, 2 * whole):
+        os.truncate(log.segments.active.path, whole)
+        os.truncate(log.segments.active.path, cut)
+        again = PartitionLog.open(
+            folder, LogConfig(), clock=clock, recovery_point=recovery_point, was_clean=False
+        )
+        assert again.size_bytes == whole
+        again.abandon()
