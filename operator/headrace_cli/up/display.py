@@ -87,6 +87,7 @@ class LiveDisplay:
         from rich.live import Live
 
         self._status = status
+        self._terminal = _silence_keys()
         self._live: Live = Live(
             console=Console(highlight=False),
             get_renderable=self._render,
@@ -118,6 +119,7 @@ class LiveDisplay:
     def close(self) -> None:
         """Take the panel away; the last results stay as an ordinary table."""
         self._live.stop()
+        _restore_keys(self._terminal)
         if self._status.results:
             self._live.console.print(_results_table(self._status))
 
@@ -151,6 +153,27 @@ def open_display(status: Status) -> Display:
     return LiveDisplay(status) if sys.stdout.isatty() else PlainDisplay(status)
 
 
+def _silence_keys() -> list[Any] | None:
+    """Keep the terminal from echoing keys: the `^C` would wrap at the panel's edge and tear it."""
+    import termios
+
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError):
+        return None
+    silent = list(before)
+    silent[3] &= ~termios.ECHO  # the fourth field has the local modes, see termios(3)
+    termios.tcsetattr(sys.stdin, termios.TCSADRAIN, silent)
+    return before
+
+
+def _restore_keys(before: list[Any] | None) -> None:
+    import termios
+
+    if before is not None:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
 def _results_table(status: Status) -> Any:
     from rich import box
     from rich.table import Table
@@ -162,6 +185,6 @@ def _results_table(status: Status) -> Any:
         table.add_column(
             name, justify="right" if last[:1].isdigit() and name != "window" else "left"
         )
-    for row in status.results:
+    for row in sorted(status.results, key=lambda row: row.order):
         table.add_row(*(row.cells.get(name, "") for name in names))
     return table

@@ -145,12 +145,10 @@ class ResultWatcher:
                 # A broker is being restarted: the next poll finds it again.
                 self._stopped.wait(POLL_MS / 1000)
                 continue
-            records = sorted(
-                (record for batch in batches.values() for record in batch),
-                key=lambda record: (record.timestamp, record.key or b""),
-            )
+            records = [record for batch in batches.values() for record in batch]
             self.count += len(records)
             rows = [row for record in records if (row := parse_result(record.value)) is not None]
+            rows.sort(key=lambda row: row.order)
             if rows:
                 self._on_rows(rows)
         self._consumer.close()

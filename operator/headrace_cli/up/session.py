@@ -20,7 +20,7 @@ from headrace_cli.up.monitor import Monitor, ResultWatcher
 from headrace_cli.up.views import JobView, format_seconds, job_view
 from headrace_operator.local.backend import LocalBackend
 from headrace_operator.local.desired import DesiredStore, desired_of
-from headrace_operator.local.processes import ProcessEventKind, end_leftovers
+from headrace_operator.local.processes import ProcessEventKind, end_leftovers, last_line
 from headrace_operator.local.reconcile import Reconciler, reconcile_lock
 from headrace_operator.local.state import load_state
 from headrace_operator.resources import SparkApplication
@@ -41,6 +41,7 @@ TICK_SECONDS = 1.0
 # Manifests are looked at every tick; what others changed in the brokers, this often.
 RESYNC_SECONDS = 15.0
 FORCED_EXIT_STATUS = 130
+LOG_LINE_SHOWN = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +237,7 @@ class Session:
 
     async def _shut_down(self) -> None:
         self._is_stopping = True
+        self._display.status("stopping", "jobs, then producers, then brokers")
         began = time.monotonic()
         self.summary.duration_seconds = began - self._began
         jobs = self._jobs()
@@ -280,9 +282,10 @@ class Session:
             case ProcessEventKind.STARTED:
                 self._display.event(f"started {event.name} (pid {event.pid})")
             case ProcessEventKind.ENDED:
+                log = self._backend.log_of(event.name)
                 self._display.event(
                     f"{event.name} (pid {event.pid}) ended with status {event.exit_status}; "
-                    f"its log: {self._backend.log_of(event.name)}",
+                    f"the end of {log}: {last_line(log)[:LOG_LINE_SHOWN]}",
                     is_problem=True,
                 )
             case ProcessEventKind.RESTARTING:
@@ -292,15 +295,20 @@ class Session:
 
 def describe_summary(summary: Summary) -> list[str]:
     """Say what a run came to, in a few lines."""
-    lines = [f"ran {format_seconds(summary.duration_seconds)}"]
+    ran = [f"ran {format_seconds(summary.duration_seconds)}"]
     if summary.brokers_ready_seconds is not None:
-        lines[0] += f", brokers ready after {summary.brokers_ready_seconds:.1f} s"
+        ran.append(f"brokers ready after {summary.brokers_ready_seconds:.1f} s")
     if summary.first_result_seconds is not None:
-        lines[0] += f", first results after {summary.first_result_seconds:.0f} s"
+        ran.append(f"first results after {summary.first_result_seconds:.0f} s")
     if summary.restarts:
-        lines[0] += f", {summary.restarts} restarts"
-    lines += [f"{topic}: {count:,} records written" for topic, count in summary.written.items()]
-    lines += [f"{topic}: {count:,} results received" for topic, count in summary.results.items()]
-    for group, lag in summary.lags.items():
-        lines.append(f"{group}: " + ("no commit yet" if lag is None else f"lag {lag:,} records"))
+        ran.append(f"{summary.restarts} restarts")
+    lines = [", ".join(ran)]
+    lines += [f"  {count:>9,} records written to {name}" for name, count in summary.written.items()]
+    lines += [f"  {count:>9,} results read from {name}" for name, count in summary.results.items()]
+    lines += [
+        f"  {'no' if lag is None else f'{lag:,}':>9} "
+        + ("commit yet by" if lag is None else "records of lag left to")
+        + f" {group}"
+        for group, lag in summary.lags.items()
+    ]
     return lines

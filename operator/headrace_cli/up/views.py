@@ -32,6 +32,8 @@ class ResultRow:
     """One result of a job: names of columns and what they say."""
 
     cells: dict[str, str]
+    #: Windows in their order, then the columns in theirs.
+    order: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:
@@ -65,7 +67,7 @@ def parse_result(value: bytes | None) -> ResultRow | None:
         cells["window"] = f"{_clock(str(start))} to {_clock(str(end))}"
     for name, content in fields.items():
         cells[_TITLES.get(str(name), str(name))] = _text(name, content)
-    return ResultRow(cells=cells)
+    return ResultRow(cells=cells, order=(str(start or ""), *cells.values()))
 
 
 def format_seconds(seconds: float) -> str:

@@ -61,7 +61,8 @@ __all__ = ["BrokerNotReadyError", "LocalBackend"]
 BROKER_READY_TIMEOUT_SECONDS = 30.0
 # A Spark driver finishes its batch and its JVM; a broker flushes and writes its clean marker.
 SPARK_STOP_GRACE_SECONDS = 30.0
-LOG_TAIL_LINES = 15
+LOG_TAIL_LINES = 4
+LOG_LINE_SHOWN = 400
 
 
 class BrokerNotReadyError(Exception):
@@ -380,4 +381,6 @@ def process_name(resource: Application) -> str:
 
 def _tail(path: Path) -> str:
     lines = path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    return "\n".join(f"  {line}" for line in lines) or "  (empty)"
+    # The same start failed more than once, so the same lines may stand there more than once.
+    shown = dict.fromkeys(line[:LOG_LINE_SHOWN] for line in lines)
+    return "\n".join(f"  {line}" for line in shown) or "  (empty)"

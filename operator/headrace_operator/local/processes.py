@@ -31,6 +31,7 @@ __all__ = [
     "RestartPolicy",
     "SupervisedProcess",
     "end_leftovers",
+    "last_line",
 ]
 
 BACKOFF_SECONDS_MIN = 0.5
@@ -204,6 +205,12 @@ def end_leftovers(
                 process.wait(grace_seconds)
         _kill_session(identity.pid)
     return ended
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that says anything: mostly why a process ended."""
+    lines = log.read_text(errors="replace").splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")
 
 
 def _wants_restart(policy: RestartPolicy, exit_status: int) -> bool:
