@@ -1,8 +1,9 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: one committed offset per group and partition."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.decision import Caller, Decision, SetTimer
@@ -41,11 +42,7 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from headrace_broker.protocol.types import TimestampMs
-
-NO_OFFSET: Final = -1
-NO_LEADER_EPOCH: Final = -1
-NO_GENERATION: Final = -1
+from headrace_broker.protocol.types import NO_LEADER_EPOCH, NO_OFFSET, TimestampMs
 
 _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 9
 
@@ -159,20 +156,33 @@ def _offset_record(
 
 
 def read_offsets(
-    shard: GroupShard, request: OffsetFetchRequestGroup, *, require_stable: bool
+    shard: GroupShard,
+    request: OffsetFetchRequestGroup,
+    topic_id_of: Callable[[str], UUID],
+    *,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     """Return what the group committed, for the topics asked for or for all (`topics` is null).
 
     Where nothing is committed the offset is -1 and there is no error: the client starts where its
-    reset policy says. Topics are asked for by name: ids are resolved by the caller.
+    reset policy says. Topics are asked for by name; `topic_id_of` gives the id that the name has
+    now (zero: none), so that a topic made anew does not inherit what was committed to the former.
     """
-    offsets = shard.offsets_of(request.group_id)
     unstable = shard.pending_offsets.get(request.group_id, set()) if require_stable else set()
+    offsets = shard.offsets_of(request.group_id)
+
+    def current(where: TopicPartition) -> OffsetCommitValue | None:
+        value = offsets.get(where)
+        if value is None or _is_of_a_former_topic(value, topic_id_of(where[0])):
+            return None
+        return value
+
     asked: Iterable[tuple[str, Sequence[int]]]
     if request.topics is None:
         found: dict[str, list[int]] = {}
-        for name, partition in sorted(offsets):
-            found.setdefault(name, []).append(partition)
+        for where in sorted(offsets):
+            if current(where) is not None:
+                found.setdefault(where[0], []).append(where[1])
         asked = found.items()
     else:
         asked = [(topic.name, topic.partition_indexes) for topic in request.topics]
@@ -181,9 +191,12 @@ def read_offsets(
         topics=[
             OffsetFetchResponseTopics(
                 name=name,
+                topic_id=topic_id_of(name),
                 partitions=[
-                    _fetched(offsets, (name, partition), is_unstable=(name, partition) in unstable)
-                    for partition in partitions
+                    _unstable(index)
+                    if (name, index) in unstable
+                    else _read(index, current((name, index)))
+                    for index in partitions
                 ],
             )
             for name, partitions in asked
@@ -191,24 +204,30 @@ def read_offsets(
     )
 
 
-def _fetched(
-    offsets: Mapping[TopicPartition, OffsetCommitValue], where: TopicPartition, *, is_unstable: bool
-) -> OffsetFetchResponsePartitions:
-    value = None if is_unstable else offsets.get(where)
+def _is_of_a_former_topic(value: OffsetCommitValue, topic_id: UUID) -> bool:
+    return bool(value.topic_id.int and topic_id.int and value.topic_id != topic_id)
+
+
+def _read(index: int, value: OffsetCommitValue | None) -> OffsetFetchResponsePartitions:
     if value is None:
         return OffsetFetchResponsePartitions(
-            partition_index=where[1],
+            partition_index=index,
             committed_offset=NO_OFFSET,
             committed_leader_epoch=NO_LEADER_EPOCH,
             metadata="",
-            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
         )
     return OffsetFetchResponsePartitions(
-        partition_index=where[1],
+        partition_index=index,
         committed_offset=value.offset,
         committed_leader_epoch=value.leader_epoch,
         metadata=value.metadata,
     )
+
+
+def _unstable(index: int) -> OffsetFetchResponsePartitions:
+    answer = _read(index, None)
+    answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+    return answer
 
 
 def decide_offset_delete(

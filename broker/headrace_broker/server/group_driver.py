@@ -175,7 +175,11 @@ class GroupCoordinator:
         )
 
     async def fetch_offsets(
-        self, request: OffsetFetchRequestGroup, *, require_stable: bool
+        self,
+        request: OffsetFetchRequestGroup,
+        topic_id_of: Callable[[str], uuid.UUID],
+        *,
+        require_stable: bool,
     ) -> OffsetFetchResponseGroup:
         """Read a group's committed offsets, never one that is not committed yet."""
         shard = self._shard_of(request.group_id)
@@ -183,7 +187,9 @@ class GroupCoordinator:
             OffsetFetchResponseGroup,
             lambda ticket: _answer(
                 ticket,
-                offsets.read_offsets(shard.shard, request, require_stable=require_stable),
+                offsets.read_offsets(
+                    shard.shard, request, topic_id_of, require_stable=require_stable
+                ),
             ),
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
@@ -96,7 +97,9 @@ async def committed(coordinator: GroupCoordinator) -> int:
     request = OffsetFetchRequestGroup(
         group_id="g", topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     )
-    answer = await coordinator.fetch_offsets(request, require_stable=False)
+    answer = await coordinator.fetch_offsets(
+        request, lambda _name: UUID(int=0), require_stable=False
+    )
     return answer.topics[0].partitions[0].committed_offset
 
 

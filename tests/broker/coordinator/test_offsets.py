@@ -1,5 +1,7 @@
 """Committed offsets: who may commit, what is kept, and when it goes (KIP-211, KIP-496)."""
 
+from uuid import UUID
+
 import pytest
 
 from headrace_broker.coordinator.admin import decide_delete_group, describe_group, list_groups
@@ -29,11 +31,15 @@ def error_of(answer) -> ErrorCode:
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
+def no_id(_name: str) -> UUID:
+    return UUID(int=0)
+
+
 def fetched(simulation: GroupSimulation, topic: str = "t", *, require_stable: bool = False):
     request = OffsetFetchRequestGroup(
         group_id=GROUP, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     )
-    answer = read_offsets(simulation.shard, request, require_stable=require_stable)
+    answer = read_offsets(simulation.shard, request, no_id, require_stable=require_stable)
     return answer.topics[0].partitions[0]
 
 
@@ -121,7 +127,7 @@ def test_all_offsets_of_a_group_are_fetched_when_no_topics_are_named():
     simulation.commit("tool", 1, topic="t")
     simulation.commit("tool", 2, topic="u")
     request = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
-    answer = read_offsets(simulation.shard, request, require_stable=True)
+    answer = read_offsets(simulation.shard, request, no_id, require_stable=True)
     found = {topic.name: topic.partitions[0].committed_offset for topic in answer.topics}
     assert found == {"t": 1, "u": 2}
 
@@ -207,6 +213,24 @@ def test_a_deleted_topic_takes_its_offsets_along():
     simulation.carry_out(decide_topics_deleted(simulation.shard, {"t"}))
     assert fetched(simulation, "t").committed_offset == -1
     assert fetched(simulation, "u").committed_offset == 2
+
+
+def test_a_topic_made_anew_does_not_inherit_offsets():
+    simulation = GroupSimulation()
+    simulation.commit("tool", 1)
+    simulation.shard.offsets[GROUP]["t", 0].topic_id = UUID(int=1)
+    for topics in (None, [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]):
+        request = OffsetFetchRequestGroup(group_id=GROUP, topics=topics)
+        offsets = [
+            [item.committed_offset for topic in answer.topics for item in topic.partitions]
+            for topic_id in (UUID(int=1), UUID(int=2))
+            for answer in [
+                read_offsets(
+                    simulation.shard, request, {"t": topic_id}.__getitem__, require_stable=False
+                )
+            ]
+        ]
+        assert offsets == [[1], [] if topics is None else [-1]]
 
 
 def test_offsets_of_a_subscribed_topic_cannot_be_deleted():

@@ -55,8 +55,14 @@ async def _group(
     group: OffsetFetchRequestGroup,
     require_stable: bool,  # noqa: FBT001  passed on as the request has it
 ) -> OffsetFetchResponseGroup:
+    topics = broker.metadata.topics
+
+    def topic_id_of(name: str) -> UUID:
+        found = topics.get(name)
+        return UUID(int=0) if found is None else found.topic_id
+
     try:
-        return await broker.groups.fetch_offsets(group, require_stable=require_stable)
+        return await broker.groups.fetch_offsets(group, topic_id_of, require_stable=require_stable)
     except ApiError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
 
@@ -77,9 +83,6 @@ async def _by_topic_id(
             (unknown if found is None else known).append(topic)
         group.topics = known
     answer = await _group(broker, group, require_stable)
-    for answered in answer.topics:
-        found = image.topics.get(answered.name)
-        answered.topic_id = UUID(int=0) if found is None else found.topic_id
     # A topic that was just deleted has no id to be named by.
     answer.topics = [topic for topic in answer.topics if topic.topic_id.int]
     if not answer.error_code:

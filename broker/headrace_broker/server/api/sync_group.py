@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.SYNC_GROUP
+CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session ends by itself
 
 
 async def handle(
