@@ -27,7 +27,11 @@ class ConsoleSink:
         rows = batch.take(self.rows_max + 1)
         if not rows:
             return
-        table = format_table(batch.columns, [tuple(row) for row in rows[: self.rows_max]])
+        # Partitions come in any order; a person reads by time, then by host.
+        shown = sorted(
+            (tuple(row) for row in rows[: self.rows_max]), key=lambda row: [*map(str, row)]
+        )
+        table = format_table(batch.columns, shown)
         more = "\n(more rows not shown)" if len(rows) > self.rows_max else ""
         self.output.write(f"batch {batch_id}\n{table}{more}\n")
         self.output.flush()
