@@ -280,13 +280,13 @@ class ControllerDriver:
         )
 
     async def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Let the subscribers act, then show the image: what clients see can be used already."""
+        if not delta.is_empty:
+            for subscriber in self._subscribers:
+                result = subscriber(delta, image)
+                if result is not None:
+                    await result
         self._image = image
-        if delta.is_empty:
-            return
-        for subscriber in self._subscribers:
-            result = subscriber(delta, image)
-            if result is not None:
-                await result
 
     async def close(self) -> None:
         """Stop deciding and close the log. Waiting callers get NOT_CONTROLLER."""
