@@ -20,8 +20,6 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.metadata.brokers import Registration
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC, Endpoint
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-from headrace_broker.metadata.resources import ConfigSource, broker_resource
-from headrace_broker.metadata.topic_config import ConfigLayer
 from headrace_broker.protocol.types import BrokerEpoch, PartitionIndex
 from headrace_broker.server.budget import Budget
 from headrace_broker.server.clock import Clock, SystemClock
@@ -94,20 +92,6 @@ class Broker:
         """The cluster's id, as the log directory keeps it."""
         return self.directory.cluster_id
 
-    def config_layers(self, image: MetadataImage) -> Sequence[ConfigLayer]:
-        """Return where broker settings come from, the strongest first."""
-        return (
-            ConfigLayer(
-                source=ConfigSource.DYNAMIC_BROKER_CONFIG,
-                texts=image.config(broker_resource(self.config.node_id)),
-            ),
-            ConfigLayer(
-                source=ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
-                texts=image.config(broker_resource(None)),
-            ),
-            ConfigLayer(source=ConfigSource.STATIC_BROKER_CONFIG, texts=self.config.static),
-        )
-
     async def start(self) -> None:
         """Start everything; clients are served when this returns."""
         config = self.config
@@ -126,7 +110,7 @@ class Broker:
             self.on_failure,
         )
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
-        self.replicas = ReplicaManager(config.node_id, self.directory, self.config_layers)
+        self.replicas = ReplicaManager(config.node_id, self.directory, config.static)
         self.groups = GroupCoordinator(group_config(config.values), self.clock)
         self.controller.subscribe(self._metadata_changed)
         await self.controller.start()
@@ -182,7 +166,7 @@ class Broker:
         )
 
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self.replicas.apply(delta, image)
+        await self.replicas.apply(delta, image)
         if GROUP_METADATA_TOPIC in delta.topics_changed:
             # The topic's own count decides where groups live, whatever the setting says now.
             self.groups.partition_count = len(image.topics[GROUP_METADATA_TOPIC].partitions)

@@ -6,7 +6,8 @@ flushed, cleaned and checkpointed is `upkeep.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -17,8 +18,9 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import TopicImage
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-from headrace_broker.metadata.resources import ConfigResourceType, topic_resource
-from headrace_broker.metadata.topic_config import ConfigLayer, effective_topic_config
+from headrace_broker.metadata.layers import topic_values
+from headrace_broker.metadata.resources import ConfigResourceType
+from headrace_broker.metadata.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 from headrace_broker.server.partition import Partition
@@ -27,17 +29,12 @@ log = structlog.get_logger()
 
 
 class ReplicaManager:
-    """The replicas that this broker holds. `layers` gives the broker's own topic defaults."""
+    """The replicas that this broker holds. `static` is its settings file: topics' defaults."""
 
-    def __init__(
-        self,
-        node_id: NodeId,
-        directory: LogDirectory,
-        layers: Callable[[MetadataImage], Sequence[ConfigLayer]],
-    ) -> None:
+    def __init__(self, node_id: NodeId, directory: LogDirectory, static: Mapping[str, str]) -> None:
         self._node_id = node_id
         self._directory = directory
-        self._layers = layers
+        self._static = static
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._image = MetadataImage()
@@ -80,22 +77,25 @@ class ReplicaManager:
         """Return this broker's replicas of a topic by index."""
         return self._by_name.get(topic, {})
 
-    def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Make the replicas what `image` says they are; `delta` says where to look."""
+    async def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Make the replicas what `image` says they are; `delta` says where to look.
+
+        Opening a log costs about a millisecond of file calls, so clients are served in between.
+        """
         self._image = image
         for topic in delta.topics_removed.values():
-            self._remove(topic)
+            await self._remove(topic)
         for name, indexes in delta.topics_changed.items():
-            self._change(image.topics[name], indexes)
+            await self._change(image.topics[name], indexes)
         kinds = {resource.type for resource in delta.configs_changed}
         if ConfigResourceType.BROKER in kinds:
             changed = set(self._by_name)
         else:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
         for name in changed - set(delta.topics_changed):
-            self._change(image.topics[name], frozenset(image.topics[name].partitions))
+            await self._change(image.topics[name], frozenset(image.topics[name].partitions))
 
-    def _remove(self, topic: TopicImage) -> None:
+    async def _remove(self, topic: TopicImage) -> None:
         partitions = self._by_id.pop(topic.topic_id, {})
         if self._by_name.get(topic.name) is partitions:
             del self._by_name[topic.name]
@@ -103,10 +103,13 @@ class ReplicaManager:
         for partition in partitions.values():
             partition.close(gone)
             self._directory.delete(topic.name, partition.index)
+            await asyncio.sleep(0)
 
-    def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
+    async def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
         config = self.effective_config(topic.name)
-        log_config = LogConfig.from_settings(_texts(config))
+        log_config = LogConfig.from_settings(
+            {name: format_value(value) or "" for name, value in config.items()}
+        )
         partitions = self._by_id.get(topic.topic_id)
         if partitions is None:
             partitions = self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
@@ -119,6 +122,7 @@ class ReplicaManager:
                 opened = self._open(topic, index, log_config)
                 partition = Partition(topic.name, topic.topic_id, index, opened, self._node_id)
                 partitions[index] = partition
+                await asyncio.sleep(0)
             else:
                 partition.log.update_config(log_config)
             partition.apply(image, config["min.insync.replicas"])
@@ -135,14 +139,4 @@ class ReplicaManager:
 
     def effective_config(self, topic: str) -> Mapping[str, Any]:
         """Return every setting of a topic, typed, by Kafka's name."""
-        overrides = self._image.config(topic_resource(topic))
-        return effective_topic_config(overrides, self._layers(self._image))
-
-
-def _texts(config: Mapping[str, object]) -> dict[str, str]:
-    """Settings as texts, as a log reads them."""
-    return {
-        name: ",".join(value) if isinstance(value, list) else str(value)
-        for name, value in config.items()
-        if value is not None
-    }
+        return topic_values(self._image, topic, self._node_id, self._static)

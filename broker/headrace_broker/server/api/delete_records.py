@@ -32,6 +32,7 @@ def handle(
     """Delete up to each offset (-1: the high watermark); each partition has its own outcome."""
     del context
     response = DeleteRecordsResponse()
+    moved = False
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(result)
@@ -42,9 +43,13 @@ def handle(
                 outcome.low_watermark = _delete(
                     broker, topic.name, asked.partition_index, asked.offset
                 )
+                moved = True
             except ApiError as error:
                 outcome.low_watermark = _NO_LOW_WATERMARK
                 outcome.error_code = error.code
+    if moved:
+        # Before the answer: a kill must not bring deleted records back.
+        broker.directory.checkpoint_log_start_offsets()
     return response
 
 

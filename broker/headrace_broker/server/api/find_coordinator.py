@@ -78,9 +78,8 @@ def _check_key_type(key_type: int) -> None:
         case KeyType.GROUP:
             return
         case KeyType.TRANSACTION:
-            raise ApiError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not coordinated here yet"
-            )
+            # Not COORDINATOR_NOT_AVAILABLE: clients would ask again for as long as they run.
+            raise ApiError(ErrorCode.INVALID_REQUEST, "transactions are not supported yet")
         case KeyType.SHARE:
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported")
         case _:
