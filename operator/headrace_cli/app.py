@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -61,20 +62,14 @@ app.add_typer(groups_app, name="groups")
 
 
 def run() -> int:
-    """Run the command that was asked for; returns the exit status."""
+    """Run the command that was asked for; returns the exit status, or exits with it."""
     try:
-        result = app(standalone_mode=False)
+        app()
     except CommandError as error:
         for line in str(error).splitlines():
-            sys.stderr.write(f"error: {line}\n" if not line.startswith(" ") else f"{line}\n")
+            sys.stderr.write(line + "\n" if line.startswith(" ") else f"error: {line}\n")
         return error.exit_status
-    except typer.Abort:
-        sys.stderr.write("aborted\n")
-        return 1
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted.
-        sys.stderr.close()
-        return EXIT_SUCCESS
-    return result if isinstance(result, int) else EXIT_SUCCESS
+        # The reader (head, less) has what it wanted. What is still buffered has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_SUCCESS

@@ -38,6 +38,7 @@ BACKOFF_SECONDS_MIN = 0.5
 BACKOFF_SECONDS_MAX = 30.0
 # A process that lived this long was healthy: its next restart starts with the shortest delay.
 HEALTHY_AFTER_SECONDS = 60.0
+KILLED_TIMEOUT_SECONDS = 2.0
 
 
 class RestartPolicy(Enum):
@@ -164,7 +165,7 @@ class SupervisedProcess:
             await self._spawn()
 
     async def _end_session(self, process: asyncio.subprocess.Process) -> None:
-        _kill_session(process.pid)
+        await asyncio.to_thread(_kill_session, process.pid)
         await process.wait()
 
     def _report(
@@ -220,11 +221,16 @@ def _wants_restart(policy: RestartPolicy, exit_status: int) -> bool:
 
 
 def _kill_session(leader_pid: int) -> None:
-    """Kill what is left of the session that this child led, whatever sessions it made.
+    """Kill what is left of the session that this child led, and wait until it is gone.
 
-    (Spark's Python daemon makes a group of its own.)
+    Sessions, not process groups: Spark's Python daemon makes a group of its own.
     """
+    members = []
     for pid in psutil.pids():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        with contextlib.suppress(ProcessLookupError, PermissionError, psutil.NoSuchProcess):
             if os.getsid(pid) == leader_pid:
+                members.append(psutil.Process(pid))
                 os.kill(pid, signal.SIGKILL)
+    # The child itself is its starter's to reap.
+    others = [member for member in members if member.pid != leader_pid]
+    psutil.wait_procs(others, timeout=KILLED_TIMEOUT_SECONDS)
