@@ -24,7 +24,11 @@ def complete_cluster(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Suggest topics."""
-    return _complete(context, incomplete, lambda admin: admin.list_topics())
+    return _complete(
+        context,
+        incomplete,
+        lambda admin: (name for name in admin.list_topics() if not name.startswith("__")),
+    )
 
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:

@@ -182,6 +182,21 @@ def test_an_interrupt_leaves_no_process_behind(data: Path) -> None:
     assert order[0] < order[1]
 
 
+def test_a_second_interrupt_ends_everything_at_once(data: Path) -> None:
+    up = Up(data)
+    try:
+        up.wait_for("job cpu-load: Spark is starting", 60)
+        time.sleep(8)  # into the start of the JVM, which takes its time to stop
+        pids = [process["pid"] for process in up.state()["processes"]]
+        os.kill(up.pid, signal.SIGINT)
+        up.wait_for("SIGINT: stopping", 10)
+        os.kill(up.pid, signal.SIGINT)
+        assert up.wait(10) == 130
+    finally:
+        up.kill_if_running()
+    assert session_members([*pids, up.pid]) == []
+
+
 def test_a_killed_up_is_cleaned_up_by_down(data: Path) -> None:
     up = Up(data, "--no-spark")
     try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headrace_cli.up.board import Board
 from headrace_cli.up.monitor import Monitor, ResultWatcher
 from headrace_cli.up.views import JobView, format_seconds, job_view
-from headrace_operator.local.backend import LocalBackend
+from headrace_operator.local.backend import BrokerNotReadyError, LocalBackend
 from headrace_operator.local.desired import DesiredStore, desired_of
 from headrace_operator.local.processes import ProcessEventKind, end_leftovers, last_line
 from headrace_operator.local.reconcile import Reconciler, reconcile_lock
@@ -188,7 +188,7 @@ class Session:
                 or time.monotonic() - reconciled_at > RESYNC_SECONDS
             ):
                 revision, reconciled_at = self._store.revision(), time.monotonic()
-                await self._unless_stopped(self._reconcile)
+                await self._unless_stopped(self._reconcile_or_tell)
             jobs = self._jobs()
             await self._board.show(jobs, await self._sample(jobs))
             with contextlib.suppress(TimeoutError):
@@ -197,6 +197,13 @@ class Session:
     def _is_over(self) -> bool:
         limit = self._options.duration_seconds
         return limit is not None and time.monotonic() - self._began >= limit
+
+    async def _reconcile_or_tell(self) -> None:
+        try:
+            await self._reconcile()
+        except BrokerNotReadyError as error:
+            # A setting that was applied while we ran: it can be applied again, corrected.
+            self._display.event(str(error), is_problem=True)
 
     async def _reconcile(self) -> None:
         async with reconcile_lock(self._options.layout):

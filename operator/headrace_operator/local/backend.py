@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNotReadyError", "LocalBackend"]
 
 BROKER_READY_TIMEOUT_SECONDS = 30.0
+# `headrace broker` ends so where its settings are wrong.
+BAD_SETTINGS_STATUS = 2
 # A Spark driver finishes its batch and its JVM; a broker flushes and writes its clean marker.
 SPARK_STOP_GRACE_SECONDS = 30.0
 LOG_TAIL_LINES = 4
@@ -275,7 +277,8 @@ class LocalBackend:
             ProcessSpec(
                 name=f"broker-{node_id}",
                 command=(*HEADRACE_COMMAND, "broker", str(properties)),
-                log_path=self.layout.log_directory / f"broker-{node_id}.log",
+                log_path=self.log_of(f"broker-{node_id}"),
+                final_statuses=frozenset({BAD_SETTINGS_STATUS}),
             ),
             self._changed,
         )
@@ -289,8 +292,8 @@ class LocalBackend:
             await wait_ready(
                 self._nodes[node_id].http_url,
                 timeout_seconds=BROKER_READY_TIMEOUT_SECONDS,
-                # One restart may be bad luck; a broker that ends again and again is misconfigured.
-                gave_up=lambda: process.restarts > 1,
+                # One restart may be bad luck (a port that was just taken), two are not.
+                gave_up=lambda: process.is_over or process.restarts > 1,
             )
         except TimeoutError as error:
             tail = _tail(process.spec.log_path)
@@ -300,14 +303,14 @@ class LocalBackend:
             ) from error
 
     async def _stop_broker(self, node_id: int) -> None:
-        process = self._brokers.pop(node_id, None)
         self._known.pop(node_id, None)
-        if process is not None:
-            await process.stop()
+        if node_id in self._brokers:
+            await self._brokers[node_id].stop()
+            del self._brokers[node_id]
 
     async def _reconfigure_broker(self, node_id: int, config: Mapping[str, str]) -> None:
         self._known[node_id] = msgspec.structs.replace(self._known[node_id], config=dict(config))
-        await self._brokers.pop(node_id).stop()
+        await self._brokers[node_id].stop()
         await self._launch_broker(node_id)
         await self._wait_ready(node_id)
 
@@ -361,9 +364,11 @@ class LocalBackend:
 
     async def _stop_application(self, key: Key) -> None:
         self._skipped.pop(key, None)
-        running = self._applications.pop(key, None)
+        running = self._applications.get(key)
         if running is not None:
+            # Known until it is gone: a forced end must reach it while it stops.
             await running.process.stop()
+            del self._applications[key]
 
     def _changed(self, event: ProcessEvent) -> None:
         self.save()

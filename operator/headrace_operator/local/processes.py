@@ -77,6 +77,8 @@ class ProcessSpec:
     log_path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     restart: RestartPolicy = RestartPolicy.ALWAYS
+    #: Exit statuses after which another start would end the same way (wrong settings).
+    final_statuses: frozenset[int] = frozenset()
     stop_grace_seconds: float = 10.0
 
 
@@ -154,7 +156,7 @@ class SupervisedProcess:
             # Children of a dead child would hold its ports and its checkpoint.
             await self._end_session(self._process)
             self._report(ProcessEventKind.ENDED, exit_status=status)
-            if not _wants_restart(self.spec.restart, status):
+            if status in self.spec.final_statuses or not _wants_restart(self.spec.restart, status):
                 return
             if time.monotonic() - began > HEALTHY_AFTER_SECONDS:
                 delay_seconds = BACKOFF_SECONDS_MIN
