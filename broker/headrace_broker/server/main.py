@@ -76,7 +76,10 @@ async def _serve(config: BrokerConfig) -> int:
         log.critical("broker cannot start", cause=f"{type(error).__name__}: {error}", exc_info=True)
         return EXIT_FAILED
     # What start-up made lives as long as the process; no collection needs to walk over it again.
+    # Requests leave no cycles, and looking for them at Python's default pace (every 700 objects)
+    # took a fifth of the time of a small request.
     gc.freeze()
+    gc.set_threshold(20_000, 50, 100)
     await stopping.wait()
     if failures:
         # Nothing is flushed or marked clean: the next start recovers from what is on disk.
