@@ -1,0 +1,379 @@
+"""The other nodes of the cluster, as this one talks to them.
+
+`PeerConnections.send` sends one request to a broker, `send_to_voter` to a controller, and
+`to_controller` to whoever is the active controller now. Connections are made when needed, shared by
+all callers, and made again after they break. A connection that breaks, and a port that refuses when
+it is made again, mean that the process is gone: `on_process_died` says so within milliseconds, long
+before a session times out. A process that hangs still has its port: timeouts are for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.api_versions import ApiVersionsRequest
+from headrace_broker.protocol.schema import Message
+from headrace_broker.protocol.types import NodeId
+from headrace_broker.server.peer_connection import PeerConnection, PeerUnavailable, api_key_of
+
+__all__ = ["Address", "Lane", "PeerConnections", "PeerUnavailable"]
+
+REQUEST_TIMEOUT_MS = 5000
+CONNECT_TIMEOUT_MS = 2000
+_BACKOFF_SECONDS_MIN = 0.02
+_BACKOFF_SECONDS_MAX = 0.25
+_CONTROLLER_RETRY_SECONDS = 0.02
+_API_VERSIONS_VERSION = 3
+
+log = structlog.get_logger()
+
+
+class Address(NamedTuple):
+    """Where a listener is."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Lane(Enum):
+    """Requests that may wait for one another: each lane is a connection of its own.
+
+    A server answers a connection's requests in their order, so a fetch that waits for data would
+    hold up a vote.
+    """
+
+    FETCH = "fetch"
+    QUORUM = "quorum"
+    HEARTBEAT = "heartbeat"
+    REQUEST = "request"
+    WATCH = "watch"
+
+
+_LANES = {
+    ApiKey.FETCH: Lane.FETCH,
+    ApiKey.FETCH_SNAPSHOT: Lane.FETCH,
+    ApiKey.VOTE: Lane.QUORUM,
+    ApiKey.BEGIN_QUORUM_EPOCH: Lane.QUORUM,
+    ApiKey.END_QUORUM_EPOCH: Lane.QUORUM,
+    ApiKey.BROKER_HEARTBEAT: Lane.HEARTBEAT,
+    ApiKey.BROKER_REGISTRATION: Lane.HEARTBEAT,
+}
+
+
+class AddressBook(Protocol):
+    """Who is where now; None where that is not known."""
+
+    def broker_address(self, node_id: NodeId) -> Address | None:
+        """Return a broker's address for other brokers."""
+        ...
+
+    def voter_address(self, node_id: NodeId) -> Address | None:
+        """Return a controller's address."""
+        ...
+
+    def active_controller(self) -> NodeId | None:
+        """Return who leads the metadata quorum, as far as this node knows."""
+        ...
+
+
+ProcessDied = Callable[[NodeId], None]
+
+
+class PeerConnections:
+    """The connections of one node to all others. `close` ends them."""
+
+    def __init__(self, book: AddressBook, *, client_id: str, frame_bytes_max: int) -> None:
+        self._book = book
+        self._client_id = client_id
+        self._frame_bytes_max = frame_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._destinations: dict[tuple[Address, Lane], _Destination] = {}
+        self._died: list[ProcessDied] = []
+        self._watched: dict[NodeId, asyncio.Task[None]] = {}
+        self._owners: dict[Address, NodeId] = {}
+        self._is_closed = False
+
+    # requests
+
+    async def send(
+        self,
+        destination: NodeId | Address,
+        request: Message,
+        *,
+        version: int | None = None,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        lane: Lane | None = None,
+    ) -> Any:
+        """Send `request` to a broker, by its inter-broker listener, or to an address.
+
+        Returns the response; raises PeerUnavailable. Without a version the highest is taken that
+        both sides know.
+        """
+        if not isinstance(destination, tuple):
+            node_id = destination
+            address = self._book.broker_address(node_id)
+            if address is None:
+                raise PeerUnavailable(f"broker {node_id} has no address", was_sent=False)
+            self._owners[address] = node_id
+            destination = address
+        key = api_key_of(request)
+        to = self._destination(destination, lane or _LANES.get(key, Lane.REQUEST))
+        deadline = self._loop.time() + timeout_ms / 1000
+        connection = await to.connect(timeout_ms)
+        left_ms = max(1, int((deadline - self._loop.time()) * 1000))
+        if version is None:
+            version = _common_version(connection, key, request)
+        return await connection.request(request, version, left_ms)
+
+    async def send_to_voter(
+        self,
+        node_id: NodeId,
+        request: Message,
+        *,
+        version: int | None = None,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        lane: Lane | None = None,
+    ) -> Any:
+        """Send `request` to a controller, by its controller listener; as `send` otherwise."""
+        address = self._book.voter_address(node_id)
+        if address is None:
+            raise PeerUnavailable(f"controller {node_id} has no address", was_sent=False)
+        self._owners[address] = node_id
+        return await self.send(address, request, version=version, timeout_ms=timeout_ms, lane=lane)
+
+    async def to_controller(
+        self,
+        request: Message,
+        *,
+        version: int | None = None,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        lane: Lane | None = None,
+    ) -> Any:
+        """Send `request` to the active controller, waiting for one and trying again until then.
+
+        It is sent again only where it was certainly not applied: it was not sent, or the receiver
+        answered NOT_CONTROLLER. Raises PeerUnavailable.
+        """
+        deadline = self._loop.time() + timeout_ms / 1000
+        last = PeerUnavailable("there is no active controller", was_sent=False)
+        while True:
+            left_ms = int((deadline - self._loop.time()) * 1000)
+            if left_ms <= 0:
+                raise last
+            leader = self._book.active_controller()
+            if leader is not None:
+                try:
+                    response = await self.send_to_voter(
+                        leader, request, version=version, timeout_ms=left_ms, lane=lane
+                    )
+                except PeerUnavailable as error:
+                    if error.was_sent:
+                        raise
+                    last = error
+                else:
+                    if not says_not_controller(response):
+                        return response
+                    last = PeerUnavailable(f"{leader} is not the controller", was_sent=False)
+            await asyncio.sleep(_CONTROLLER_RETRY_SECONDS)
+
+    # the life of other processes
+
+    def on_process_died(self, callback: ProcessDied) -> None:
+        """Call `callback(node_id)` whenever a node's port refuses a connection."""
+        self._died.append(callback)
+
+    def watch(self, node_id: NodeId) -> None:
+        """Hold a connection to a broker, so that its death is noticed at once."""
+        if node_id not in self._watched and not self._is_closed:
+            self._watched[node_id] = self._loop.create_task(
+                self._keep_watch(node_id), name=f"watch broker {node_id}"
+            )
+
+    def unwatch(self, node_id: NodeId) -> None:
+        """Let go of it."""
+        task = self._watched.pop(node_id, None)
+        if task is not None:
+            task.cancel()
+
+    @property
+    def watched(self) -> frozenset[NodeId]:
+        """The brokers that are watched."""
+        return frozenset(self._watched)
+
+    async def close(self) -> None:
+        """End every connection."""
+        self._is_closed = True
+        watchers = list(self._watched.values())
+        self._watched.clear()
+        for task in watchers:
+            task.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)
+        for destination in self._destinations.values():
+            destination.close()
+
+    async def _keep_watch(self, node_id: NodeId) -> None:
+        while True:
+            address = self._book.broker_address(node_id)
+            if address is None:
+                await asyncio.sleep(_BACKOFF_SECONDS_MAX)
+                continue
+            self._owners[address] = node_id
+            destination = self._destination(address, Lane.WATCH)
+            try:
+                await destination.connect(CONNECT_TIMEOUT_MS)
+            except PeerUnavailable:
+                continue  # connect() keeps the distance between attempts
+            await destination.wait_lost()
+
+    def _destination(self, address: Address, lane: Lane) -> _Destination:
+        found = self._destinations.get((address, lane))
+        if found is None:
+            if self._is_closed:
+                raise PeerUnavailable("this node is stopping", was_sent=False)
+            found = _Destination(address, self._client_id, self._frame_bytes_max, self._refused)
+            self._destinations[address, lane] = found
+        return found
+
+    def _refused(self, address: Address) -> None:
+        node_id = self._owners.get(address)
+        if node_id is None or self._is_closed:
+            return
+        for callback in self._died:
+            callback(node_id)
+
+
+class _Destination:
+    """One lane to one address: connects, and connects again at increasing distances."""
+
+    def __init__(
+        self,
+        address: Address,
+        client_id: str,
+        frame_bytes_max: int,
+        on_refused: Callable[[Address], None],
+    ) -> None:
+        self._address = address
+        self._client_id = client_id
+        self._frame_bytes_max = frame_bytes_max
+        self._on_refused = on_refused
+        self._loop = asyncio.get_running_loop()
+        self._connection: PeerConnection | None = None
+        self._connecting: asyncio.Task[PeerConnection] | None = None
+        self._lost = asyncio.Event()
+        self._backoff = 0.0
+        self._not_before = 0.0
+        self._is_closed = False
+
+    async def connect(self, timeout_ms: int) -> PeerConnection:
+        """Return the open connection; raises PeerUnavailable with nothing sent."""
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            return connection
+        connecting = self._connecting
+        if connecting is None or connecting.done():
+            connecting = self._connecting = self._loop.create_task(self._open())
+            connecting.add_done_callback(_retrieve)
+        try:
+            return await asyncio.wait_for(asyncio.shield(connecting), timeout_ms / 1000)
+        except TimeoutError:
+            raise PeerUnavailable(
+                f"no connection to {self._address} in {timeout_ms} ms", was_sent=False
+            ) from None
+
+    async def _open(self) -> PeerConnection:
+        if self._is_closed:
+            raise PeerUnavailable("this node is stopping", was_sent=False)
+        wait = self._not_before - self._loop.time()
+        if wait > 0:
+            await asyncio.sleep(wait)
+        host, port = self._address
+        connection = PeerConnection(self._client_id, self._frame_bytes_max, self._connection_lost)
+        try:
+            await asyncio.wait_for(
+                self._loop.create_connection(lambda: connection, host, port),
+                CONNECT_TIMEOUT_MS / 1000,
+            )
+            await self._learn_versions(connection)
+        except (OSError, TimeoutError, PeerUnavailable) as error:
+            connection.close()
+            self._backoff = min(max(self._backoff * 2, _BACKOFF_SECONDS_MIN), _BACKOFF_SECONDS_MAX)
+            self._not_before = self._loop.time() + self._backoff
+            if isinstance(error, ConnectionRefusedError):
+                self._on_refused(self._address)
+            raise PeerUnavailable(f"{self._address}: {error}", was_sent=False) from error
+        self._backoff = 0.0
+        self._lost.clear()
+        self._connection = connection
+        return connection
+
+    async def _learn_versions(self, connection: PeerConnection) -> None:
+        request = ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
+        response = await connection.request(request, _API_VERSIONS_VERSION, CONNECT_TIMEOUT_MS)
+        if response.error_code != ErrorCode.NONE:
+            raise PeerUnavailable(f"ApiVersions failed with {response.error_code}", was_sent=False)
+        connection.versions = {
+            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+        }
+
+    def _connection_lost(self, connection: PeerConnection, error: Exception | None) -> None:
+        if connection is not self._connection:
+            return
+        self._connection = None
+        self._lost.set()
+        if self._is_closed:
+            return
+        log.debug("connection lost", peer=str(self._address), cause=str(error or "EOF"))
+        # At once: where the port refuses now, the process is gone.
+        self._connecting = self._loop.create_task(self._open())
+        self._connecting.add_done_callback(_retrieve)
+
+    async def wait_lost(self) -> None:
+        """Return when the connection is gone."""
+        await self._lost.wait()
+
+    def close(self) -> None:
+        """End the connection for good."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+
+def says_not_controller(response: Any) -> bool:
+    """Whether a response refuses because its sender is not the active controller."""
+    code = getattr(response, "error_code", None)
+    if code is not None:
+        return bool(code == ErrorCode.NOT_CONTROLLER)
+    for name in response.__slots__:
+        value = getattr(response, name)
+        if isinstance(value, list) and value:
+            return getattr(value[0], "error_code", None) == ErrorCode.NOT_CONTROLLER
+    return False
+
+
+def _common_version(connection: PeerConnection, key: ApiKey, request: Message) -> int:
+    served = connection.versions.get(key)
+    own = request.info.versions
+    if served is None:
+        raise PeerUnavailable(f"the peer does not serve {key.name}", was_sent=False)
+    version = min(own.high, served[1])
+    if version < max(own.low, served[0]):
+        raise PeerUnavailable(f"no version of {key.name} in common", was_sent=False)
+    return version
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take the exception of a task that nobody may be waiting for."""
+    if not task.cancelled():
+        task.exception()
