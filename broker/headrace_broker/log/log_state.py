@@ -217,7 +217,8 @@ class LogState:
     def close(self) -> None:
         """Make everything durable, with the producers' states, so that opening reads nothing."""
         end = self.log_end_offset
-        has_news = end > self.recovery_point or (end not in self._snapshots and bool(self.producers))
+        is_flushed = end == self.recovery_point
+        has_news = not is_flushed or (end not in self._snapshots and bool(self.producers))
         if has_news:
             # Thousands of idle logs are closed without an fsync each.
             self._active.become_inactive()
