@@ -230,15 +230,15 @@ class Connection(asyncio.BufferedProtocol):
         )
         try:
             result = entry.handle(self._server.broker, context, request)
-            if result is None:
+            if result.__class__ is entry.response:
+                self._answer(entry, context, started, result)
+            elif result is None:
                 entry.metrics.observe(perf_counter() - started)
             elif result is CLOSE_CONNECTION:
                 self.close()
                 return False
-            elif asyncio.isfuture(result) or asyncio.iscoroutine(result):
-                self._park(entry, context, started, asyncio.ensure_future(result))
             else:
-                self._answer(entry, context, started, result)
+                self._park(entry, context, started, asyncio.ensure_future(result))
         except Exception as error:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
             self._fail(entry, version, error)
             return False

@@ -39,6 +39,7 @@ class ApiEntry:
         "metrics",
         "min_version",
         "name",
+        "response",
     )
 
     def __init__(self, key: ApiKey, handle: Handler, *, cancel_on_disconnect: bool) -> None:
@@ -46,6 +47,7 @@ class ApiEntry:
         self.key = key
         self.name = key.name.title().replace("_", "")
         self.handle = handle
+        self.response = messages.response
         self.min_version = messages.min_version
         self.max_version = messages.max_version
         self.flexible_from = (
