@@ -1,0 +1,191 @@
+"""What a replica of the quorum wants done: the only output of `RaftNode.step`.
+
+The driver performs a step's effects in their order. It waits for those marked durable before it
+performs the next effect, and performs all effects of a step before those of the next. If one fails
+(EIO, a full disk), the process ends: the node's state has moved on.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from headrace_broker.protocol.messages.fetch import FetchResponse
+from headrace_broker.protocol.messages.fetch_snapshot import FetchSnapshotResponse
+from headrace_broker.protocol.schema import Message
+from headrace_broker.protocol.types import LeaderEpoch, NodeId, Offset
+
+from .types import Destination, Endpoint, OffsetAndEpoch, QuorumState, VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class PersistQuorumState:
+    """Durable: replace the file `quorum-state`, fsync it and its directory."""
+
+    state: QuorumState
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request; tell its outcome once by ReceivedResponse or RequestFailed."""
+
+    correlation_id: int
+    destination: Destination
+    request: Message
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a ReceivedRequest."""
+
+    ticket: int
+    response: Message
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWithRecords:
+    """Answer a Fetch after putting whole batches from `offset` into the partition's `records`.
+
+    At most `max_bytes` but at least one batch, up to the log's end: also what no fsync covers yet
+    and what is not committed (Raft thesis, section 10.2.1).
+    """
+
+    ticket: int
+    response: FetchResponse
+    offset: Offset
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWithSnapshotPart:
+    """Answer a FetchSnapshot after setting `size` and `unaligned_records` from `position` on.
+
+    A position that is negative or not below the snapshot's size: error POSITION_OUT_OF_RANGE.
+    """
+
+    ticket: int
+    response: FetchSnapshotResponse
+    snapshot_id: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendToLog:
+    """Append whole batches as they are: offsets and leader epochs are set. No fsync."""
+
+    base_offset: Offset
+    records: bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Drop every record at or above `end_offset`."""
+
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLog:
+    """Start an fsync of the log, then tell LogFlushed(ticket). Later effects do not wait for it."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkAdvanced:
+    """Records below are committed: they may be applied."""
+
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class BecameLeader:
+    """This replica leads `epoch`. It is up to date once the high watermark is above the start."""
+
+    epoch: LeaderEpoch
+    epoch_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LostLeadership:
+    """This replica leads `epoch` no more; what it appended and did not commit may be lost."""
+
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    """Who leads, as far as this replica knows, and where: where requests are forwarded to."""
+
+    epoch: LeaderEpoch
+    leader_id: NodeId | None
+    endpoint: Endpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRefused:
+    """An Append came too late: this replica does not lead that epoch. Nothing was appended."""
+
+    epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class VotersChanged:
+    """The voters are others from now on, committed or not (Raft thesis, section 4.1)."""
+
+    voters: VoterSet
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotPart:
+    """Write a piece of a leader's snapshot; position 0 begins it anew."""
+
+    snapshot_id: OffsetAndEpoch
+    position: int
+    data: bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """Check the fetched snapshot, make it durable, drop the whole log and let it start at its end.
+
+    Then tell SnapshotInstalled or SnapshotRejected. Nothing else is appended before.
+    """
+
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSnapshot:
+    """Replace the replayed state by this snapshot's. Never asked of a leader."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class TrimLog:
+    """The log may begin at `start`: older segments and older snapshots may be deleted."""
+
+    start: OffsetAndEpoch
+
+
+Effect: TypeAlias = (
+    PersistQuorumState
+    | Send
+    | Reply
+    | ReplyWithRecords
+    | ReplyWithSnapshotPart
+    | AppendToLog
+    | TruncateLog
+    | FlushLog
+    | HighWatermarkAdvanced
+    | BecameLeader
+    | LostLeadership
+    | LeaderChanged
+    | AppendRefused
+    | VotersChanged
+    | WriteSnapshotPart
+    | InstallSnapshot
+    | LoadSnapshot
+    | TrimLog
+)
