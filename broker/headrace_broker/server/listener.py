@@ -71,16 +71,7 @@ class Listening:
 
         Raises OSError where the address is taken.
         """
-        host, port = self.listener.host, self.listener.port
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host or "0.0.0.0",  # noqa: S104 (an empty host in `listeners` asks for all addresses)
-            port,
-            type=socket.SOCK_STREAM,
-            flags=socket.AI_PASSIVE,
-        )[0]
-        self._socket = socket.socket(family, kind, protocol)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind(address)
+        self._socket = bind_socket(self.listener.host, self.listener.port)
         self.port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
@@ -198,3 +189,21 @@ class Listening:
         self._warned += 1
         if self._warned <= WARNINGS_PER_SECOND_MAX:
             log.warning(event, listener=self.name, **facts)
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Bind an address; the one place that makes a socket, so that a simulation can stand in."""
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host or "0.0.0.0",  # noqa: S104 (an empty host in `listeners` asks for all addresses)
+        port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE,
+    )[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
