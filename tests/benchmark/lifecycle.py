@@ -57,7 +57,7 @@ def read_tail(side: Peer, topic: str, count: int) -> float:
         consumer.assign([TopicPartition(topic, 0, end - count)])
         seen, began = 0, time.perf_counter()
         while seen < count:
-            for message in consumer.consume(10_000, timeout=30):
+            for message in consumer.consume(min(10_000, count - seen), timeout=30):
                 if (error := message.error()) is not None:
                     raise KafkaException(error)
                 seen += 1

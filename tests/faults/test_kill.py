@@ -47,7 +47,7 @@ def _read_all(bootstrap: str, partition: int = 0) -> list[bytes]:
         consumer.assign([place])
         values: list[bytes] = []
         while len(values) < end:
-            messages = consumer.consume(10_000, timeout=30)
+            messages = consumer.consume(min(10_000, end - len(values)), timeout=30)
             assert messages, f"{len(values)} of {end} records came"
             for message in messages:
                 if (error := message.error()) is not None:
