@@ -1,0 +1,106 @@
+"""`FetchState`: the follower's side of one incremental fetch session (KIP-227).
+
+Owns which partitions a session holds and which of them have news, so that a request names only
+those. Sending it, and what the answers do to logs, is the fetcher's.
+"""
+
+from collections.abc import Hashable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+FIRST_EPOCH = 0
+_EPOCH_MAX = 2**31 - 1
+
+
+class Position(NamedTuple):
+    """What a fetch says of one partition."""
+
+    fetch_offset: int
+    last_fetched_epoch: int
+    leader_epoch: int
+    log_start_offset: int
+
+
+class Round(NamedTuple):
+    """One request of a session. `number` orders the requests that are under way."""
+
+    number: int
+    session_id: int
+    epoch: int
+    news: list[tuple[Any, Position]]
+    forgotten: list[Any]
+
+
+class FetchState(Generic[Key]):
+    """One session: partitions by key, their positions as last told, and the news.
+
+    A request may go out while the one before still waits for data; an answer therefore counts for
+    a partition only where no later request, and no news, has spoken of it since.
+    """
+
+    def __init__(self) -> None:
+        self.session_id = 0
+        self.epoch = FIRST_EPOCH
+        self._number = 0
+        self._told: dict[Key, tuple[Position, int]] = {}
+        self._news: dict[Key, Position] = {}
+        self._forgotten: list[Key] = []
+
+    def __len__(self) -> int:
+        return len(self._told.keys() | self._news.keys())
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._told or key in self._news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the next request says anything but "go on"."""
+        return bool(self._news)
+
+    def set(self, key: Key, position: Position) -> None:
+        """Ask for a partition from `position` on, from the next request on."""
+        told = self._told.get(key)
+        if told is not None and told[0] == position:
+            self._news.pop(key, None)
+        else:
+            self._news[key] = position
+
+    def remove(self, key: Key) -> None:
+        """Ask no longer for a partition."""
+        self._news.pop(key, None)
+        if self._told.pop(key, None) is not None and self.epoch != FIRST_EPOCH:
+            self._forgotten.append(key)
+
+    def answered(self, key: Key, number: int) -> Position | None:
+        """Return what request `number` asked for; None where its answer is out of date."""
+        told = self._told.get(key)
+        if told is None or told[1] > number or key in self._news:
+            return None
+        return told[0]
+
+    def take(self) -> Round:
+        """Return the next request, and count it as sent."""
+        self._number += 1
+        number, epoch = self._number, self.epoch
+        news = list(self._news.items())
+        forgotten = [key for key in self._forgotten if key not in self._news]
+        for key, position in news:
+            self._told[key] = position, number
+        self._news = {}
+        self._forgotten = []
+        self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        return Round(number, self.session_id, epoch, news, forgotten)
+
+    def restart(self) -> None:
+        """The session is gone: the next request opens a new one with every partition."""
+        told = {key: position for key, (position, _) in self._told.items()}
+        self._news = told | self._news
+        self._told = {}
+        self._forgotten = []
+        self.session_id = 0
+        self.epoch = FIRST_EPOCH
+
+    def keys(self) -> list[Key]:
+        """Every partition that is asked for."""
+        return list(self._told.keys() | self._news.keys())
