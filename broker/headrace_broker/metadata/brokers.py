@@ -1,21 +1,22 @@
-"""Decides the life of brokers in the cluster: registration, unfencing, and producer id blocks."""
+"""Decides who belongs to the cluster: registration and its end, and blocks of producer ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from headrace_broker.metadata.broker_liveness import broker_leaves
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import Endpoint
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.records import (
     BrokerEndpoint,
     BrokerFeature,
-    BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     MetadataRecord,
-    PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import BrokerEpoch, NodeId, ProducerId
@@ -29,7 +30,8 @@ METADATA_VERSION_MIN = 7
 #: Ids per block (Kafka's ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE).
 PRODUCER_ID_BLOCK_SIZE = 1000
 
-_UNFENCED = -1
+NO_BROKER_EPOCH = BrokerEpoch(-1)
+
 _PRODUCER_ID_MAX = 2**63 - 1
 
 
@@ -37,7 +39,8 @@ _PRODUCER_ID_MAX = 2**63 - 1
 class Registration:
     """What a broker says of itself when it joins. `incarnation_id` is new for each process.
 
-    `was_clean_shutdown` says that its logs hold all that it ever acknowledged.
+    `previous_broker_epoch` is what its last clean shutdown left behind, -1 where there was none: if
+    it is the epoch that we know, the logs hold all that the broker ever acknowledged (KIP-966).
     """
 
     node_id: NodeId
@@ -45,7 +48,7 @@ class Registration:
     endpoints: Sequence[Endpoint]
     rack: str | None
     log_dirs: Sequence[UUID]
-    was_clean_shutdown: bool
+    previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
 
 
 def decide_bootstrap(image: MetadataImage) -> Decision[None]:
@@ -57,71 +60,85 @@ def decide_bootstrap(image: MetadataImage) -> Decision[None]:
 
 
 def decide_register_broker(
-    image: MetadataImage, registration: Registration
+    image: MetadataImage,
+    registration: Registration,
+    policy: TopicPolicy,
+    *,
+    is_alive: bool = False,
 ) -> Decision[BrokerEpoch]:
     """Decide that a broker process joins, fenced until it has caught up; answer its epoch.
 
-    The epoch is the offset of the record (KIP-631), so it grows with each registration. After an
-    unclean shutdown each partition that it leads begins a new leader epoch: the tail that was lost
-    and what is written in its place must not share one (KIP-101, KIP-320).
+    The epoch is the offset of the record (KIP-631), so it grows with each registration. The former
+    process under that id leaves its leaderships and ISRs; if it did not stop cleanly, its ELR
+    seats too (KIP-966). Whatever it led begins a new leader epoch: the tail that was lost and what
+    is written in its place must not share one (KIP-101, KIP-320).
+
+    `is_alive` says that the former process was heard from lately and is not known to have died:
+    raises ApiError(DUPLICATE_BROKER_REGISTRATION), unless that one is about to stop.
     """
     known = image.brokers.get(registration.node_id)
-    if known is not None and known.incarnation_id == registration.incarnation_id:
-        return Decision(records=[], response=known.epoch)
     epoch = BrokerEpoch(image.offset + 1)
-    records: list[MetadataRecord] = [
-        RegisterBrokerRecord(
-            broker_id=registration.node_id,
-            incarnation_id=registration.incarnation_id,
-            broker_epoch=epoch,
-            end_points=[
-                BrokerEndpoint(
-                    name=endpoint.name,
-                    host=endpoint.host,
-                    port=endpoint.port,
-                    security_protocol=endpoint.security_protocol,
-                )
-                for endpoint in registration.endpoints
-            ],
-            features=[
-                BrokerFeature(
-                    name=METADATA_VERSION_FEATURE,
-                    min_supported_version=METADATA_VERSION_MIN,
-                    max_supported_version=METADATA_VERSION,
-                )
-            ],
-            rack=registration.rack,
-            fenced=True,
-            log_dirs=list(registration.log_dirs),
+    if known is None:
+        return Decision(records=[_registration_record(registration, epoch)], response=epoch)
+    if known.incarnation_id == registration.incarnation_id:
+        return Decision(records=[], response=known.epoch)
+    if is_alive and not known.in_controlled_shutdown:
+        raise ApiError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"another process is registered as broker {registration.node_id} and was heard from "
+            "within the session timeout",
         )
+    was_clean = registration.previous_broker_epoch == known.epoch
+    records = [
+        _registration_record(registration, epoch),
+        *broker_leaves(image, registration.node_id, policy, lost_records=not was_clean),
     ]
-    if not registration.was_clean_shutdown:
-        records += _new_leader_epochs(image, registration.node_id)
     return Decision(records=records, response=epoch)
 
 
-def _new_leader_epochs(image: MetadataImage, leader: NodeId) -> list[MetadataRecord]:
-    return [
-        PartitionChangeRecord(topic_id=topic.topic_id, partition_id=index, leader=leader)
-        for topic in image.topics.values()
-        for index, partition in topic.partitions.items()
-        if partition.leader == leader
-    ]
+def _registration_record(registration: Registration, epoch: BrokerEpoch) -> MetadataRecord:
+    return RegisterBrokerRecord(
+        broker_id=registration.node_id,
+        incarnation_id=registration.incarnation_id,
+        broker_epoch=epoch,
+        end_points=[
+            BrokerEndpoint(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in registration.endpoints
+        ],
+        features=[
+            BrokerFeature(
+                name=METADATA_VERSION_FEATURE,
+                min_supported_version=METADATA_VERSION_MIN,
+                max_supported_version=METADATA_VERSION,
+            )
+        ],
+        rack=registration.rack,
+        fenced=True,
+        log_dirs=list(registration.log_dirs),
+    )
 
 
-def decide_unfence_broker(
-    image: MetadataImage, node_id: NodeId, epoch: BrokerEpoch
+def decide_unregister_broker(
+    image: MetadataImage, node_id: NodeId, policy: TopicPolicy
 ) -> Decision[None]:
-    """Decide that a registered broker may serve; raises ApiError(STALE_BROKER_EPOCH)."""
+    """Decide that a broker no longer belongs to the cluster, as an operator says.
+
+    Its replicas stay assigned to it until they are moved. Raises
+    ApiError(BROKER_ID_NOT_REGISTERED).
+    """
     broker = image.brokers.get(node_id)
-    if broker is None or broker.epoch != epoch:
-        raise ApiError(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {node_id} is not registered with epoch {epoch}"
-        )
-    if not broker.fenced:
-        return Decision(records=[], response=None)
-    record = BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=epoch, fenced=_UNFENCED)
-    return Decision(records=[record], response=None)
+    if broker is None:
+        raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {node_id} not found.")
+    records = [
+        *broker_leaves(image, node_id, policy),
+        UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch),
+    ]
+    return Decision(records=records, response=None)
 
 
 def decide_allocate_producer_ids(

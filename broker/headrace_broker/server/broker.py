@@ -162,7 +162,7 @@ class Broker:
             ],
             rack=self.config.rack,
             log_dirs=[self.directory.directory_id],
-            was_clean_shutdown=self.directory.was_clean,
+            previous_broker_epoch=BrokerEpoch(self.directory.previous_broker_epoch),
         )
 
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:

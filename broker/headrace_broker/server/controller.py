@@ -22,12 +22,12 @@ from headrace_broker.metadata.auto_creation import (
     decide_auto_create_topics,
     decide_ensure_topic,
 )
+from headrace_broker.metadata.broker_liveness import decide_unfence_broker
 from headrace_broker.metadata.brokers import (
     Registration,
     decide_allocate_producer_ids,
     decide_bootstrap,
     decide_register_broker,
-    decide_unfence_broker,
 )
 from headrace_broker.metadata.decision import Decision, RandomSource
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
@@ -146,9 +146,10 @@ class ControllerDriver:
 
     async def register_broker(self, registration: Registration) -> BrokerEpoch:
         """Register this process and let it serve; returns its broker epoch."""
-        epoch = await self.submit(lambda image: decide_register_broker(image, registration))
+        policy = self.policy
+        epoch = await self.submit(lambda image: decide_register_broker(image, registration, policy))
         node_id = registration.node_id
-        await self.submit(lambda image: decide_unfence_broker(image, node_id, epoch))
+        await self.submit(lambda image: decide_unfence_broker(image, node_id, epoch, policy))
         return epoch
 
     async def submit(self, decide: Decide[R]) -> R:

@@ -1,0 +1,122 @@
+"""When the active controller last heard from each broker.
+
+Plain state beside the image: it is not in the log, and only the active controller has it. A new
+active controller gives every broker a fresh session, because it cannot know how long ago the broker
+spoke to the former one (KRaft's BrokerHeartbeatManager). Time is handed in.
+"""
+
+from dataclasses import dataclass
+
+from headrace_broker.metadata.entities import BrokerImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.types import NO_OFFSET, BrokerEpoch, NodeId, Offset
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session:
+    epoch: BrokerEpoch
+    last_contact_ms: int
+    metadata_offset: Offset = NO_OFFSET
+    # Where the leaders were moved away; it may stop when all others have read so far.
+    shutdown_offset: Offset | None = None
+
+
+class BrokerSessions:
+    """The sessions of the brokers, by id."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._sessions: dict[NodeId, _Session] = {}
+        self._dead: dict[NodeId, BrokerEpoch] = {}
+        self._last_check_ms: int | None = None
+
+    def begin(self, image: MetadataImage, now_ms: int) -> None:
+        """Give each unfenced broker a fresh session: this controller has become the active one."""
+        self._sessions = {
+            node: _Session(epoch=broker.epoch, last_contact_ms=now_ms)
+            for node, broker in image.brokers.items()
+            if not broker.fenced
+        }
+        self._dead.clear()
+        self._last_check_ms = now_ms
+
+    def end(self) -> None:
+        """Forget everything: this controller is no longer the active one."""
+        self._sessions.clear()
+        self._dead.clear()
+        self._last_check_ms = None
+
+    def touch(
+        self, node_id: NodeId, epoch: BrokerEpoch, metadata_offset: Offset, now_ms: int
+    ) -> None:
+        """Note a heartbeat; one of an older epoch counts for nothing.
+
+        A broker that speaks is not dead: only its network broke.
+        """
+        session = self._sessions.get(node_id)
+        if session is None or session.epoch < epoch:
+            session = self._sessions[node_id] = _Session(epoch=epoch, last_contact_ms=now_ms)
+        elif session.epoch > epoch:
+            return
+        self._dead.pop(node_id, None)
+        session.last_contact_ms = max(session.last_contact_ms, now_ms)
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def declare_dead(self, node_id: NodeId, epoch: BrokerEpoch) -> None:
+        """Drop the session of a process that is known to have died: it may register again."""
+        session = self._sessions.get(node_id)
+        if session is None or session.epoch <= epoch:
+            self._sessions.pop(node_id, None)
+            self._dead[node_id] = epoch
+
+    def is_alive(self, node_id: NodeId, now_ms: int) -> bool:
+        """Whether the broker was heard from within the timeout."""
+        session = self._sessions.get(node_id)
+        return session is not None and now_ms - session.last_contact_ms < self.timeout_ms
+
+    def expired(self, image: MetadataImage, now_ms: int) -> list[BrokerImage]:
+        """Return the unfenced brokers whose session is over. Ask often, about every 100 ms.
+
+        Where this controller itself was held up (stopped, starved), the heartbeats that came
+        meanwhile have not been read yet: every session is prolonged by the delay.
+        """
+        if self._last_check_ms is not None:
+            delay = now_ms - self._last_check_ms
+            if delay > self.timeout_ms // 4:
+                for session in self._sessions.values():
+                    session.last_contact_ms = min(now_ms, session.last_contact_ms + delay)
+        self._last_check_ms = now_ms
+        gone = []
+        for node, broker in sorted(image.brokers.items()):
+            if broker.fenced:
+                continue
+            if self._dead.get(node) == broker.epoch:
+                gone.append(broker)
+            elif node not in self._sessions:
+                self._sessions[node] = _Session(epoch=broker.epoch, last_contact_ms=now_ms)
+            elif not self.is_alive(node, now_ms):
+                gone.append(broker)
+        return gone
+
+    def metadata_offset(self, node_id: NodeId) -> Offset:
+        """Return up to which offset the broker said that it has read the metadata."""
+        session = self._sessions.get(node_id)
+        return NO_OFFSET if session is None else session.metadata_offset
+
+    def begin_shutdown(self, node_id: NodeId, offset: Offset) -> None:
+        """Note that the records up to `offset` move the broker's leaders away."""
+        session = self._sessions.get(node_id)
+        if session is not None and session.shutdown_offset is None:
+            session.shutdown_offset = offset
+
+    def shutdown_is_known(self, image: MetadataImage, node_id: NodeId) -> bool:
+        """Whether all active brokers have read that this one leads nothing any more."""
+        session = self._sessions.get(node_id)
+        if session is None or session.shutdown_offset is None:
+            return True
+        until = session.shutdown_offset
+        return all(
+            self.metadata_offset(broker.node_id) >= until
+            for broker in image.active_brokers()
+            if broker.node_id != node_id
+        )

@@ -1,0 +1,95 @@
+"""What the configuration and the brokers' state say about each partition, for one decision."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace_broker.metadata.entities import PartitionImage, TopicImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.layers import broker_layers
+from headrace_broker.metadata.partition_change import (
+    Election,
+    PartitionRules,
+    PartitionTarget,
+    change_partition,
+)
+from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.records import PartitionChangeRecord
+from headrace_broker.metadata.resources import topic_resource
+from headrace_broker.metadata.topic_config import topic_candidates
+from headrace_broker.metadata.topic_settings import TOPIC_SETTINGS
+from headrace_broker.protocol.types import NodeId, PartitionIndex
+
+_MIN_ISR = TOPIC_SETTINGS["min.insync.replicas"]
+_UNCLEAN = TOPIC_SETTINGS["unclean.leader.election.enable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """One topic's settings that elections and the ELR follow."""
+
+    min_isr: int
+    unclean_election: bool
+
+
+class ReplicationRules:
+    """Answers for one image who may lead and what a topic requires. Made for one decision.
+
+    `leaving` counts as gone and `coming` as active already: the records of the decision say so.
+    """
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        policy: TopicPolicy,
+        *,
+        leaving: NodeId | None = None,
+        coming: NodeId | None = None,
+    ) -> None:
+        self.image = image
+        self._layers = broker_layers(image, policy.node_id, policy.static)
+        self._topics: dict[str, TopicRules] = {}
+        active = {node for node, broker in image.brokers.items() if broker.is_active}
+        if coming is not None:
+            active.add(coming)
+        if leaving is not None:
+            active.discard(leaving)
+        self.active: frozenset[NodeId] = frozenset(active)
+
+    def topic(self, name: str) -> TopicRules:
+        """Return the effective settings of one topic."""
+        rules = self._topics.get(name)
+        if rules is None:
+            overrides = self.image.config(topic_resource(name))
+            rules = self._topics[name] = TopicRules(
+                min_isr=topic_candidates(_MIN_ISR, overrides, self._layers)[0].value,
+                unclean_election=topic_candidates(_UNCLEAN, overrides, self._layers)[0].value,
+            )
+        return rules
+
+    def election(self, topic: str) -> Election:
+        """Return the election that happens by itself when a leader goes."""
+        return Election.UNCLEAN if self.topic(topic).unclean_election else Election.ONLINE
+
+    def change(
+        self, topic: TopicImage, index: PartitionIndex, target: PartitionTarget
+    ) -> PartitionChangeRecord | None:
+        """Return the record that settles `target` on one partition, None where it changes nothing.
+
+        A partition with fewer replicas than min.insync.replicas needs all of them, not more
+        (Kafka's getTopicEffectiveMinIsr).
+        """
+        before = topic.partitions[index]
+        size = len(before.replicas if target.replicas is None else target.replicas)
+        rules = PartitionRules(
+            can_lead=self.active.__contains__, min_isr=min(self.topic(topic.name).min_isr, size)
+        )
+        return change_partition(topic.topic_id, index, before, target, rules)
+
+
+def partitions_of(
+    image: MetadataImage,
+) -> Iterator[tuple[TopicImage, PartitionIndex, PartitionImage]]:
+    """Yield every partition of the image with its topic and index."""
+    for topic in image.topics.values():
+        for index, partition in topic.partitions.items():
+            yield topic, index, partition
