@@ -47,6 +47,7 @@ _CODECS: Final = {
     "lz4": Compression.LZ4,
     "zstd": Compression.ZSTD,
 }
+_CODEC_MAX: Final = max(Compression)
 _SPECIAL_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
 
 
@@ -71,6 +72,11 @@ def check_leader_batch(
         )
     if crc32c(view[ATTRIBUTES_POSITION:]) != crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes")
+    if attributes & COMPRESSION_MASK > _CODEC_MAX:
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression type {attributes & COMPRESSION_MASK} is unknown",
+        )
     producer_id, _, base_sequence, count = header[9:]
     if count <= 0 or delta != count - 1:
         raise ApiError(
