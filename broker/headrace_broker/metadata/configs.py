@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from headrace_broker.metadata.broker_settings import DYNAMIC_BROKER_SETTINGS, BrokerSettings
+from headrace_broker.metadata.config_effects import CLUSTER_WIDE, settled_partitions
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.layers import broker_layers
@@ -71,7 +72,7 @@ def decide_incremental_alter_configs(
     ]
     records, errors = _decide_all(asked, lambda *change: _incremental(image, settings, *change))
     return Decision(
-        records=[] if request.validate_only else records,
+        records=[] if request.validate_only else settled_partitions(image, records, settings),
         response=incremental_alter_configs.IncrementalAlterConfigsResponse(
             responses=[
                 incremental_alter_configs.AlterConfigsResourceResponse(
@@ -102,7 +103,7 @@ def decide_alter_configs(
     ]
     records, errors = _decide_all(asked, lambda *change: _replace(image, settings, *change))
     return Decision(
-        records=[] if request.validate_only else records,
+        records=[] if request.validate_only else settled_partitions(image, records, settings),
         response=alter_configs.AlterConfigsResponse(
             responses=[
                 alter_configs.AlterConfigsResourceResponse(
@@ -263,6 +264,12 @@ class _BrokerRules:
 
     def check_name(self, name: str, *, is_set: bool) -> None:
         """Raise ApiError for a setting that does not exist or that only a restart changes."""
+        if name in CLUSTER_WIDE and self._source is ConfigSource.DYNAMIC_BROKER_CONFIG:
+            # The controller and all leaders must agree on it, or the ELR is wrong (KIP-966).
+            raise ApiError(
+                ErrorCode.INVALID_CONFIG,
+                f"Broker-level {name} cannot be altered; set it for the topic or the cluster",
+            )
         if name in DYNAMIC_BROKER_SETTINGS or is_set:
             return
         if name in self._settings.all():

@@ -6,6 +6,7 @@ racks first. A fenced broker gets a replica only where there are not enough othe
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
@@ -89,6 +90,25 @@ def leader_counts(image: MetadataImage) -> dict[NodeId, int]:
         for partition in topic.partitions.values():
             counts[partition.leader] = counts.get(partition.leader, 0) + 1
     return counts
+
+
+def replica_counts(image: MetadataImage) -> Counter[NodeId]:
+    """Return how many replicas each broker has."""
+    return Counter(
+        node
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+        for node in partition.replicas
+    )
+
+
+def preferred_leader_counts(image: MetadataImage) -> Counter[NodeId]:
+    """Return of how many partitions each broker is the first replica."""
+    return Counter(
+        partition.replicas[0]
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+    )
 
 
 def _interleave_racks(brokers: Sequence[BrokerImage], rng: RandomSource) -> list[NodeId]:

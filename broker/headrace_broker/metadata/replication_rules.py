@@ -46,7 +46,8 @@ class ReplicationRules:
         coming: NodeId | None = None,
     ) -> None:
         self.image = image
-        self._layers = broker_layers(image, policy.node_id, policy.static)
+        # The cluster's settings: what one broker has for itself alone does not count here.
+        self._layers = broker_layers(image, policy.node_id, policy.static)[1:]
         self._topics: dict[str, TopicRules] = {}
         active = {node for node, broker in image.brokers.items() if broker.is_active}
         if coming is not None:

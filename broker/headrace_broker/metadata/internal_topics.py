@@ -1,0 +1,80 @@
+"""Decides how the cluster's own topics grow with the cluster.
+
+The first group makes `__consumer_offsets` as soon as one broker is there, with as many replicas as
+there are brokers. When more have come the topic gets the replicas that it was meant to have, or the
+death of one broker would take every group with it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.entities import PartitionImage, TopicImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partition_change import is_reassigning, without
+from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.placement import preferred_leader_counts, replica_counts
+from headrace_broker.metadata.reassignments import reassignment_target
+from headrace_broker.metadata.records import MetadataRecord
+from headrace_broker.metadata.replication_rules import ReplicationRules
+from headrace_broker.protocol.types import NodeId
+
+
+def decide_grow_internal_topics(
+    image: MetadataImage, factors: Mapping[str, int], policy: TopicPolicy
+) -> Decision[int]:
+    """Decide more replicas for the topics that have fewer than `factors` says; answer how many.
+
+    New replicas go to active brokers, into racks that have none yet, then where there are fewest.
+    """
+    growing = [
+        (topic, factor)
+        for name, factor in factors.items()
+        if (topic := image.topics.get(name)) is not None and _is_small(image, topic, factor)
+    ]
+    if not growing:
+        return Decision(records=[], response=0)
+    rules = ReplicationRules(image, policy)
+    replicas, firsts = replica_counts(image), preferred_leader_counts(image)
+    records: list[MetadataRecord] = []
+    for topic, factor in growing:
+        for index, partition in sorted(topic.partitions.items()):
+            wanted = min(factor, len(image.active_brokers()))
+            if len(partition.replicas) >= wanted or is_reassigning(partition):
+                continue
+            grown = _grown(image, partition, wanted, replicas)
+            # All of them began on the one broker that was there: spread who leads, too.
+            firsts[grown[0]] -= 1
+            first = min(grown, key=lambda node: (firsts[node], node))
+            firsts[first] += 1
+            target = [first, *without(grown, [first])]
+            record = rules.change(topic, index, reassignment_target(partition, target))
+            records += [] if record is None else [record]
+    return Decision(records=records, response=len(records))
+
+
+def _is_small(image: MetadataImage, topic: TopicImage, factor: int) -> bool:
+    wanted = min(factor, len(image.active_brokers()))
+    return any(len(partition.replicas) < wanted for partition in topic.partitions.values())
+
+
+def _grown(
+    image: MetadataImage, partition: PartitionImage, wanted: int, counts: Counter[NodeId]
+) -> list[NodeId]:
+    replicas = list(partition.replicas)
+    while len(replicas) < wanted:
+        racks = {image.brokers[node].rack for node in replicas if node in image.brokers}
+        chosen = min(
+            (broker for broker in image.active_brokers() if broker.node_id not in replicas),
+            key=lambda broker: (
+                broker.rack is not None and broker.rack in racks,
+                counts[broker.node_id],
+                broker.node_id,
+            ),
+            default=None,
+        )
+        if chosen is None:
+            break
+        replicas.append(chosen.node_id)
+        counts[chosen.node_id] += 1
+    return replicas
