@@ -231,8 +231,30 @@ _GROUPS = (
     _int("headrace.max.groups", 100000, "The most groups of this broker.", low=1),
 )
 
+_CONTROLLER = (
+    # Kafka's are 2000 and 9000: so long nobody can write to what a hung broker leads.
+    _int(
+        "broker.heartbeat.interval.ms",
+        500,
+        "How often a broker tells the controller that it lives.",
+        low=1,
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        3000,
+        "A broker that is silent for so long is fenced: its partitions get other leaders.",
+        low=1,
+    ),
+    _flag(
+        "auto.leader.rebalance.enable",
+        "Give leadership back to preferred leaders now and then.",
+        default=True,
+    ),
+    _long("leader.imbalance.check.interval.seconds", 300, "How often that is looked after.", low=1),
+)
+
 BROKER_SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
-    for group in (_IDENTITY, _NETWORK, _TOPICS, _FETCH, _LOG, _GROUPS)
+    for group in (_IDENTITY, _NETWORK, _TOPICS, _FETCH, _LOG, _GROUPS, _CONTROLLER)
     for setting in group
 }

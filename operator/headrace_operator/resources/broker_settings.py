@@ -11,6 +11,9 @@ from headrace_operator.resources.topic_settings import SettingType
 #: A tuple lists the words that the setting takes.
 BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "auto.create.topics.enable": SettingType.BOOLEAN,
+    "auto.leader.rebalance.enable": SettingType.BOOLEAN,
+    "broker.heartbeat.interval.ms": SettingType.INTEGER,
+    "broker.session.timeout.ms": SettingType.INTEGER,
     "compression.gzip.level": SettingType.INTEGER,
     "compression.lz4.level": SettingType.INTEGER,
     "compression.type": ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
@@ -31,6 +34,7 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "headrace.max.partitions": SettingType.INTEGER,
     "headrace.max.partitions.per.topic": SettingType.INTEGER,
     "headrace.slow.reader.timeout.ms": SettingType.INTEGER,
+    "leader.imbalance.check.interval.seconds": SettingType.INTEGER,
     "log.cleaner.backoff.ms": SettingType.INTEGER,
     "log.cleaner.delete.retention.ms": SettingType.INTEGER,
     "log.cleaner.enable": SettingType.BOOLEAN,
