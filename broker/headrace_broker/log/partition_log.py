@@ -111,7 +111,7 @@ class PartitionLog(LogState):
         self.log_end_offset = Offset(last_offset + 1)
         if producer_id >= 0:
             self._note_producer(view, header, first_offset, max_timestamp)
-        if last_offset - self.recovery_point >= config.flush_messages:
+        if last_offset + 1 - self.recovery_point >= config.flush_messages:
             self.flush()
         return AppendInfo(
             first_offset,

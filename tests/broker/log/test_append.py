@@ -179,3 +179,9 @@ def test_segments_roll_when_an_index_is_full(new_log):
     for number in range(10):
         append(log, batch_of(b"x" * 100, base_timestamp=START_MS + number))
     assert [segment.base_offset for segment in log.segments] == [0, 4, 8]
+
+
+def test_flush_messages_of_one_leaves_no_record_unflushed(new_log):
+    log = new_log(flush_messages=1)
+    for value in (b"a", b"b", b"c"):
+        assert append(log, batch_of(value)).last_offset + 1 == log.recovery_point
