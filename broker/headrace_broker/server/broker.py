@@ -26,6 +26,7 @@ from headrace_broker.server.clock import Clock, SystemClock
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.controller import ControllerDriver
 from headrace_broker.server.controller_log import MetadataLog
+from headrace_broker.server.controller_tasks import ControllerTasks
 from headrace_broker.server.dispatch import ApiEntry, load_api_table
 from headrace_broker.server.fetch_sessions import FetchSessions
 from headrace_broker.server.group_driver import GroupCoordinator, group_config
@@ -67,6 +68,7 @@ class Broker:
         self.is_ready = False
         self.directory: LogDirectory
         self.controller: ControllerDriver
+        self.controller_tasks: ControllerTasks
         self.replicas: ReplicaManager
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
@@ -109,6 +111,7 @@ class Broker:
             self.chance,
             self.on_failure,
         )
+        self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         self.replicas = ReplicaManager(config.node_id, self.directory, config.static)
         self.groups = GroupCoordinator(group_config(config.values), self.clock)

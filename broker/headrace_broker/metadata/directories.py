@@ -1,0 +1,88 @@
+"""Decides which log directory of a broker holds a replica, as the broker says (KIP-858)."""
+
+from uuid import UUID
+
+from headrace_broker.metadata.broker_liveness import registered_broker
+from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partition_change import PartitionTarget
+from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.records import MetadataRecord
+from headrace_broker.metadata.replication_rules import ReplicationRules
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
+from headrace_broker.protocol.types import BrokerEpoch, NodeId, PartitionIndex, TopicId
+
+
+def decide_assign_replicas_to_dirs(
+    image: MetadataImage, request: AssignReplicasToDirsRequest, policy: TopicPolicy
+) -> Decision[AssignReplicasToDirsResponse]:
+    """Decide the directories of one broker's replicas; each replica has its own outcome.
+
+    Raises ApiError(STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED).
+    """
+    node_id = NodeId(request.broker_id)
+    registered_broker(image, node_id, BrokerEpoch(request.broker_epoch))
+    assigning = _Assigning(image, node_id, policy)
+    directories = [
+        AssignReplicasToDirsResponseDirectoryData(
+            id=directory.id,
+            topics=[
+                AssignReplicasToDirsResponseTopicData(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        AssignReplicasToDirsResponsePartitionData(
+                            partition_index=asked.partition_index,
+                            error_code=assigning.assign(
+                                TopicId(topic.topic_id),
+                                PartitionIndex(asked.partition_index),
+                                directory.id,
+                            ),
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in directory.topics
+            ],
+        )
+        for directory in request.directories
+    ]
+    return Decision(
+        records=assigning.records,
+        response=AssignReplicasToDirsResponse(directories=directories),
+    )
+
+
+class _Assigning:
+    """One request in work."""
+
+    def __init__(self, image: MetadataImage, node_id: NodeId, policy: TopicPolicy) -> None:
+        self.records: list[MetadataRecord] = []
+        self._image = image
+        self._node_id = node_id
+        self._rules = ReplicationRules(image, policy)
+        self._assigned: set[tuple[TopicId, PartitionIndex]] = set()
+
+    def assign(self, topic_id: TopicId, index: PartitionIndex, directory: UUID) -> ErrorCode:
+        """Keep the record of one replica's directory; return its outcome."""
+        topic = self._image.topics_by_id.get(topic_id)
+        if topic is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        partition = topic.partitions.get(index)
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if self._node_id not in partition.replicas:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if (topic_id, index) in self._assigned:
+            return ErrorCode.INVALID_REQUEST
+        self._assigned.add((topic_id, index))
+        target = PartitionTarget(directories={self._node_id: directory})
+        record = self._rules.change(topic, index, target)
+        self.records += [] if record is None else [record]
+        return ErrorCode.NONE

@@ -1,0 +1,45 @@
+"""BrokerHeartbeat: a broker lives, has read the metadata so far, and wants to serve or to stop.
+
+Versions: 0 · 1 log directories that failed (KIP-858).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.metadata.broker_liveness import decide_heartbeat
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.BROKER_HEARTBEAT
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: BrokerHeartbeatRequest
+) -> BrokerHeartbeatResponse:
+    """Prolong the session and answer what the broker is to do."""
+    del context
+    controller, tasks = broker.controller, broker.controller_tasks
+    node_id, epoch = NodeId(request.broker_id), BrokerEpoch(request.broker_epoch)
+    known = controller.image.brokers.get(node_id)
+    if tasks.is_active and known is not None and known.epoch == epoch:
+        # Before the queue: a controller with much to do must not let sessions end (KAFKA-14996).
+        offset = Offset(request.current_metadata_offset)
+        tasks.sessions.touch(node_id, epoch, offset, tasks.now_ms())
+    try:
+        return await controller.submit(
+            lambda image: decide_heartbeat(
+                image, request, tasks.sessions, controller.policy, tasks.now_ms()
+            )
+        )
+    except ApiError as error:
+        return BrokerHeartbeatResponse(error_code=error.code)

@@ -1,0 +1,39 @@
+"""ListPartitionReassignments: the moves of replicas that are on their way (KIP-455).
+
+Versions: 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.reassignments import list_reassignments
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
+
+API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
+FORWARDED = True
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """List reassignments as the active controller knows them: one just begun is among them."""
+    del context
+    try:
+        return await broker.controller.submit(
+            lambda image: Decision(records=[], response=list_reassignments(image, request))
+        )
+    except ApiError as error:
+        return ListPartitionReassignmentsResponse(
+            error_code=error.code, error_message=error.message
+        )
