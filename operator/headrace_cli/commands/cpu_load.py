@@ -88,8 +88,9 @@ def _produce(bootstrap_servers: str, topic: str, rate: float, stopped: threading
         if time.monotonic() > report_at:
             typer.echo(f"{count} records so far")
             report_at += REPORT_SECONDS
-        # After a suspended laptop or a long retry: do not make up for what was never measured.
-        next_at = max(next_at, time.monotonic() - 1 / rate)
+        # After a suspended laptop or a long retry: do not make up for what was never measured, and
+        # never measure twice in one moment.
+        next_at = max(next_at, time.monotonic() - 0.5 / rate)
     _close(producer)
     _raise_failure(failures)
     return count
