@@ -55,7 +55,8 @@ class Listening:
         self._connections_per_address_max: int = values["max.connections.per.ip"]
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = broker.budget
-        self._connections: set[Connection] = set()
+        # In the order of their arrival: a set's would differ from run to run.
+        self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._pool: list[memoryview] = []
         self._waiting: list[Connection] = []
@@ -103,7 +104,7 @@ class Listening:
             return False
         connection.identity = self._next_identity
         self._next_identity += 1
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._per_address[address] += 1
         self.metrics.connections += 1
         self.metrics.connections_opened += 1
@@ -117,7 +118,7 @@ class Listening:
         """Count a connection out."""
         if connection not in self._connections:
             return
-        self._connections.discard(connection)
+        del self._connections[connection]
         self.metrics.connections -= 1
         self._per_address[connection.address] -= 1
         if not self._per_address[connection.address]:
