@@ -120,8 +120,11 @@ def main() -> None:
             end.callback(side.stop)
             side.start()
             tell(f"{side.name}: ready after {side.ready_seconds:.2f} s at {side.bootstrap}")
-        outcomes = [run_scenario(scenario, measured, rounds, tell) for scenario in chosen]
-    show(f"\n{machine_facts()}\n\n" + "\n\n".join(table(outcome) for outcome in outcomes))
+        outcomes = []
+        show(f"\n{machine_facts()}\n")
+        for scenario in chosen:
+            outcomes.append(run_scenario(scenario, measured, rounds, tell))
+            show(table(outcomes[-1]) + "\n")  # at once: a later scenario may fail
     target = options.write or (
         None if options.only or options.quick or options.side != "both" else _PAGE
     )
