@@ -8,7 +8,7 @@ told so (FETCH_SESSION_ID_NOT_FOUND) and starts anew.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Any
 
@@ -80,6 +80,14 @@ class FetchSession:
                     known.update(asked)
         return ErrorCode.NONE
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not self.partitions
+
+    def close(self) -> None:
+        """The session ends."""
+
     def rotate(self, served: Iterable[FetchPartition]) -> None:
         """Put partitions that had data last, so that none starves behind a busy one."""
         for partition in served:
@@ -110,19 +118,21 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Any) -> tuple[FetchSession | None, ErrorCode]:
+    def open(
+        self, request: Any, make: Callable[[int], FetchSession] = FetchSession
+    ) -> tuple[FetchSession | None, ErrorCode]:
         """Return the session for a request, None for a sessionless one, or why there is none.
 
         Epoch 0 opens a session, -1 closes one (the request itself is then a full one), any other
-        must be the next of the session that it names.
+        must be the next of the session that it names. `make` makes a session from its identity.
         """
         identity, epoch = request.session_id, request.session_epoch
         if epoch == EPOCH_FINAL:
-            self._sessions.pop(identity, None)
+            self.close(identity)
             return None, ErrorCode.NONE
         if epoch == EPOCH_INITIAL:
-            self._sessions.pop(identity, None)
-            return self._create(request)
+            self.close(identity)
+            return self._create(request, make)
         session = self._sessions.get(identity)
         if session is None:
             return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -132,17 +142,26 @@ class FetchSessions:
         self._sessions.move_to_end(identity)
         return session, session.update(request, self._partitions_max)
 
-    def _create(self, request: Any) -> tuple[FetchSession | None, ErrorCode]:
+    def close(self, identity: int) -> None:
+        """End a session, if there is one of that identity."""
+        session = self._sessions.pop(identity, None)
+        if session is not None:
+            session.close()
+
+    def _create(
+        self, request: Any, make: Callable[[int], FetchSession]
+    ) -> tuple[FetchSession | None, ErrorCode]:
         if not self._slots:
             return None, ErrorCode.NONE
         while len(self._sessions) >= self._slots:
-            self._sessions.popitem(last=False)
+            self._sessions.popitem(last=False)[1].close()
         identity = NO_SESSION
         while identity == NO_SESSION or identity in self._sessions:
             identity = self._chance.randrange(1, EPOCH_MAX)
-        session = FetchSession(identity)
+        session = make(identity)
         error = session.update(request, self._partitions_max)
-        if error is ErrorCode.NONE and session.partitions:
+        if error is ErrorCode.NONE and not session.is_empty:
             self._sessions[identity] = session
             return session, error
+        session.close()
         return None, error

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 from uuid import UUID
 
 import structlog
 
-from headrace_broker.log.config import LogConfig
+from headrace_broker.log.config import INFINITE, LogConfig
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import TopicImage
@@ -23,15 +24,42 @@ from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.metadata.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, PartitionIndex
-from headrace_broker.server.partition import Partition
+from headrace_broker.replication.read_replica import read_replica
+from headrace_broker.server.flushing import unsynced_records_max
+from headrace_broker.server.partition import Partition, not_leader
+from headrace_broker.server.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
 
 log = structlog.get_logger()
+
+
+class Followers(Protocol):
+    """Who fetches for the partitions that this broker follows (`replica_fetcher`)."""
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch a partition from its leader, from where it ends on; anew after each change."""
+
+    def unfollow(self, partition: Partition) -> None:
+        """Fetch a partition no more."""
 
 
 class ReplicaManager:
     """The replicas that this broker holds. `static` is its settings file: topics' defaults."""
 
-    def __init__(self, node_id: NodeId, directory: LogDirectory, static: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        directory: LogDirectory,
+        static: Mapping[str, str],
+        *,
+        lag_time_max_ms: int = REPLICA_LAG_TIME_MAX_MS,
+        selects_by_rack: bool = False,
+    ) -> None:
+        self.host = ReplicaHost(node_id, lag_time_max_ms=lag_time_max_ms)
+        self.selects_by_rack = selects_by_rack
+        """Whether consumers are sent to a follower in their rack (replica.selector.class)."""
+        self.followers: Followers | None = None
+        self.follower_sessions: dict[NodeId, int] = {}
+        """The fetch session of each follower of ours."""
         self._node_id = node_id
         self._directory = directory
         self._static = static
@@ -82,7 +110,7 @@ class ReplicaManager:
 
         Opening a log costs about a millisecond of file calls, so clients are served in between.
         """
-        self._image = image
+        self._image = self.host.image = image
         for topic in delta.topics_removed.values():
             await self._remove(topic)
         for name, indexes in delta.topics_changed.items():
@@ -94,6 +122,9 @@ class ReplicaManager:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
         for name in changed - set(delta.topics_changed):
             await self._change(image.topics[name], frozenset(image.topics[name].partitions))
+        if delta.brokers_changed:
+            for partition in self:
+                partition.expand_isr()
 
     async def _remove(self, topic: TopicImage) -> None:
         partitions = self._by_id.pop(topic.topic_id, {})
@@ -101,31 +132,70 @@ class ReplicaManager:
             del self._by_name[topic.name]
         gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
         for partition in partitions.values():
-            partition.close(gone)
-            self._directory.delete(topic.name, partition.index)
+            self._drop(partition, gone)
             await asyncio.sleep(0)
+
+    def _drop(self, partition: Partition, reason: ApiError) -> None:
+        if self.followers is not None:
+            self.followers.unfollow(partition)
+        partition.close(reason)
+        self._directory.delete(partition.topic, partition.index)
 
     async def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
         config = self.effective_config(topic.name)
         log_config = LogConfig.from_settings(
             {name: format_value(value) or "" for name, value in config.items()}
         )
+        unsynced_max = unsynced_records_max(log_config)
+        # Group commit does it (flushing.py): an fsync in an append would stop the event loop.
+        log_config = replace(log_config, flush_messages=INFINITE)
         partitions = self._by_id.get(topic.topic_id)
         if partitions is None:
             partitions = self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
         for index in sorted(indexes):
             image = topic.partitions[index]
-            if self._node_id not in image.replicas:
-                continue
             partition = partitions.get(index)
+            if self._node_id not in image.replicas:
+                if partition is not None:
+                    del partitions[index]
+                    self._drop(partition, not_leader("the replica moved to another broker"))
+                continue
             if partition is None:
                 opened = self._open(topic, index, log_config)
-                partition = Partition(topic.name, topic.topic_id, index, opened, self._node_id)
+                partition = Partition(topic.name, topic.topic_id, index, opened, self.host)
                 partitions[index] = partition
                 await asyncio.sleep(0)
             else:
                 partition.log.update_config(log_config)
-            partition.apply(image, config["min.insync.replicas"])
+            if partition.apply(image, config["min.insync.replicas"], unsynced_max):
+                self._assign(partition)
+
+    def _assign(self, partition: Partition) -> None:
+        if self.followers is None:
+            return
+        if partition.leading is None and partition.leader >= 0:
+            self.followers.follow(partition)
+        else:
+            self.followers.unfollow(partition)
+
+    def read_replica(self, partition: Partition, rack: str, fetch_offset: int) -> NodeId | None:
+        """Return the follower that a consumer in `rack` should read instead of us (KIP-392)."""
+        leading = partition.leading
+        if leading is None or not rack:
+            return None
+        brokers = self._image.brokers
+        own = brokers.get(self._node_id)
+        if own is not None and own.rack == rack:
+            return None
+        nearby = {
+            node_id: progress.fetch_offset
+            for node_id, progress in leading.followers.items()
+            if node_id in leading.isr
+            and (broker := brokers.get(node_id)) is not None
+            and broker.is_active
+            and broker.rack == rack
+        }
+        return read_replica(nearby, fetch_offset)
 
     def _open(self, topic: TopicImage, index: PartitionIndex, config: LogConfig) -> PartitionLog:
         found = self._directory.topic_id(topic.name, index)

@@ -13,6 +13,10 @@ CLOSE_CONNECTION = object()
 """What a handler returns where the protocol leaves closing as the only way to tell an error."""
 
 
+class OvertakenFuture(asyncio.Future[Any]):
+    """A response that waits for data, given when the next request comes: it holds none back."""
+
+
 class Slot:
     """A request that waits for its response; `parts` is None until that is known."""
 
@@ -28,4 +32,8 @@ class Slot:
     @property
     def holds_back(self) -> bool:
         """Whether later requests wait for this one, as all do in Kafka: its answer may be large."""
-        return self.entry.cancel_on_disconnect and self.parts is None
+        return (
+            self.entry.cancel_on_disconnect
+            and self.parts is None
+            and type(self.future) is not OvertakenFuture
+        )

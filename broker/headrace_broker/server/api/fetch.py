@@ -18,9 +18,13 @@ from headrace_broker.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from headrace_broker.server.fetch_sessions import FetchPartition, FetchSession, partitions_of
+from headrace_broker.server.follower_fetch import handle_follower
+from headrace_broker.server.leader_hints import HINTED, LeaderHints
 from headrace_broker.server.partition import ISOLATION_READ_COMMITTED
 
 if TYPE_CHECKING:
@@ -32,6 +36,8 @@ API_KEY = ApiKey.FETCH
 CANCEL_ON_DISCONNECT = True
 
 TOPIC_IDS_FROM = 13
+FROM_FOLLOWERS_FROM = 11
+LEADER_HINTS_FROM = 16
 
 
 def handle(
@@ -39,8 +45,7 @@ def handle(
 ) -> FetchResponse | Awaitable[FetchResponse]:
     """Answer at once where there is enough, or an error; else wait for appends or max_wait_ms."""
     if max(request.replica_id, request.replica_state.replica_id) >= 0:
-        # A client that poses as a follower would move the high watermark (CVE-2018-1288).
-        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return handle_follower(broker, context, request)
     session, error = broker.fetch_sessions.open(request)
     if error is not ErrorCode.NONE:
         return FetchResponse(error_code=error)
@@ -68,6 +73,15 @@ class _Fetch:
         self._budget = broker.budget
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._replicas = broker.replicas
+        # Followers serve consumers only where the leader may send them there (KIP-392).
+        self._from_followers = (
+            context.api_version >= FROM_FOLLOWERS_FROM and broker.replicas.selects_by_rack
+        )
+        self._hints = (
+            LeaderHints(broker.replicas.host.image, context.listener)
+            if context.api_version >= LEADER_HINTS_FROM
+            else None
+        )
         self._full = session is None or session.epoch == 1
         self._wanted: Sequence[FetchPartition] = (
             list(partitions_of(request)) if session is None else list(session.partitions.values())
@@ -100,17 +114,20 @@ class _Fetch:
             data = PartitionData(partition_index=wanted.index)
             try:
                 partition = self._partition(wanted)
-                partition.check_leader(wanted.current_leader_epoch)
-                records = partition.read(
-                    wanted.fetch_offset,
-                    max(0, min(remaining, wanted.partition_max_bytes)),
-                    isolation=isolation,
-                    at_least_one=at_least_one and not self.bytes_found,
-                )
+                if not self._from_followers:
+                    partition.check_leader(wanted.current_leader_epoch)
+                if self._from_followers and self._redirect(partition, wanted, data):
+                    records: bytes | memoryview = b""
+                    now = True
+                else:
+                    records = partition.read(
+                        wanted.fetch_offset,
+                        max(0, min(remaining, wanted.partition_max_bytes)),
+                        isolation=isolation,
+                        at_least_one=at_least_one and not self.bytes_found,
+                    )
             except ApiError as error:
-                data.error_code = error.code
-                data.high_watermark = -1
-                data.records = b""
+                self._fail(wanted, data, error.code)
                 now = True
             else:
                 log = partition.log
@@ -125,6 +142,28 @@ class _Fetch:
                     data.aborted_transactions = []
             self.found.append((wanted, data))
         return now or self.bytes_found >= self.request.min_bytes
+
+    def _redirect(self, partition: Partition, wanted: FetchPartition, data: PartitionData) -> bool:
+        """Whether a follower in the client's rack should be read instead; `data` names it."""
+        partition.check_epoch(wanted.current_leader_epoch)
+        if partition.leading is None:
+            if wanted.fetch_offset > partition.log.log_end_offset:
+                # Not out of range: the leader has it, and the consumer must not start over.
+                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
+            return False
+        chosen = self._replicas.read_replica(partition, self.request.rack_id, wanted.fetch_offset)
+        if chosen is None:
+            return False
+        data.preferred_read_replica = chosen
+        return True
+
+    def _fail(self, wanted: FetchPartition, data: PartitionData, code: ErrorCode) -> None:
+        data.error_code = code
+        data.high_watermark = -1
+        data.records = b""
+        if self._hints is not None and code in HINTED:
+            leader, epoch = self._hints.leader_of(wanted.topic_id, wanted.topic, wanted.index)
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
     def response(self) -> FetchResponse:
         """Build the answer from the last read."""
@@ -149,9 +188,15 @@ class _Fetch:
             last.partitions.append(data)
         if session is not None:
             session.rotate(served)
-        return FetchResponse(
+        response = FetchResponse(
             session_id=0 if session is None else session.identity, responses=topics
         )
+        if self._hints is not None and self._hints.leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+                for node_id, host, port, rack in self._hints.endpoints()
+            ]
+        return response
 
 
 def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
@@ -160,6 +205,7 @@ def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
         data.records
         or data.error_code
         or wanted.last_error
+        or data.preferred_read_replica >= 0
         or data.high_watermark != wanted.last_high_watermark
         or data.log_start_offset != wanted.last_log_start
     )

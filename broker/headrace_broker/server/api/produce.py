@@ -9,19 +9,21 @@ The hot path: one dictionary look-up and one append for each partition; no recor
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from headrace_broker.protocol.types import Offset
+from headrace_broker.server.leader_hints import HINTED, LeaderHints
+from headrace_broker.server.pending_answer import PendingAnswer
 from headrace_broker.server.slots import CLOSE_CONNECTION
 
 if TYPE_CHECKING:
@@ -32,16 +34,16 @@ API_KEY = ApiKey.PRODUCE
 
 ACKS_NONE = 0
 ACKS_ALL = -1
+LEADER_HINTS_FROM = 10
 TOPIC_IDS_FROM = 13
-
-type_of_waiting = list[tuple[PartitionProduceResponse, asyncio.Future[None]]]
 
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | Awaitable[ProduceResponse] | object | None:
     """Append, and answer as `acks` asks: 0 nothing at all, 1 at once, -1 when committed."""
-    waiting: type_of_waiting = []
+    waiting: PendingAnswer | None = None
+    hints: LeaderHints | None = None
     failed = False
     now_ms = broker.clock.now_ms()
     by_id = context.api_version >= TOPIC_IDS_FROM
@@ -67,21 +69,33 @@ def handle(
                 info = partition.append(data.records, request.acks, now_ms)  # type: ignore[arg-type]  # null is refused there
             except ApiError as error:
                 failed = True
-                _fail(answer, error, context)
+                _fail(answer, error)
+                if error.code in HINTED and context.api_version >= LEADER_HINTS_FROM:
+                    hints = hints or LeaderHints(replicas.host.image, context.listener)
+                    leader, epoch = hints.leader_of(topic.topic_id, topic.name, data.index)
+                    answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
                 continue
             answer.base_offset = info.first_offset
             answer.log_append_time_ms = info.log_append_time_ms
             answer.log_start_offset = info.log_start_offset
             if request.acks == ACKS_ALL:
-                future = partition.wait_committed(Offset(info.last_offset + 1))
-                if future is not None:
-                    waiting.append((answer, future))
+                if partition.high_watermark <= info.last_offset:
+                    waiting = waiting or PendingAnswer(request.timeout_ms)
+                    waiting.wait_committed(partition, info.last_offset, answer)
+            elif partition.flushing is not None and request.acks:
+                waiting = waiting or PendingAnswer(request.timeout_ms)
+                waiting.wait_durable(partition, info.last_offset, answer)
     if request.acks == ACKS_NONE:
         # Nobody reads an error of acks=0; closing makes the client fetch metadata, as in Kafka.
         return CLOSE_CONNECTION if failed else None
     response = ProduceResponse(responses=topics)
-    if waiting:
-        return _when_committed(response, waiting, request.timeout_ms)
+    if hints is not None:
+        response.node_endpoints = [
+            NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in hints.endpoints()
+        ]
+    if waiting is not None:
+        return waiting.future(response)
     return response
 
 
@@ -98,32 +112,9 @@ def _check(request: ProduceRequest, topic: str) -> None:
         )
 
 
-def _fail(answer: PartitionProduceResponse, error: ApiError, context: RequestContext) -> None:
+def _fail(answer: PartitionProduceResponse, error: ApiError) -> None:
     answer.error_code = error.code
     answer.base_offset = -1
     answer.log_append_time_ms = -1
     answer.log_start_offset = -1
     answer.error_message = error.message
-
-
-async def _when_committed(
-    response: ProduceResponse, waiting: type_of_waiting, timeout_ms: int
-) -> ProduceResponse:
-    """Answer when every append is committed, or REQUEST_TIMED_OUT where that takes too long."""
-    await asyncio.wait([future for _, future in waiting], timeout=max(timeout_ms, 0) / 1000)
-    for answer, future in waiting:
-        error: BaseException | None = None
-        if not future.done():
-            future.cancel()
-            error = ApiError(
-                ErrorCode.REQUEST_TIMED_OUT, "not committed in time; its outcome is unknown"
-            )
-        else:
-            error = future.exception()
-        if isinstance(error, ApiError):
-            answer.error_code = error.code
-            answer.error_message = error.message
-            answer.base_offset = -1
-        elif error is not None:
-            raise error
-    return response

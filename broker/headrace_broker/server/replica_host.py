@@ -1,0 +1,53 @@
+"""What the replicas of a broker share: who they are, the time that lag is measured in, the image.
+
+Lag is measured on the event loop's clock, which no adjustment of the wall clock moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.types import BrokerEpoch, NodeId
+
+if TYPE_CHECKING:
+    from headrace_broker.server.partition import Partition
+
+REPLICA_LAG_TIME_MAX_MS = 10_000
+
+
+def _ignore(_: object) -> None:
+    """Without a controller to ask, in-sync sets stay as they are."""
+
+
+class ReplicaHost:
+    """One broker, as its replicas see it. `image` is the metadata that was applied last."""
+
+    def __init__(self, node_id: NodeId, *, lag_time_max_ms: int = REPLICA_LAG_TIME_MAX_MS) -> None:
+        self.node_id = node_id
+        self.lag_time_max_ms = lag_time_max_ms
+        self.image = MetadataImage()
+        self.request_isr_update: Callable[[Partition], None] = _ignore
+        """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
+        self.on_failure: Callable[[BaseException], None] = _raise
+
+    def now_ms(self) -> int:
+        """Return milliseconds on the event loop's clock."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        """The epoch of this broker's registration; -1 before it is known."""
+        broker = self.image.brokers.get(self.node_id)
+        return BrokerEpoch(-1) if broker is None else broker.epoch
+
+    def is_eligible(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> bool:
+        """Whether a broker may join an in-sync set: this very process, unfenced, not leaving."""
+        broker = self.image.brokers.get(node_id)
+        return broker is not None and broker.is_active and broker.epoch == broker_epoch
+
+
+def _raise(error: BaseException) -> None:
+    raise error
