@@ -10,7 +10,7 @@ from support.peer import Peer
 _RATE = re.compile(r"^(\d+) steady state records sent, ([\d.]+) records/sec", re.MULTILINE)
 _MB = 1_000_000
 _TOOL_SECONDS = 1800
-# A JVM's first 200,000 records are several times slower than the rest, on both ends of the wire. The
+# A JVM's first 200,000 records are several times slower, on both ends of the wire. The
 # load generator is a new JVM each time and warms up within each run; the brokers take a whole round
 # before the first, because Kafka's CPU per record goes on falling that long.
 _WARM_UP_RECORDS = 200_000
