@@ -8,11 +8,10 @@ unclean elections become allowed, what has no leader gets one.
 from collections.abc import Sequence
 
 from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.entities import NO_LEADER
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import PartitionTarget
 from headrace_broker.metadata.partitions import TopicPolicy
-from headrace_broker.metadata.records import ConfigRecord, MetadataRecord
+from headrace_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
 from headrace_broker.metadata.replication_rules import ReplicationRules, partitions_of
 from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.protocol.types import Offset
@@ -37,12 +36,21 @@ def settled_partitions(
     offset = Offset(image.offset + len(records))
     after, _ = image.replay_batch(records, offset=offset, epoch=image.epoch)
     policy = TopicPolicy(node_id=settings.node_id, static=settings.static)
-    rules = ReplicationRules(after, policy)
+    rules_before, rules = ReplicationRules(image, policy), ReplicationRules(after, policy)
     settled = list(records)
     for topic, index, partition in partitions_of(after):
-        is_open = partition.leader == NO_LEADER or partition.eligible_leader_replicas
-        if is_open and (every_topic or topic.name in topics):
-            target = PartitionTarget(election=rules.election(topic.name))
-            record = rules.change(topic, index, target)
-            settled += [] if record is None else [record]
+        if not every_topic and topic.name not in topics:
+            continue
+        target = PartitionTarget(election=rules.election(topic.name))
+        record = rules.change(topic, index, target)
+        if (
+            record is None
+            and rules.topic(topic.name).min_isr > rules_before.topic(topic.name).min_isr
+        ):
+            # A new partition epoch: a leader that does not know the new minimum yet commits with
+            # fewer than we think, so what it asks for on that footing must be refused.
+            record = PartitionChangeRecord(
+                topic_id=topic.topic_id, partition_id=index, isr=list[int](partition.isr)
+            )
+        settled += [] if record is None else [record]
     return settled
