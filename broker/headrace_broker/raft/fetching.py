@@ -1,0 +1,136 @@
+"""How a leader answers Fetch: at once, or when there is news (KIP-595, KIP-1166)."""
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    SnapshotId,
+)
+from headrace_broker.protocol.types import NodeId, Offset
+
+from .effects import ReplyWithRecords
+from .events import ReceivedRequest
+from .leading import end_of, leader_epoch_error, note_fetch, note_heard, update_high_watermark
+from .log_index import Diverging, NeedsSnapshot
+from .messages import check_cluster, fetch_response, sole_partition
+from .replica import Replica
+from .roles import Leader, ParkedFetch
+from .types import ReplicaKey
+
+# Fetch v12 brought the epochs that KRaft needs (KIP-595).
+_FETCH_VERSION_MIN = 12
+# Fetches that may wait; one more is answered at once, so memory stays bounded.
+_PARKED_MAX = 10_000
+# Replicas whose progress is remembered, voters aside.
+_OBSERVERS_MAX = 10_000
+# Kafka's LeaderState.OBSERVER_SESSION_TIMEOUT_MS.
+_OBSERVER_SESSION_MS = 300_000
+
+
+def handle_fetch(replica: Replica, event: ReceivedRequest, request: FetchRequest) -> None:
+    """Count the fetcher's offset, and answer with records, a divergence, or a snapshot's id."""
+    partition = sole_partition(request.topics)
+    error = check_cluster(replica, request.cluster_id)
+    if event.api_version < _FETCH_VERSION_MIN:
+        error = ErrorCode.UNSUPPORTED_VERSION
+    elif not error and (partition is None or partition.fetch_offset < 0):
+        error = ErrorCode.INVALID_REQUEST
+    elif not error and partition is not None:
+        error = leader_epoch_error(replica, partition.current_leader_epoch)
+    leader = replica.role
+    if error or partition is None or not isinstance(leader, Leader):
+        replica.reply(event.ticket, fetch_response(replica, event.api_version, error))
+        return
+    key = _fetcher(request, partition)
+    verdict = replica.log.check(end_of(partition.fetch_offset, partition.last_fetched_epoch))
+    if key is not None and has_room(leader, key):
+        if verdict is None:
+            note_fetch(replica, leader, key, Offset(partition.fetch_offset))
+            update_high_watermark(replica, leader)
+        else:
+            note_heard(replica, leader, key)
+    parked = ParkedFetch(
+        ticket=event.ticket,
+        request=request,
+        api_version=event.api_version,
+        deadline_ms=replica.now_ms
+        + min(max(request.max_wait_ms, 0), replica.config.fetch_wait_ms_max),
+    )
+    is_full = len(leader.parked) >= _PARKED_MAX
+    if verdict is not None or is_full or _is_due(replica, parked, partition):
+        _answer(replica, parked, verdict)
+        return
+    place = key if key is not None else event.ticket
+    superseded = leader.parked.pop(place, None)
+    leader.parked[place] = parked
+    if superseded is not None:
+        _answer(replica, superseded, None)
+
+
+def _fetcher(request: FetchRequest, partition: FetchPartition) -> ReplicaKey | None:
+    """Return which replica fetches; None: a client that only reads."""
+    node_id = max(request.replica_state.replica_id, request.replica_id)
+    return ReplicaKey(NodeId(node_id), partition.replica_directory_id) if node_id >= 0 else None
+
+
+def has_room(leader: Leader, key: ReplicaKey) -> bool:
+    """Whether a replica's progress is, or can be, remembered."""
+    return key in leader.progress or len(leader.progress) < _OBSERVERS_MAX
+
+
+def _is_due(replica: Replica, parked: ParkedFetch, partition: FetchPartition) -> bool:
+    """Whether there is news for a fetcher: records, a high watermark (KIP-1166), or its time."""
+    return (
+        replica.log.end_offset > partition.fetch_offset
+        or replica.high_watermark > partition.high_watermark
+        or parked.deadline_ms <= replica.now_ms
+    )
+
+
+def answer_parked(replica: Replica, leader: Leader) -> None:
+    """Answer the fetches for which there is news now."""
+    for place, parked in list(leader.parked.items()):
+        partition = parked.request.topics[0].partitions[0]
+        if _is_due(replica, parked, partition):
+            del leader.parked[place]
+            # The log may have been trimmed while the fetch waited.
+            end = end_of(partition.fetch_offset, partition.last_fetched_epoch)
+            _answer(replica, parked, replica.log.check(end))
+
+
+def refuse_parked(replica: Replica, leader: Leader) -> None:
+    """Tell those who wait that this replica does not lead any more."""
+    for parked in leader.parked.values():
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replica.reply(parked.ticket, fetch_response(replica, parked.api_version, error))
+    leader.parked.clear()
+
+
+def _answer(
+    replica: Replica, parked: ParkedFetch, verdict: Diverging | NeedsSnapshot | None
+) -> None:
+    response = fetch_response(replica, parked.api_version)
+    answer = response.responses[0].partitions[0]
+    partition = parked.request.topics[0].partitions[0]
+    if isinstance(verdict, Diverging):
+        end = verdict.end
+        answer.diverging_epoch = EpochEndOffset(epoch=end.epoch, end_offset=end.offset)
+    elif isinstance(verdict, NeedsSnapshot):
+        found = verdict.snapshot_id
+        answer.snapshot_id = SnapshotId(end_offset=found.offset, epoch=found.epoch)
+    elif replica.log.end_offset > partition.fetch_offset:
+        size = min(parked.request.max_bytes, partition.partition_max_bytes)
+        replica.emit(
+            ReplyWithRecords(parked.ticket, response, Offset(partition.fetch_offset), size)
+        )
+        return
+    replica.reply(parked.ticket, response)
+
+
+def forget_silent_observers(replica: Replica, leader: Leader) -> None:
+    """Drop the progress of replicas that fetch no more and are no voters."""
+    oldest = replica.now_ms - _OBSERVER_SESSION_MS
+    for key, progress in list(leader.progress.items()):
+        if (progress.last_fetch_ms or 0) < oldest and not replica.voters.has(key):
+            del leader.progress[key]
