@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 FOR ?=
 SEEDS ?= 20
+NODES ?= 1
+JOBS ?= 2
 
-.PHONY: help setup jars up down check format test test-fast conformance faults benchmark clean
+.PHONY: help setup jars up down check format test test-fast conformance simulate faults benchmark clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -46,6 +48,10 @@ test-fast: setup ## the tests that need neither Spark nor Java
 
 conformance: jars ## other people's clients against our broker
 	$(BIN)/python -m pytest tests/conformance
+
+simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1 NODES=3 runs a range
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
+	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
 faults: setup ## kill -9 and slow routes, the long form
 	HEADRACE_FAULTS_RECORDS=1000000 $(BIN)/python -m pytest tests/faults

@@ -1,0 +1,231 @@
+"""Simulated nodes that run the real `Broker`, and what can be done to them."""
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from headrace_broker.protocol.types import TimestampMs
+from headrace_broker.server import listener
+from headrace_broker.server.broker import Broker
+from headrace_broker.server.config import parse_config
+from simulation.disk import Disk, FileSystem
+from simulation.loop import CURRENT, Process, SimulatedLoop
+from simulation.network import Network
+
+EPOCH_MS = 1_700_000_000_000
+CLIENT_PORT = 9092
+CONTROLLER_PORT = 9093
+_LOGGED_LINES = 400
+
+
+class NodeClock:
+    """A node's wall clock: virtual time and a skew that a fault may change."""
+
+    def __init__(self, loop: SimulatedLoop) -> None:
+        self._loop = loop
+        self.skew_ms = 0
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms)
+
+
+class Node:
+    """One host: its disk, its clock, and the broker process that runs there or does not."""
+
+    def __init__(self, cluster: "Cluster", node_id: int) -> None:
+        self.cluster = cluster
+        self.node_id = node_id
+        self.host = f"10.0.0.{node_id}"
+        self.disk = Disk(cluster.root / f"node-{node_id}", cluster.fork(f"disk-{node_id}"))
+        self.clock = NodeClock(cluster.loop)
+        self.process: Process | None = None
+        self.broker: Broker | None = None
+        self.starts = 0
+        self.failures: list[BaseException] = []
+        self.wants_to_run = True
+        self._stopping: asyncio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"node {self.node_id}"
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.host, CLIENT_PORT
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.is_running and self.broker is not None and self.broker.is_ready
+
+    def start(self) -> None:
+        """Start the broker's process."""
+        if self.process is not None:
+            return
+        self.starts += 1
+        self.cluster.say(f"{self} starts")
+        process = self.cluster.loop.process(f"broker-{self.node_id}", self.host)
+        self.process = process
+        self.disk.attach(process)
+        self.disk.on_stopped = lambda: setattr(process, "must_end", self.kill)
+        self.cluster.network.power_on(self.host)
+        self.cluster.loop.start_task(process, self._serve())
+
+    async def _serve(self) -> None:
+        """Do what `server.main` does."""
+        stopping = self._stopping = asyncio.Event()
+        failures: list[BaseException] = []
+
+        def fail(error: BaseException) -> None:
+            failures.append(error)
+            stopping.set()
+
+        seed = self.cluster.fork(f"broker-{self.node_id}-{self.starts}")
+        config = parse_config(self.cluster.config_text(self))
+        self.broker = Broker(config, clock=self.clock, chance=seed, on_failure=fail)
+        try:
+            await self.broker.start()
+            await stopping.wait()
+            if not failures:
+                await self.broker.stop()
+        except Exception as error:  # noqa: BLE001 - as main: it is logged and ends the process
+            failures.append(error)
+        for error in failures:
+            self.failures.append(error)
+            self.cluster.failed(self, error)
+        # The process exits after this step, as a process does.
+        process = CURRENT.get()
+        if process is not None:
+            process.must_end = self.kill
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self._stopping is not None:
+            self.cluster.say(f"{self} is told to stop")
+            self._stopping.set()
+
+    def kill(self) -> None:
+        """SIGKILL, or the end of the process: what it wrote stays in the page cache."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        self.cluster.say(f"{self} ends")
+        self._stopping = None
+        self.broker = None
+        self.disk.detach()
+        self.disk.evict()
+        self.cluster.loop.end(process)
+
+    def cut_power(self) -> None:
+        """Cut the power: unsynced writes are at chance's mercy, and the peers hear nothing."""
+        self.cluster.say(f"{self} loses power")
+        self.cluster.network.power_off(self.host)
+        self.kill()
+        self.disk.lose_unsynced()
+
+    def pause(self, *, on: bool) -> None:
+        """SIGSTOP and SIGCONT."""
+        if self.process is not None:
+            self.cluster.say(f"{self} is {'paused' if on else 'resumed'}")
+            self.process.is_paused = on
+
+
+class Cluster:
+    """The nodes, their network, and the seams between them and the real code."""
+
+    def __init__(
+        self, seed: int, root: Path, *, nodes: int, settings: dict[str, str] | None = None
+    ) -> None:
+        self.seed = seed
+        self.root = root
+        self.loop = SimulatedLoop(self.fork("loop"))
+        self.network = Network(self.loop, self.fork("network"))
+        self.files = FileSystem()
+        self.settings = settings or {}
+        self.said: deque[str] = deque(maxlen=_LOGGED_LINES)
+        self.on_failed: Callable[[Node, BaseException], None] = lambda _node, _error: None
+        self.nodes = [Node(self, number) for number in range(1, nodes + 1)]
+        self.files.disks = [node.disk for node in self.nodes]
+        self.files.on_fsync = self._slow_fsync
+        self._uuids = self.fork("uuids")
+
+    def fork(self, name: str) -> random.Random:
+        """Return a source of chance of its own, so that more draws here change nothing there."""
+        return random.Random(f"{self.seed}/{name}")
+
+    def say(self, text: str) -> None:
+        """Note what happens, for the one who reads a failure."""
+        text = text.replace(str(self.root), "")
+        self.said.append(f"{self.loop.time():10.4f}  {text}")
+        self.loop.note(text)
+
+    def failed(self, node: Node, error: BaseException) -> None:
+        self.say(f"{node} fails: {type(error).__name__}: {error}")
+        self.on_failed(node, error)
+
+    def config_text(self, node: Node) -> str:
+        """Return the node's settings file."""
+        names = f"PLAINTEXT://{node.host}:{CLIENT_PORT}"
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": str(node.node_id),
+            "cluster.id": "c2ltdWxhdGVkIGNsdXN0",
+            "listeners": f"{names},CONTROLLER://{node.host}:{CONTROLLER_PORT}",
+            "advertised.listeners": names,
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": ",".join(
+                f"{item.node_id}@{item.host}:{CONTROLLER_PORT}" for item in self.nodes
+            ),
+            "log.dirs": str(node.disk.root),
+            "offsets.topic.num.partitions": "2",
+            "offsets.topic.replication.factor": str(min(3, len(self.nodes))),
+            "log.flush.offset.checkpoint.interval.ms": "2000",
+            "log.retention.check.interval.ms": "5000",
+            "log.cleaner.backoff.ms": "1500",
+            **self.settings,
+        }
+        return "".join(f"{key}={value}\n" for key, value in settings.items())
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Put the simulated disk, sockets and uuids in place of the real ones."""
+        bind, uuid4 = listener.bind_socket, uuid.uuid4
+        listener.bind_socket = self.network.bind  # type: ignore[assignment]  # a socket to the loop, too
+        uuid.uuid4 = lambda: uuid.UUID(int=self._uuids.getrandbits(128), version=4)
+        try:
+            with self.files.installed(), self._logging():
+                yield
+        finally:
+            listener.bind_socket, uuid.uuid4 = bind, uuid4
+
+    @contextlib.contextmanager
+    def _logging(self) -> Iterator[None]:
+        def keep(_logger: Any, level: str, event: dict[str, Any]) -> Any:
+            process = CURRENT.get()
+            error = event.pop("exc_info", None)
+            facts = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
+            cause = f" cause={error!r}" if error else ""
+            self.said.append(
+                f"{self.loop.time():10.4f}  {process}: {level} {event.get('event')} {facts}{cause}"
+            )
+            raise structlog.DropEvent
+
+        was = structlog.get_config()
+        structlog.configure(processors=[keep], cache_logger_on_first_use=False)
+        try:
+            yield
+        finally:
+            structlog.configure(**was)
+
+    def _slow_fsync(self, disk: Disk, delay: float) -> None:
+        if disk.process is not None:
+            disk.process.busy_until = max(disk.process.busy_until, self.loop.time()) + delay

@@ -1,0 +1,123 @@
+"""The planted bugs, each one line of what somebody once shipped."""
+
+from typing import Any
+
+from headrace_broker.log import flush, log_state, recovery
+from headrace_broker.log.flush import Flush
+from headrace_broker.log.log_directory import LogDirectory
+from headrace_broker.log.log_state import LogState
+from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.log.producer_state import ProducerStates
+from headrace_broker.server.controller_log import MetadataLog
+from headrace_broker.server.group_driver import GroupCoordinator
+from simulation.mutants.mutant import Mutant
+
+
+class _EqualToAll(int):
+    """A checksum that nothing differs from."""
+
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    def __ne__(self, _other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _nothing(_original: Any) -> Any:
+    return lambda *_arguments, **_named: None
+
+
+def _always_clean(original: Any) -> Any:
+    def take(self: LogDirectory) -> tuple[bool, int]:
+        return True, original(self)[1]
+
+    return take
+
+
+def _no_states(original: Any) -> Any:
+    def rebuild(*arguments: Any, **named: Any) -> Any:
+        original(*arguments, **named)
+        return ProducerStates()
+
+    return rebuild
+
+
+async def _load_nothing(_self: Any, _index: Any, _log: Any) -> None:
+    return None
+
+
+def _flush_later(original: Any) -> Any:
+    """fsync is skipped, and its success reported, as with a write-back cache that lies."""
+
+    def begin(self: LogState) -> Flush:
+        begun = original(self)
+        return Flush(
+            directory=begun.directory, offset=begun.offset, epochs=begun.epochs, segments=()
+        )
+
+    return begin
+
+
+def _metadata_without_fsync(original: Any) -> Any:
+    def append(self: MetadataLog, *arguments: Any) -> Any:
+        log = self._log
+        log.flush = lambda: log.recovery_point  # type: ignore[method-assign]  # the planted bug
+        return original(self, *arguments)
+
+    return append
+
+
+MUTANTS = (
+    Mutant(
+        name="a torn tail is kept",
+        owner=recovery._Window,
+        attribute="crc",
+        replace=lambda _original: lambda *_arguments: _EqualToAll(),
+        seeds_max=60,
+    ),
+    Mutant(
+        name="nothing is recovered after a kill",
+        owner=LogDirectory,
+        attribute="_take_clean_marker",
+        replace=_always_clean,
+    ),
+    Mutant(
+        name="an append is not fsynced",
+        owner=LogState,
+        attribute="begin_flush",
+        replace=_flush_later,
+    ),
+    Mutant(
+        name="directories are not fsynced",
+        owner=flush,
+        attribute="sync_directory",
+        replace=_nothing,
+    ),
+    Mutant(
+        name="producer state is lost at a restart",
+        owner=log_state,
+        attribute="rebuild_producers",
+        replace=_no_states,
+    ),
+    Mutant(
+        name="retries are not recognised",
+        owner=PartitionLog,
+        attribute="_check_producer",
+        replace=_nothing,
+    ),
+    Mutant(
+        name="committed offsets are not loaded",
+        owner=GroupCoordinator,
+        attribute="load",
+        replace=lambda _original: _load_nothing,
+    ),
+    Mutant(
+        name="metadata is acknowledged before fsync",
+        owner=MetadataLog,
+        attribute="append",
+        replace=_metadata_without_fsync,
+        seeds_max=60,
+    ),
+)
