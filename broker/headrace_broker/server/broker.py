@@ -1,8 +1,8 @@
-"""The composition root: all that one broker process is made of, started and stopped in order.
+"""The composition root: all that one process is made of, started and stopped in order.
 
-Start: lock and recover the log directory, bind the ports (so that they are known), replay the
-metadata, register, open the partitions, load the groups, and only then listen. Stop is the reverse,
-and ends with the marker that tells the next start that nothing needs recovery.
+Start: lock and recover the log directory, bind the ports (so that they are known), take part in the
+metadata quorum, register, open the partitions, load the groups, listen, and ask to be unfenced.
+Stop is the reverse, and ends with the marker that tells the next start that nothing needs recovery.
 """
 
 from __future__ import annotations
@@ -17,29 +17,39 @@ from typing import Any
 import structlog
 
 from headrace_broker.log.log_directory import LogDirectory
-from headrace_broker.metadata.brokers import Registration
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC, Endpoint
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-from headrace_broker.protocol.types import BrokerEpoch, PartitionIndex
+from headrace_broker.protocol.apis import BROKER, CONTROLLER
+from headrace_broker.protocol.schema import Message
+from headrace_broker.protocol.types import BrokerEpoch, NodeId, PartitionIndex
+from headrace_broker.server.broker_lifecycle import BrokerLifecycle
 from headrace_broker.server.budget import Budget
 from headrace_broker.server.clock import Clock, SystemClock
 from headrace_broker.server.config import BrokerConfig
+from headrace_broker.server.context import RequestContext
 from headrace_broker.server.controller import ControllerDriver
-from headrace_broker.server.controller_log import MetadataLog
 from headrace_broker.server.controller_tasks import ControllerTasks
-from headrace_broker.server.dispatch import ApiEntry, load_api_table
+from headrace_broker.server.dispatch import ApiEntry, load_api_table, served_by
 from headrace_broker.server.fetch_sessions import FetchSessions
+from headrace_broker.server.forwarding import Forwarding
 from headrace_broker.server.group_driver import GroupCoordinator, group_config
 from headrace_broker.server.group_driver_log import PartitionOffsetsLog
 from headrace_broker.server.listener import Listening
 from headrace_broker.server.loop_delay import LoopDelay
 from headrace_broker.server.metrics import NetworkMetrics
+from headrace_broker.server.peer_connection import api_key_of
+from headrace_broker.server.peers import PeerConnections
 from headrace_broker.server.producer_ids import ProducerIds
+from headrace_broker.server.quorum import Identity, MetadataQuorum, NodeAddresses
+from headrace_broker.server.raft_driver import RaftDriver
 from headrace_broker.server.replica_manager import ReplicaManager
 from headrace_broker.server.status import ServerStatus
 from headrace_broker.server.upkeep import Upkeep
 
 log = structlog.get_logger()
+
+# A node that is not ready by then says so over HTTP meanwhile.
+_HTTP_DELAY_SECONDS = 1.0
 
 
 class Broker:
@@ -65,19 +75,35 @@ class Broker:
             config.values["headrace.fetch.session.max.partitions"],
             self.chance,
         )
-        self.is_ready = False
         self.directory: LogDirectory
         self.controller: ControllerDriver
         self.controller_tasks: ControllerTasks
+        self.quorum: RaftDriver
+        self.peers: PeerConnections
+        self.forwarding: Forwarding
+        self.lifecycle: BrokerLifecycle
         self.replicas: ReplicaManager
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
-        self._epoch = BrokerEpoch(-1)
+        self.incarnation_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
+        self._is_stopping = False
+        self._metadata_quorum: MetadataQuorum | None = None
         self._listening: list[Listening] = []
+        self._controller_listening: list[Listening] = []
+        self._fencing: set[asyncio.Task[None]] = set()
         self._loaded_groups: set[PartitionIndex] = set()
         self._http: Any = None
         self._upkeep: Upkeep | None = None
         self._loop_delay: LoopDelay | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether clients should be sent here: a broker is unfenced, a controller takes part."""
+        if self._is_stopping or self._metadata_quorum is None:
+            return False
+        if not self.config.is_broker:
+            return self.quorum.leader_id is not None
+        return self.lifecycle.unfenced.is_set()
 
     @property
     def metadata(self) -> MetadataImage:
@@ -94,6 +120,13 @@ class Broker:
         """The cluster's id, as the log directory keeps it."""
         return self.directory.cluster_id
 
+    def apis_of(self, listener: str) -> Mapping[int, ApiEntry]:
+        """Return what a listener serves."""
+        for listening in (*self._listening, *self._controller_listening):
+            if listening.name == listener:
+                return listening.apis
+        return self.apis
+
     async def start(self) -> None:
         """Start everything; clients are served when this returns."""
         config = self.config
@@ -103,50 +136,164 @@ class Broker:
             cluster_id=config.values["cluster.id"] or "",
             clock=self.clock,
         )
-        await self._bind()
-        self.controller = ControllerDriver(
-            config,
-            MetadataLog.open(config.metadata_log_directory, self.clock),
-            self.clock,
-            self.chance,
-            self.on_failure,
-        )
-        self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
-        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
-        self.replicas = ReplicaManager(config.node_id, self.directory, config.static)
-        self.groups = GroupCoordinator(group_config(config.values), self.clock)
-        self.controller.subscribe(self._metadata_changed)
-        await self.controller.start()
-        self._epoch = await self.controller.register_broker(self._registration())
-        self.groups.start()
-        self._upkeep = Upkeep(config, self.directory, self.replicas, self.clock, self.on_failure)
-        self._upkeep.start()
-        self._loop_delay = LoopDelay(asyncio.get_running_loop(), self.network_metrics)
-        for listening in self._listening:
+        self._bind()
+        self._compose()
+        for listening in self._controller_listening:
             await listening.start()
-        self.is_ready = True
+        quorum = self._metadata_quorum
+        if quorum is not None:
+            quorum.start(self.peers)
+        self._loop_delay = LoopDelay(asyncio.get_running_loop(), self.network_metrics)
+        serving = asyncio.ensure_future(self._serve())
+        try:
+            if not config.quorum.is_alone:
+                await asyncio.wait({serving}, timeout=_HTTP_DELAY_SECONDS)
+                await self._start_http()
+            await serving
+        finally:
+            serving.cancel()
         await self._start_http()
         log.info(
             "broker started",
             node_id=config.node_id,
             cluster_id=self.cluster_id,
             listeners=[
-                f"{item.name}://{item.listener.host}:{item.port}" for item in self._listening
+                f"{item.name}://{item.listener.host}:{item.port}"
+                for item in (*self._listening, *self._controller_listening)
             ],
             partitions=len(self.replicas),
             was_clean_shutdown=self.directory.was_clean,
         )
 
-    async def _bind(self) -> None:
+    def _bind(self) -> None:
         for listener in self.config.listeners:
-            if listener.name in self.config.controller_listener_names:
-                continue  # a quorum of one has nobody to talk to
-            listening = Listening(self, listener, self.apis)
+            is_for_controllers = listener.name in self.config.controller_listener_names
+            role = CONTROLLER if is_for_controllers else BROKER
+            listening = Listening(self, listener, served_by(self.apis, role))
             listening.bind()
-            self._listening.append(listening)
+            (self._controller_listening if is_for_controllers else self._listening).append(
+                listening
+            )
+
+    def _compose(self) -> None:
+        config, directory = self.config, self.directory
+        identity = Identity(
+            directory_id=directory.directory_id,
+            cluster_id=directory.cluster_id,
+            ports={item.name: item.port for item in self._controller_listening},
+        )
+        quorum = self._metadata_quorum = MetadataQuorum(
+            config, identity, clock=self.clock, chance=self.chance, on_failure=self.on_failure
+        )
+        self.quorum, self.controller = quorum.driver, quorum.controller
+        self.peers = PeerConnections(
+            NodeAddresses(config, quorum),
+            client_id=f"node-{config.node_id}",
+            frame_bytes_max=config.values["socket.request.max.bytes"],
+            own=(config.node_id, self._call_controller),
+        )
+        self.peers.on_process_died(self._broker_died)
+        self.lifecycle = BrokerLifecycle(
+            config,
+            self.peers,
+            quorum.loader,
+            incarnation_id=self.incarnation_id,
+            cluster_id=directory.cluster_id,
+            on_failure=self.on_failure,
+        )
+        self.forwarding = Forwarding(
+            config.node_id, self.peers, quorum.loader, lambda: self.lifecycle.epoch
+        )
+        self.controller.forwarding = self.forwarding
+        self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
+        self.controller.subscribe_activity(self._activity_changed)
+        self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
+        self.replicas = ReplicaManager(config.node_id, directory, config.static)
+        self.groups = GroupCoordinator(group_config(config.values), self.clock)
+        self.controller.subscribe(self._metadata_changed)
+
+    async def _serve(self) -> None:
+        """Join the cluster as a broker and serve clients; return when it is unfenced."""
+        if not self.config.is_broker:
+            return
+        was_clean, previous = self.directory.was_clean, self.directory.previous_broker_epoch
+        self.lifecycle.start(
+            self._endpoints(),
+            [self.directory.directory_id],
+            BrokerEpoch(previous if was_clean else -1),
+        )
+        await self.lifecycle.registered.wait()
+        self.groups.start()
+        self._upkeep = Upkeep(
+            self.config, self.directory, self.replicas, self.clock, self.on_failure
+        )
+        self._upkeep.start()
+        for listening in self._listening:
+            await listening.start()
+        self.lifecycle.serve()
+        await self.lifecycle.unfenced.wait()
+
+    def _endpoints(self) -> list[Endpoint]:
+        ports = {item.name: item.port for item in self._listening}
+        return [
+            Endpoint(name=item.name, host=item.host, port=item.port or ports[item.name])
+            for item in self.config.advertised_listeners
+        ]
+
+    async def _call_controller(self, request: Message, version: int | None) -> Any:
+        """Serve a request of our own, as the active controller that this node is."""
+        entry = self.apis[api_key_of(request)]
+        names = self.config.controller_listener_names
+        context = RequestContext(
+            entry.max_version if version is None else version,
+            0,
+            f"node-{self.config.node_id}",
+            "",
+            names[0] if names else "",
+            0,
+        )
+        result = entry.handle(self, context, request)
+        return await result if asyncio.isfuture(result) or asyncio.iscoroutine(result) else result
+
+    # the active controller's part
+
+    def _activity_changed(self, is_active: bool, image: MetadataImage) -> None:  # noqa: FBT001 (an observer's signature)
+        if is_active:
+            self.controller_tasks.begin(image)
+            own = image.brokers.get(self.config.node_id)
+            if own is not None and own.incarnation_id != self.incarnation_id:
+                # The former process of this node is certainly gone: this one has its directory.
+                self.controller_tasks.sessions.declare_dead(own.node_id, own.epoch)
+        else:
+            self.controller_tasks.end()
+        self._watch_brokers(image)
+
+    def _watch_brokers(self, image: MetadataImage) -> None:
+        """Hold a connection to each broker while this node is the active controller."""
+        wanted = set()
+        if self.controller.is_active:
+            wanted = {
+                node_id
+                for node_id, broker in image.brokers.items()
+                if not broker.fenced and node_id != self.config.node_id
+            }
+        for node_id in sorted(self.peers.watched - wanted):
+            self.peers.unwatch(node_id)
+        for node_id in sorted(wanted - self.peers.watched):
+            self.peers.watch(node_id)
+
+    def _broker_died(self, node_id: NodeId) -> None:
+        broker = self.metadata.brokers.get(node_id)
+        if broker is None or broker.fenced or not self.controller.is_active:
+            return
+        task = asyncio.ensure_future(
+            self.controller_tasks.broker_process_died(node_id, broker.epoch)
+        )
+        self._fencing.add(task)
+        task.add_done_callback(self._fencing.discard)
 
     async def _start_http(self) -> None:
-        if self.config.http_listener is None:
+        if self.config.http_listener is None or self._http is not None:
             return
         # aiohttp takes longer to import than all the rest to start; clients are served meanwhile.
         web = await asyncio.get_running_loop().run_in_executor(
@@ -154,21 +301,11 @@ class Broker:
         )
         self._http = await web.start_http(ServerStatus(self), *self.config.http_listener)
 
-    def _registration(self) -> Registration:
-        ports = {item.name: item.port for item in self._listening}
-        return Registration(
-            node_id=self.config.node_id,
-            incarnation_id=uuid.uuid4(),
-            endpoints=[
-                Endpoint(name=item.name, host=item.host, port=item.port or ports[item.name])
-                for item in self.config.advertised_listeners
-            ],
-            rack=self.config.rack,
-            log_dirs=[self.directory.directory_id],
-            previous_broker_epoch=BrokerEpoch(self.directory.previous_broker_epoch),
-        )
-
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if delta.brokers_changed:
+            self._watch_brokers(image)
+        if not self.config.is_broker:
+            return
         await self.replicas.apply(delta, image)
         if GROUP_METADATA_TOPIC in delta.topics_changed:
             # The topic's own count decides where groups live, whatever the setting says now.
@@ -187,7 +324,11 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop in the reverse order; everything appended is on disk when this returns."""
-        self.is_ready = False
+        self._is_stopping = True
+        if self._metadata_quorum is None:
+            return
+        if self.config.is_broker:
+            await self.lifecycle.shut_down()
         for listening in self._listening:
             await listening.stop()
         if self._loop_delay is not None:
@@ -195,8 +336,13 @@ class Broker:
         self.groups.close()
         if self._upkeep is not None:
             await self._upkeep.stop()
-        await self.controller.close()
-        self.directory.close(broker_epoch=self._epoch)
+        await self.lifecycle.close()
+        await self.controller_tasks.stop()
+        await self._metadata_quorum.close()
+        await self.peers.close()
+        for listening in self._controller_listening:
+            await listening.stop()
+        self.directory.close(broker_epoch=self.lifecycle.epoch)
         if self._http is not None:
             await self._http.cleanup()
         log.info("broker stopped", node_id=self.config.node_id)

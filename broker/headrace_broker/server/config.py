@@ -15,6 +15,7 @@ from typing import Any
 
 from headrace_broker.metadata.topic_config import broker_topic_settings
 from headrace_broker.protocol.types import NodeId
+from headrace_broker.server.quorum_config import QuorumConfig, read_quorum
 from headrace_broker.server.settings import BROKER_SETTINGS
 
 PORT_MAX = 65535
@@ -52,7 +53,23 @@ class BrokerConfig:
     log_directories: tuple[Path, ...]
     metadata_log_directory: Path
     rack: str | None
+    quorum: QuorumConfig
     http_listener: tuple[str, int] | None
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether this process serves clients."""
+        return "broker" in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this process may lead the metadata quorum."""
+        return "controller" in self.roles
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The listener by which brokers reach each other."""
+        return str(self.values["inter.broker.listener.name"] or self.advertised_listeners[0].name)
 
 
 def read_config(path: Path) -> BrokerConfig:
@@ -158,7 +175,7 @@ def _build(
         else client_listeners
     )
     _check_advertised(advertised, client_listeners, problems, source)
-    _check_quorum(values, problems, source)
+    quorum = read_quorum(values, {item.name for item in listeners}, problems, source)
     if problems:
         return None
     return BrokerConfig(
@@ -172,6 +189,7 @@ def _build(
         log_directories=tuple(Path(item) for item in directories),
         metadata_log_directory=Path(values["metadata.log.dir"] or directories[0]),
         rack=values["broker.rack"],
+        quorum=quorum,
         http_listener=_http_listener(values["headrace.http.listener"], problems, source),
     )
 
@@ -233,21 +251,6 @@ def _with_host(listener: Listener) -> Listener:
     return Listener(
         name=listener.name, host="localhost", port=listener.port, protocol=listener.protocol
     )
-
-
-def _check_quorum(values: Mapping[str, Any], problems: list[str], source: str) -> None:
-    voters: list[int] = []
-    for text in values["controller.quorum.voters"]:
-        voter, separator, address = text.partition("@")
-        if not separator or not voter.isdigit() or ":" not in address:
-            problems.append(f"{source}: controller.quorum.voters: {text!r} is not id@host:port")
-        else:
-            voters.append(int(voter))
-    if len(voters) > 1 or (voters and voters != [values["node.id"]]):
-        problems.append(
-            f"{source}: controller.quorum.voters names {voters}; a quorum of this one node "
-            f"({values['node.id']}) is supported yet"
-        )
 
 
 def _http_listener(text: str | None, problems: list[str], source: str) -> tuple[str, int] | None:

@@ -1,19 +1,18 @@
-"""The controller: the one owner of the cluster's metadata on this node.
+"""The controller: where the cluster's metadata is decided while this node leads the quorum.
 
-`submit` serialises decisions: each sees an image with all earlier ones in it, their records are
-appended and made durable together (one fsync for all that waited), and only then are the new image
-and the delta published and the answers given. What is decided lives in `headrace_broker.metadata`;
-here are the queue, the log and the publication. If an effect fails after the image moved, the
-driver stops for good and says so through `on_failure`: the process must end.
-
-The quorum is this node alone: `append_and_commit` is where Raft takes over.
+`submit` runs a decision at once on an image with all earlier ones in it, committed or not, appends
+its records, and answers when the quorum has committed them and this node has published them. When
+leadership is lost, what was appended and not committed has an unknown outcome (REQUEST_TIMED_OUT),
+and the image with it is dropped. What is decided lives in `headrace_broker.metadata`.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
@@ -22,281 +21,230 @@ from headrace_broker.metadata.auto_creation import (
     decide_auto_create_topics,
     decide_ensure_topic,
 )
-from headrace_broker.metadata.broker_liveness import decide_unfence_broker
-from headrace_broker.metadata.brokers import (
-    Registration,
-    decide_allocate_producer_ids,
-    decide_bootstrap,
-    decide_register_broker,
-)
-from headrace_broker.metadata.decision import Decision, RandomSource
+from headrace_broker.metadata.brokers import decide_allocate_producer_ids, decide_bootstrap
+from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
-from headrace_broker.metadata.image import MetadataDelta, MetadataImage
+from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
-from headrace_broker.metadata.records import MetadataRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.protocol.types import BrokerEpoch, LeaderEpoch, NodeId, Offset, ProducerId
+from headrace_broker.protocol.types import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    ProducerId,
+)
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.controller_log import MetadataLog, encode_batch
+from headrace_broker.server.forwarding import Forwarding
+from headrace_broker.server.metadata_batches import encode_batch
+from headrace_broker.server.metadata_loader import MetadataLoader, Subscriber
+from headrace_broker.server.raft_driver import RaftDriver
 
 R = TypeVar("R")
 Decide = Callable[[MetadataImage], Decision[R]]
-Subscriber = Callable[[MetadataDelta, MetadataImage], Awaitable[None] | None]
+ActivityObserver = Callable[[bool, MetadataImage], None]
 
-# Decisions that may wait; further callers wait for a place, so memory stays bounded.
-_QUEUE_LENGTH_MAX = 1000
-
-# Decisions that share one fsync.
-_GROUP_COMMIT_MAX = 256
+# Decisions that may wait for their commit; further callers wait for a place, so memory is bounded.
+_UNCOMMITTED_MAX = 1000
 
 log = structlog.get_logger()
 
 
-@dataclass(slots=True, kw_only=True)
-class _Submission:
-    """One decision that waits for its turn, and where its answer goes."""
-
-    decide: Decide[Any]
-    answer: asyncio.Future[Any]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Decided:
-    """One decision whose records are about to be committed."""
-
-    records: Sequence[MetadataRecord]
-    batch: bytearray
-    response: Any
-    answer: asyncio.Future[Any]
-
-
 class ControllerDriver:
-    """Decides, commits, replays and publishes metadata. Use `start` first and `close` last."""
+    """Decides on the active controller; asks it from everywhere else."""
 
     def __init__(
         self,
         config: BrokerConfig,
-        log: MetadataLog,
+        quorum: RaftDriver,
+        loader: MetadataLoader,
         clock: Clock,
-        rng: RandomSource,
-        on_failure: Callable[[BaseException], None],
+        rng: random.Random,
     ) -> None:
-        self._log = log
         self._config = config
-        self._node_id = config.node_id
+        self._quorum = quorum
+        self._loader = loader
         self._clock = clock
         self.rng = rng
         self.policy = topic_policy(config)
-        self._on_failure = on_failure
-        self._image = MetadataImage()
-        self._epoch = LeaderEpoch(0)
-        self._subscribers: list[Subscriber] = []
-        self._queue: asyncio.Queue[_Submission] = asyncio.Queue(_QUEUE_LENGTH_MAX)
-        self._task: asyncio.Task[None] | None = None
-        # One thread, so that the log has one user at a time.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="metadata-log")
+        self.forwarding: Forwarding | None = None
+        self._speculative = MetadataImage()
+        self._active_epoch = NO_LEADER_EPOCH
+        self._activation = asyncio.Event()
+        self._activity_observers: list[ActivityObserver] = []
+        self._uncommitted: set[asyncio.Future[None]] = set()
+        self._places = asyncio.Semaphore(_UNCOMMITTED_MAX)
+        self._is_closed = False
+        quorum.observe(self)
+
+    # what is known
 
     @property
     def image(self) -> MetadataImage:
         """The latest published image."""
-        return self._image
+        return self._loader.image
 
     @property
     def leader(self) -> NodeId:
-        """The active controller: this node, in a quorum of one."""
-        return self._node_id
+        """The active controller as far as this node knows, or -1."""
+        leader = self._quorum.leader_id
+        return NO_NODE if leader is None else leader
 
     @property
     def epoch(self) -> LeaderEpoch:
         """The quorum's leader epoch."""
-        return self._epoch
+        return self._quorum.epoch
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller and has applied what came before it."""
+        return self._active_epoch != NO_LEADER_EPOCH and self._quorum.is_leader
 
     @property
     def log_size_bytes(self) -> int:
         """Bytes of the metadata log."""
-        return self._log.size_bytes
+        return self._quorum.log.size_bytes
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Call `subscriber(delta, image)` for every published change, before it is answered.
+        """Call `subscriber(delta, image)` for every published change, before it is answered."""
+        self._loader.subscribe(subscriber)
 
-        An awaitable result is awaited. A subscriber that raises stops the driver.
-        """
-        self._subscribers.append(subscriber)
+    def subscribe_activity(self, observer: ActivityObserver) -> None:
+        """Call `observer(is_active, image)` when this node becomes the active controller or not."""
+        self._activity_observers.append(observer)
 
-    async def start(self) -> None:
-        """Replay the log, publish what it says, and begin to take decisions."""
-        loop = asyncio.get_running_loop()
-        image, epoch = await loop.run_in_executor(self._disk, self._replay_log)
-        # A new leader epoch each time, as an election would give (Raft section 5.1).
-        self._epoch = LeaderEpoch(epoch + 1)
-        delta = MetadataDelta.from_nothing(image)
-        await self._publish(delta, image)
-        self._task = asyncio.create_task(self._run(), name="controller")
-        await self.submit(decide_bootstrap)
+    # leadership, as RaftDriver tells it
 
-    def _replay_log(self) -> tuple[MetadataImage, LeaderEpoch]:
-        records: list[MetadataRecord] = []
-        last_offset, epoch = Offset(-1), LeaderEpoch(0)
-        for batch in self._log.replay():
-            records += batch.records
-            last_offset, epoch = batch.last_offset, batch.epoch
-        image, _ = MetadataImage().replay_batch(records, offset=last_offset, epoch=epoch)
-        return image, epoch
+    def became_leader(self, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
+        """Become active once everything before this epoch is applied."""
+        applied = self._loader.wait_for(epoch_start_offset)
+        applied.add_done_callback(lambda done: None if done.cancelled() else self._activate(epoch))
 
-    async def register_broker(self, registration: Registration) -> BrokerEpoch:
-        """Register this process and let it serve; returns its broker epoch."""
-        policy = self.policy
-        epoch = await self.submit(lambda image: decide_register_broker(image, registration, policy))
-        node_id = registration.node_id
-        await self.submit(lambda image: decide_unfence_broker(image, node_id, epoch, policy))
-        return epoch
+    def _activate(self, epoch: LeaderEpoch) -> None:
+        if self._is_closed or not self._quorum.is_leader or self._quorum.epoch != epoch:
+            return
+        self._speculative = self._loader.image
+        self._active_epoch = epoch
+        self._decide(decide_bootstrap)
+        self._tell_activity(is_active=True)
+        self._activation.set()
+        self._activation = asyncio.Event()
+
+    def lost_leadership(self, epoch: LeaderEpoch) -> None:
+        """Drop what was not committed."""
+        was_active = self._active_epoch != NO_LEADER_EPOCH
+        self._active_epoch = NO_LEADER_EPOCH
+        self._activation.set()
+        self._activation = asyncio.Event()
+        self._fail_uncommitted(f"this node lost the controllership of epoch {epoch}")
+        if was_active:
+            self._tell_activity(is_active=False)
+
+    def _tell_activity(self, *, is_active: bool) -> None:
+        for observer in self._activity_observers:
+            observer(is_active, self._loader.image)
+
+    def loader_failed(self) -> None:
+        """Give up: what is committed cannot be applied on this node."""
+        self._is_closed = True
+        self._fail_uncommitted("the change could not be applied")
+
+    def _fail_uncommitted(self, reason: str) -> None:
+        error = ApiError(
+            ErrorCode.REQUEST_TIMED_OUT, f"{reason}: the change may or may not have been made"
+        )
+        for waiter in self._uncommitted:
+            if not waiter.done():
+                waiter.set_exception(error)
+        self._uncommitted.clear()
+
+    def close(self) -> None:
+        """Decide nothing more. Waiting callers get REQUEST_TIMED_OUT, later ones NOT_CONTROLLER."""
+        self._is_closed = True
+        self._fail_uncommitted("this node stops")
+
+    # decisions
 
     async def submit(self, decide: Decide[R]) -> R:
-        """Run `decide` when its turn comes; return its response once its records are applied.
+        """Run `decide` now; return its response once its records are committed and applied here.
 
-        Raises what `decide` raises (ApiError), with nothing changed. A caller that is cancelled
-        does not undo the decision: its outcome is then unknown to the caller.
+        Raises what `decide` raises with nothing changed, NOT_CONTROLLER where this node does not
+        lead, and REQUEST_TIMED_OUT where the outcome is unknown. A caller that is cancelled does
+        not undo the decision.
         """
-        task = self._task
-        if task is None or task.done():
-            raise self._unavailable()
-        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        await self._queue.put(_Submission(decide=decide, answer=answer))
-        # The driver may have stopped while this caller waited for a place.
-        if task.done() and not answer.done():
-            raise self._unavailable()
-        return await answer
+        async with self._places:
+            while not self.is_active:
+                if self._is_closed or not self._quorum.is_leader:
+                    raise ApiError(
+                        ErrorCode.NOT_CONTROLLER,
+                        "this node is not the active controller; try again later",
+                    )
+                await self._activation.wait()
+            if self._is_closed:
+                raise ApiError(ErrorCode.NOT_CONTROLLER, "this controller is stopped")
+            response, committed = self._decide(decide)
+            self._uncommitted.add(committed)
+            try:
+                await committed
+            finally:
+                self._uncommitted.discard(committed)
+            return response
 
-    def _unavailable(self) -> ApiError:
-        return ApiError(
-            ErrorCode.NOT_CONTROLLER, "the controller of this node is stopped; try again later"
-        )
+    def _decide(self, decide: Decide[R]) -> tuple[R, asyncio.Future[None]]:
+        """Decide on the speculative image and append; the future is done at the commit."""
+        before = self._speculative
+        end_offset = self._quorum.log.end_offset
+        if before.offset != end_offset - 1:
+            # The quorum's own records (voters) hold offsets, too.
+            before = replace(before, offset=Offset(end_offset - 1))
+        decision = decide(before)
+        if not decision.records:
+            # What the answer rests on must be committed before it is given.
+            return decision.response, self._loader.wait_for(self._speculative.offset)
+        batch = encode_batch(decision.records, self._clock.now_ms())
+        offset = Offset(before.offset + len(decision.records))
+        image, _ = before.replay_batch(decision.records, offset=offset, epoch=self._active_epoch)
+        last = self._quorum.append(batch, self._active_epoch)
+        if last is None:
+            raise ApiError(ErrorCode.NOT_CONTROLLER, "this node has just lost the controllership")
+        if last != offset:
+            raise RuntimeError(f"the image is at {offset}, the log at {last}")
+        self._speculative = image
+        return decision.response, self._loader.wait_for(offset)
+
+    # what this node wants from the active controller, wherever that is
 
     async def allocate_producer_ids(self) -> tuple[ProducerId, int]:
         """Return the first id and the length of a block that nobody else gets."""
-        return await self.submit(lambda image: decide_allocate_producer_ids(image, self._node_id))
+        if self.is_active or self.forwarding is None:
+            node_id = self._config.node_id
+            return await self.submit(lambda image: decide_allocate_producer_ids(image, node_id))
+        return await self.forwarding.allocate_producer_ids()
 
     async def ensure_internal_topic(self, name: str) -> None:
         """Make one of the cluster's own topics unless it exists; raises ApiError."""
-        if name in self._image.topics:
+        if name in self.image.topics:
             return
         wanted = internal_topic(name, self._config)
-        await self.submit(lambda image: decide_ensure_topic(image, wanted, self.policy, self.rng))
+        if self.is_active or self.forwarding is None:
+            await self.submit(
+                lambda image: decide_ensure_topic(image, wanted, self.policy, self.rng)
+            )
+        else:
+            await self.forwarding.ensure_topic(wanted)
 
     async def auto_create_topics(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
         """Make topics with the broker's defaults; return each name's error, NONE where it exists.
 
         Whether clients may ask for that (auto.create.topics.enable) is the caller's to check.
         """
-        return await self.submit(
-            lambda image: decide_auto_create_topics(image, names, self.policy, self.rng)
-        )
-
-    async def _run(self) -> None:
-        waiting: list[_Submission] = []
-        try:
-            while True:
-                waiting = [await self._queue.get()]
-                while len(waiting) < _GROUP_COMMIT_MAX and not self._queue.empty():
-                    waiting.append(self._queue.get_nowait())
-                await self._commit(waiting)
-        except asyncio.CancelledError:
-            self._refuse(waiting, self._unavailable())
-            raise
-        except Exception as error:
-            # The log or a subscriber failed after the image had moved: what is on disk and what
-            # readers see may differ, so nothing more may be decided here (STYLE, rule 2).
-            log.critical("the controller stops: a metadata change failed half way", exc_info=error)
-            self._refuse(
-                waiting,
-                ApiError(ErrorCode.REQUEST_TIMED_OUT, "the change may or may not have been made"),
+        if self.is_active or self.forwarding is None:
+            return await self.submit(
+                lambda image: decide_auto_create_topics(image, names, self.policy, self.rng)
             )
-            self._on_failure(error)
-
-    def _refuse(self, waiting: Sequence[_Submission], error: ApiError) -> None:
-        for submission in waiting:
-            _set_exception(submission.answer, error)
-        while not self._queue.empty():
-            _set_exception(self._queue.get_nowait().answer, self._unavailable())
-
-    async def _commit(self, waiting: Sequence[_Submission]) -> None:
-        image = self._image
-        decided: list[_Decided] = []
-        for submission in waiting:
-            if submission.answer.cancelled():
-                continue
-            try:
-                entry, image = self._decide(submission, image)
-            except Exception as error:  # noqa: BLE001 - the caller's decision: it gets its own error
-                _set_exception(submission.answer, error)
-            else:
-                decided.append(entry)
-        changes = [entry for entry in decided if entry.records]
-        if changes:
-            await self._commit_changes(changes)
-        for entry in decided:
-            if not entry.answer.done():
-                entry.answer.set_result(entry.response)
-
-    def _decide(
-        self, submission: _Submission, image: MetadataImage
-    ) -> tuple[_Decided, MetadataImage]:
-        """Decide on `image`; return what is to be committed and the image with it."""
-        decision = submission.decide(image)
-        batch = bytearray()
-        if decision.records:
-            batch = encode_batch(decision.records, self._clock.now_ms())
-            image, _ = self._replay(image, decision.records)
-        entry = _Decided(
-            records=decision.records,
-            batch=batch,
-            response=decision.response,
-            answer=submission.answer,
-        )
-        return entry, image
-
-    def _replay(
-        self, image: MetadataImage, records: Sequence[MetadataRecord]
-    ) -> tuple[MetadataImage, MetadataDelta]:
-        offset = Offset(image.offset + len(records))
-        return image.replay_batch(records, offset=offset, epoch=self._epoch)
-
-    async def _commit_changes(self, changes: Sequence[_Decided]) -> None:
-        offset = await self.append_and_commit([entry.batch for entry in changes])
-        # Replayed once more as one, which gives one delta for all that was committed.
-        records = [record for entry in changes for record in entry.records]
-        image, delta = self._replay(self._image, records)
-        if image.offset != offset:
-            raise RuntimeError(f"the image is at {image.offset}, the log at {offset}")
-        await self._publish(delta, image)
-
-    async def append_and_commit(self, batches: Sequence[bytearray]) -> Offset:
-        """Append encoded decisions and return the last offset once all are committed.
-
-        In a quorum of one, durable is committed.
-        """
-        return await asyncio.get_running_loop().run_in_executor(
-            self._disk, self._log.append, batches, self._epoch, self._clock.now_ms()
-        )
-
-    async def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Let the subscribers act, then show the image: what clients see can be used already."""
-        if not delta.is_empty:
-            for subscriber in self._subscribers:
-                result = subscriber(delta, image)
-                if result is not None:
-                    await result
-        self._image = image
-
-    async def close(self) -> None:
-        """Stop deciding and close the log. Waiting callers get NOT_CONTROLLER."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await asyncio.get_running_loop().run_in_executor(self._disk, self._log.close)
-        self._disk.shutdown()
+        return await self.forwarding.create_topics(names)
 
 
 def topic_policy(config: BrokerConfig) -> TopicPolicy:
@@ -328,8 +276,3 @@ def internal_topic(name: str, config: BrokerConfig) -> WantedTopic:
             "segment.bytes": str(values["offsets.topic.segment.bytes"]),
         },
     )
-
-
-def _set_exception(answer: asyncio.Future[Any], error: Exception) -> None:
-    if not answer.done():
-        answer.set_exception(error)

@@ -9,12 +9,18 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace_broker.protocol.apis import API_TABLE, ApiKey
+from headrace_broker.protocol.apis import API_TABLE, CONTROLLER, ApiKey
 from headrace_broker.protocol.codec import decoder, encoder
 from headrace_broker.server import api as api_package
+from headrace_broker.server.forwarding import forwarded
 from headrace_broker.server.metrics import ApiMetrics
+
+if TYPE_CHECKING:
+    from headrace_broker.protocol.messages.fetch import FetchRequest
+    from headrace_broker.server.broker import Broker
+    from headrace_broker.server.context import RequestContext
 
 Handler = Callable[..., Any]  # (broker, context, request) -> response | awaitable | None
 Decoder = Callable[[Any, int], tuple[Any, int]]
@@ -87,7 +93,25 @@ def load_api_table() -> Mapping[int, ApiEntry]:
         key = ApiKey(module.API_KEY)
         if key in table:
             raise RuntimeError(f"two modules of server/api serve {key.name}")
+        handle = module.handle
+        if getattr(module, "FORWARDED", False):
+            handle = forwarded(handle)
         table[key] = ApiEntry(
-            key, module.handle, cancel_on_disconnect=getattr(module, "CANCEL_ON_DISCONNECT", False)
+            key, handle, cancel_on_disconnect=getattr(module, "CANCEL_ON_DISCONNECT", False)
         )
     return table
+
+
+def served_by(table: Mapping[int, ApiEntry], role: str) -> Mapping[int, ApiEntry]:
+    """Return the part of the table that the listeners of a role serve.
+
+    What a controller lets fetch is the metadata log, which belongs to the quorum.
+    """
+    served = {key: entry for key, entry in table.items() if role in API_TABLE[entry.key].listeners}
+    if role == CONTROLLER:
+        served[ApiKey.FETCH] = ApiEntry(ApiKey.FETCH, _fetch_metadata, cancel_on_disconnect=True)
+    return served
+
+
+def _fetch_metadata(broker: Broker, context: RequestContext, request: FetchRequest) -> Any:
+    return broker.quorum.request(request, context.api_version)

@@ -70,11 +70,18 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, on_failure=fail)
-    try:
-        await broker.start()
-    except Exception as error:
-        log.critical("broker cannot start", cause=f"{type(error).__name__}: {error}", exc_info=True)
+    # A node that waits for the rest of its cluster can be stopped all the same.
+    starting = asyncio.ensure_future(broker.start())
+    stopped = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done() and (error := starting.exception()) is not None:
+        log.critical(
+            "broker cannot start", cause=f"{type(error).__name__}: {error}", exc_info=error
+        )
         return EXIT_FAILED
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
     # What start-up made lives as long as the process; no collection needs to walk over it again.
     # Requests leave no cycles, and looking for them at Python's default pace (every 700 objects)
     # took a fifth of the time of a small request.

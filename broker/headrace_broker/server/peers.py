@@ -10,7 +10,7 @@ before a session times out. A process that hangs still has its port: timeouts ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
@@ -87,20 +87,32 @@ class AddressBook(Protocol):
 
 
 ProcessDied = Callable[[NodeId], None]
+LocalCall = Callable[[Message, int | None], Awaitable[Any]]
 
 
 class PeerConnections:
     """The connections of one node to all others. `close` ends them."""
 
-    def __init__(self, book: AddressBook, *, client_id: str, frame_bytes_max: int) -> None:
+    def __init__(
+        self,
+        book: AddressBook,
+        *,
+        client_id: str,
+        frame_bytes_max: int,
+        own: tuple[NodeId, LocalCall] | None = None,
+    ) -> None:
+        """`own`: this node's id, and what serves its requests while it is the controller itself."""
         self._book = book
+        self._own = own
         self._client_id = client_id
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
         self._destinations: dict[tuple[Address, Lane], _Destination] = {}
-        self._died: list[ProcessDied] = []
+        self._broker_died: list[ProcessDied] = []
+        self._voter_died: list[ProcessDied] = []
         self._watched: dict[NodeId, asyncio.Task[None]] = {}
-        self._owners: dict[Address, NodeId] = {}
+        self._brokers: dict[Address, NodeId] = {}
+        self._voters: dict[Address, NodeId] = {}
         self._is_closed = False
 
     # requests
@@ -124,7 +136,7 @@ class PeerConnections:
             address = self._book.broker_address(node_id)
             if address is None:
                 raise PeerUnavailable(f"broker {node_id} has no address", was_sent=False)
-            self._owners[address] = node_id
+            self._brokers[address] = node_id
             destination = address
         key = api_key_of(request)
         to = self._destination(destination, lane or _LANES.get(key, Lane.REQUEST))
@@ -148,7 +160,7 @@ class PeerConnections:
         address = self._book.voter_address(node_id)
         if address is None:
             raise PeerUnavailable(f"controller {node_id} has no address", was_sent=False)
-        self._owners[address] = node_id
+        self.note_voter(address, node_id)
         return await self.send(address, request, version=version, timeout_ms=timeout_ms, lane=lane)
 
     async def to_controller(
@@ -173,9 +185,12 @@ class PeerConnections:
             leader = self._book.active_controller()
             if leader is not None:
                 try:
-                    response = await self.send_to_voter(
-                        leader, request, version=version, timeout_ms=left_ms, lane=lane
-                    )
+                    if self._own is not None and leader == self._own[0]:
+                        response = await self._own[1](request, version)
+                    else:
+                        response = await self.send_to_voter(
+                            leader, request, version=version, timeout_ms=left_ms, lane=lane
+                        )
                 except PeerUnavailable as error:
                     if error.was_sent:
                         raise
@@ -189,8 +204,20 @@ class PeerConnections:
     # the life of other processes
 
     def on_process_died(self, callback: ProcessDied) -> None:
-        """Call `callback(node_id)` whenever a node's port refuses a connection."""
-        self._died.append(callback)
+        """Call `callback(node_id)` whenever a broker's port refuses a connection."""
+        self._broker_died.append(callback)
+
+    def on_voter_died(self, callback: ProcessDied) -> None:
+        """Call `callback(node_id)` whenever a controller's port refuses a connection.
+
+        It is not the same: a starting process refuses clients while it takes part in the quorum.
+        """
+        self._voter_died.append(callback)
+
+    def note_voter(self, address: Address, node_id: NodeId) -> None:
+        """Know an address as a controller's, for `on_voter_died`."""
+        if node_id >= 0:
+            self._voters[address] = node_id
 
     def watch(self, node_id: NodeId) -> None:
         """Hold a connection to a broker, so that its death is noticed at once."""
@@ -227,7 +254,7 @@ class PeerConnections:
             if address is None:
                 await asyncio.sleep(_BACKOFF_SECONDS_MAX)
                 continue
-            self._owners[address] = node_id
+            self._brokers[address] = node_id
             destination = self._destination(address, Lane.WATCH)
             try:
                 await destination.connect(CONNECT_TIMEOUT_MS)
@@ -245,11 +272,16 @@ class PeerConnections:
         return found
 
     def _refused(self, address: Address) -> None:
-        node_id = self._owners.get(address)
-        if node_id is None or self._is_closed:
+        if self._is_closed:
             return
-        for callback in self._died:
-            callback(node_id)
+        for owners, callbacks in (
+            (self._brokers, self._broker_died),
+            (self._voters, self._voter_died),
+        ):
+            node_id = owners.get(address)
+            if node_id is not None:
+                for callback in callbacks:
+                    callback(node_id)
 
 
 class _Destination:

@@ -232,6 +232,53 @@ _GROUPS = (
 )
 
 _CONTROLLER = (
+    # Kafka's are 1000, 2000 and 1000: see docs/decisions on fast detection.
+    _int(
+        "controller.quorum.election.timeout.ms",
+        500,
+        "A voter that knows no leader of the metadata quorum for so long stands for election.",
+        low=1,
+    ),
+    _int(
+        "controller.quorum.fetch.timeout.ms",
+        1000,
+        "A voter that hears nothing from the leader of the metadata quorum for so long asks for "
+        "an election.",
+        low=1,
+    ),
+    _int(
+        "controller.quorum.election.backoff.max.ms",
+        500,
+        "The longest wait after an election that nobody won.",
+        low=1,
+    ),
+    _int(
+        "controller.quorum.request.timeout.ms",
+        1000,
+        "How long a request among the voters may take.",
+        low=1,
+    ),
+    _int(
+        "controller.quorum.retry.backoff.ms",
+        20,
+        "The wait before a failed request among the voters is sent again.",
+        low=0,
+    ),
+    _int(
+        "headrace.kraft.version",
+        1,
+        "With 1, the voters of a new cluster are written into the metadata log and may change "
+        "(KIP-853); with 0 they are always those of controller.quorum.voters.",
+        low=0,
+        high=1,
+    ),
+    _long(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20971520,
+        "Bytes of metadata log after which a snapshot is written.",
+        low=1,
+    ),
+    _int("metadata.log.segment.bytes", 1073741824, "Segment size of the metadata log.", low=12),
     # Kafka's are 2000 and 9000: so long nobody can write to what a hung broker leads.
     _int(
         "broker.heartbeat.interval.ms",

@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from headrace_broker.metadata.brokers import Registration
+from headrace_broker.metadata.broker_liveness import decide_unfence_broker
+from headrace_broker.metadata.brokers import Registration, decide_register_broker
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import Endpoint
 from headrace_broker.metadata.records import ConfigRecord
@@ -16,40 +17,57 @@ from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.clock import SystemClock
 from headrace_broker.server.config import parse_config
-from headrace_broker.server.controller import ControllerDriver
-from headrace_broker.server.controller_log import BATCH_BYTES_MAX, MetadataLog
+from headrace_broker.server.quorum import Identity, MetadataQuorum
+from headrace_broker.server.raft_log import BATCH_BYTES_MAX
 from support.metadata import chance, creatable
 
 
-def _registration(incarnation=1):
+def _registration(incarnation=1, previous_epoch=-1):
     return Registration(
         node_id=NodeId(1),
         incarnation_id=uuid.UUID(int=incarnation),
         endpoints=[Endpoint(name="PLAINTEXT", host="127.0.0.1", port=9092)],
         rack=None,
         log_dirs=[uuid.UUID(int=4)],
+        previous_broker_epoch=previous_epoch,
+    )
+
+
+async def _register(driver, incarnation, *, clean):
+    """Register a broker and let it serve, as its lifecycle would."""
+    known = driver.image.brokers.get(NodeId(1))
+    previous = known.epoch if clean and known is not None else -1
+    registration = _registration(incarnation, previous)
+    epoch = await driver.submit(
+        lambda image: decide_register_broker(image, registration, driver.policy)
+    )
+    await driver.submit(
+        lambda image: decide_unfence_broker(image, registration.node_id, epoch, driver.policy)
     )
 
 
 @contextlib.asynccontextmanager
-async def _controller(directory, *, subscriber=None, failures=None, incarnation=1):
+async def _controller(directory, *, subscriber=None, failures=None, incarnation=1, clean=True):
     config = parse_config(
         f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={directory}\n"
         "offsets.topic.num.partitions=3\n"
     )
-    clock = SystemClock()
-    log = MetadataLog.open(directory, clock)
-    driver = ControllerDriver(
-        config, log, clock, chance(incarnation), (failures if failures is not None else []).append
+    identity = Identity(directory_id=uuid.UUID(int=4), cluster_id="c", ports={})
+    quorum = MetadataQuorum(
+        config,
+        identity,
+        clock=SystemClock(),
+        chance=chance(incarnation),
+        on_failure=(failures if failures is not None else []).append,
     )
     if subscriber is not None:
-        driver.subscribe(subscriber)
-    await driver.start()
-    await driver.register_broker(_registration(incarnation))
+        quorum.controller.subscribe(subscriber)
+    quorum.start()
+    await _register(quorum.controller, incarnation, clean=clean)
     try:
-        yield driver
+        yield quorum.controller
     finally:
-        await driver.close()
+        await quorum.close()
 
 
 def _create(driver, *topics):
@@ -71,7 +89,7 @@ def test_the_image_after_a_restart_is_the_one_before(tmp_path):
         assert after.configs == before.configs
         assert after.brokers == before.brokers
         assert after.next_producer_id == before.next_producer_id == 1000
-        assert after.offset == before.offset
+        assert after.offset == before.offset + 1  # the record that begins the new epoch
 
     asyncio.run(run())
 

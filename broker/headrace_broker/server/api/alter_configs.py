@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.ALTER_CONFIGS
+FORWARDED = True
 
 
 async def handle(

@@ -34,7 +34,7 @@ def handle(
     names = (request.client_software_name, request.client_software_version)
     if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    return ApiVersionsResponse(api_keys=served_apis(broker.apis))
+    return ApiVersionsResponse(api_keys=served_apis(broker.apis_of(context.listener)))
 
 
 def served_apis(apis: Mapping[int, ApiEntry]) -> list[ApiVersion]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.CREATE_PARTITIONS
+FORWARDED = True
 
 
 async def handle(

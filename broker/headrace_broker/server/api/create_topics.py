@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.CREATE_TOPICS
+FORWARDED = True
 
 
 async def handle(

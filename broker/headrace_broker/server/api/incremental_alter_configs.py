@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
 
 API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
+FORWARDED = True
 
 
 async def handle(
