@@ -215,8 +215,8 @@ class ReplicatedCluster:
             and self.replicas[member].partition.leader_epoch == leader.partition.leader_epoch
             for member in isr
         )
-        shared = 0
-        while all(len(log) > shared and log[shared] == leader.log[shared] for log in logs):
+        shared, shortest = 0, min(len(log) for log in logs)
+        while shared < shortest and all(log[shared] == leader.log[shared] for log in logs):
             shared += 1
         if in_epoch and shared > len(self.committed):
             assert leader.log[: len(self.committed)] == self.committed
