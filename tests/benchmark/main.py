@@ -113,6 +113,7 @@ def main() -> None:
     if options.list:
         show("\n".join(f"{scenario.key}: {scenario.title}" for scenario in chosen))
         return
+    load_before = os.getloadavg()[0]
     rounds = options.rounds or (1 if options.quick else 3)
     with tempfile.TemporaryDirectory(prefix="headrace-benchmark-") as directory, ExitStack() as end:
         measured = sides(options, Path(directory))
@@ -130,7 +131,7 @@ def main() -> None:
     )
     if target is not None:
         target.parent.mkdir(exist_ok=True)
-        target.write_text(page(outcomes, command="python tests/benchmark/run.py " + _shown()))
+        target.write_text(page(outcomes, f"tests/benchmark/run.py {_shown()}", load_before))
 
 
 def _shown() -> str:

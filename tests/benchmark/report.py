@@ -74,8 +74,8 @@ def _spread(outcomes: list[Outcome]) -> Iterator[str]:
                 yield f"- {outcome.scenario.key}, {side}, {key}: {values}"
 
 
-def page(outcomes: list[Outcome], command: str) -> str:
-    """Return the whole page."""
+def page(outcomes: list[Outcome], command: str, load_before: float) -> str:
+    """Return the whole page; `load_before` is the machine's load average before the run."""
     tables = "\n\n".join(table(outcome) for outcome in outcomes)
     spread = "\n".join(_spread(outcomes))
     return f"""# Measured beside Apache Kafka
@@ -85,6 +85,8 @@ warmed up, in turn, round after round; each figure is the median of the rounds. 
 Headrace's figure over Kafka's. Kafka ran with the heap and collector of its own start script.
 
 {machine_facts()}.
+The machine's load average was {load_before:.1f} before the run: what is above 0 is somebody else's
+work, which costs both sides and makes the rounds differ.
 
 {tables}
 
