@@ -4,9 +4,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace_operator.local.formation import form_cluster
 from headrace_operator.local.processes import RestartPolicy
 from headrace_operator.local.properties import (
     BrokerNode,
+    Formation,
     bootstrap_servers,
     render_broker_properties,
 )
@@ -34,6 +36,12 @@ def node(node_id: int, roles: tuple[str, ...] = ("broker", "controller")) -> Bro
     )
 
 
+def render(one: BrokerNode, nodes: list[BrokerNode], config: dict[str, str]) -> str:
+    return render_broker_properties(
+        one, nodes, config, Formation(cluster_id="an-id", brokers=len(nodes))
+    )
+
+
 def settings(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
@@ -48,7 +56,7 @@ def surroundings() -> Surroundings:
 
 
 def test_one_node_gets_all_that_a_broker_needs_to_start() -> None:
-    rendered = settings(render_broker_properties(node(1), [node(1)], {}))
+    rendered = settings(render(node(1), [node(1)], {}))
     assert rendered["process.roles"] == "broker,controller"
     assert rendered["controller.quorum.voters"] == "1@127.0.0.1:9101"
     assert rendered["listeners"] == "PLAINTEXT://127.0.0.1:9001,CONTROLLER://127.0.0.1:9101"
@@ -58,17 +66,36 @@ def test_one_node_gets_all_that_a_broker_needs_to_start() -> None:
     assert rendered["min.insync.replicas"] == "1"
 
 
+def test_a_broker_that_joins_later_gets_the_defaults_of_the_first_ones() -> None:
+    nodes = [node(1), node(2, ("broker",)), node(3, ("broker",))]
+    formation = Formation(cluster_id="an-id", brokers=1)
+    rendered = [settings(render_broker_properties(each, nodes, {}, formation)) for each in nodes]
+    assert {each["cluster.id"] for each in rendered} == {"an-id"}
+    assert {each["min.insync.replicas"] for each in rendered} == {"1"}
+    assert {each["controller.quorum.voters"] for each in rendered} == {"1@127.0.0.1:9101"}
+
+
+def test_a_cluster_keeps_its_id_and_that_of_data_on_disk(tmp_path: Path) -> None:
+    nothing = Formation(cluster_id="", brokers=0)
+    made = form_cluster(nothing, [tmp_path], brokers=3)
+    assert len(made.cluster_id) == 22
+    assert made.brokers == 3
+    assert form_cluster(made, [tmp_path], brokers=5) == made
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=old\nnode.id=1\n")
+    assert form_cluster(nothing, [tmp_path], brokers=1).cluster_id == "old"
+
+
 def test_our_own_broker_takes_every_setting_that_is_rendered(tmp_path: Path) -> None:
     from headrace_broker.server.config import read_config
 
     file = tmp_path / "broker.properties"
-    file.write_text(render_broker_properties(node(1), [node(1)], {"num.partitions": "3"}))
+    file.write_text(render(node(1), [node(1)], {"num.partitions": "3"}))
     assert read_config(file)
 
 
 def test_three_nodes_replicate_three_times_and_know_each_other() -> None:
     nodes = [node(1), node(2), node(3)]
-    rendered = settings(render_broker_properties(nodes[1], nodes, {}))
+    rendered = settings(render(nodes[1], nodes, {}))
     assert rendered["node.id"] == "2"
     assert rendered["controller.quorum.voters"] == (
         "1@127.0.0.1:9101,2@127.0.0.1:9102,3@127.0.0.1:9103"
@@ -80,8 +107,8 @@ def test_three_nodes_replicate_three_times_and_know_each_other() -> None:
 
 def test_a_controller_has_no_listener_for_clients() -> None:
     nodes = [node(1, ("controller",)), node(2, ("broker",))]
-    controller = settings(render_broker_properties(nodes[0], nodes, {}))
-    broker = settings(render_broker_properties(nodes[1], nodes, {}))
+    controller = settings(render(nodes[0], nodes, {}))
+    broker = settings(render(nodes[1], nodes, {}))
     assert controller["listeners"] == "CONTROLLER://127.0.0.1:9101"
     assert "advertised.listeners" not in controller
     assert broker["listeners"] == "PLAINTEXT://127.0.0.1:9002"
@@ -95,14 +122,14 @@ def test_the_manifests_config_wins_over_defaults_but_not_over_addresses() -> Non
         "listeners": "PLAINTEXT://0.0.0.0:1",
         "num.partitions": "7",
     }
-    rendered = settings(render_broker_properties(node(1), [node(1)], config))
+    rendered = settings(render(node(1), [node(1)], config))
     assert rendered["min.insync.replicas"] == "2"
     assert rendered["num.partitions"] == "7"
     assert rendered["listeners"].startswith("PLAINTEXT://127.0.0.1:9001")
 
 
 def test_line_breaks_and_backslashes_do_not_make_settings_of_their_own() -> None:
-    text = render_broker_properties(node(1), [node(1)], {"a": "b\nnode.id=9\\"})
+    text = render(node(1), [node(1)], {"a": "b\nnode.id=9\\"})
     assert "a=b\\nnode.id=9\\\\\n" in text
     assert settings(text)["node.id"] == "1"
 

@@ -200,6 +200,41 @@ def test_a_pool_takes_the_lowest_free_ids_and_gives_back_the_highest():
     ]
 
 
+def roles_of(pools, *brokers):
+    planned = plan(observed(*brokers) if brokers else Observed(), desired(cluster=cluster(pools)))
+    starts = [action for action in planned.actions if isinstance(action, StartBroker)]
+    return {action.node_id: action.roles for action in starts}
+
+
+def test_up_to_three_brokers_vote_and_always_an_odd_number():
+    for count, voters in ((1, 1), (2, 1), (3, 3), (4, 3), (5, 3)):
+        roles = roles_of([{"name": "a", "replicas": count}])
+        assert len(roles) == count
+        voting = [node_id for node_id, each in roles.items() if "controller" in each]
+        assert voting == list(range(1, voters + 1))
+        assert all("broker" in each for each in roles.values())
+
+
+def test_where_a_pool_is_only_controllers_nobody_else_votes():
+    pools = [
+        {"name": "b", "replicas": 2},
+        {"name": "a", "replicas": 3, "roles": ["controller"]},
+    ]
+    roles = roles_of(pools)
+    assert [roles[node_id] for node_id in (3, 4, 5)] == [("controller",)] * 3
+    assert [roles[node_id] for node_id in (1, 2)] == [("broker",)] * 2
+
+
+def test_brokers_that_join_a_formed_cluster_do_not_vote_and_old_ones_keep_their_roles():
+    pools = [{"name": "a", "replicas": 4}]
+    stopped = broker(2, roles=("broker",), is_running=False)
+    assert roles_of(pools, broker(1), stopped) == {
+        2: ("broker",),
+        3: ("broker",),
+        4: ("broker",),
+    }
+
+
 def test_a_broker_that_stopped_is_started_with_its_own_id():
     actions = plan(observed(broker(5, is_running=False)), desired()).actions
     assert [(type(action), action.node_id) for action in actions] == [(StartBroker, 5)]

@@ -6,25 +6,17 @@ applications should run is the plan's business, topics and groups are `headrace_
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 import yaml
 
-from headrace_operator.local.health import wait_ready
+from headrace_operator.local.brokers import BrokerNotReadyError, LocalBrokers
 from headrace_operator.local.ports import allocate_ports, load_ports, save_ports
 from headrace_operator.local.processes import ProcessSpec, SupervisedProcess
-from headrace_operator.local.properties import (
-    BrokerNode,
-    bootstrap_servers,
-    render_broker_properties,
-)
 from headrace_operator.local.state import (
     ApplicationState,
-    BrokerState,
     ClusterState,
     ProcessIdentity,
     load_state,
@@ -32,7 +24,6 @@ from headrace_operator.local.state import (
     save_state,
 )
 from headrace_operator.local.workloads import (
-    HEADRACE_COMMAND,
     LocalCommand,
     NotLocalError,
     Surroundings,
@@ -54,21 +45,13 @@ if TYPE_CHECKING:
 
     from headrace_operator.local.layout import ClusterLayout
     from headrace_operator.local.processes import ProcessEvent
+    from headrace_operator.local.properties import BrokerNode
     from headrace_operator.plan import Action, Application, Key, Observed
 
 __all__ = ["BrokerNotReadyError", "LocalBackend"]
 
-BROKER_READY_TIMEOUT_SECONDS = 30.0
-# `headrace broker` ends so where its settings are wrong.
-BAD_SETTINGS_STATUS = 2
 # A Spark driver finishes its batch and its JVM; a broker flushes and writes its clean marker.
 SPARK_STOP_GRACE_SECONDS = 30.0
-LOG_TAIL_LINES = 4
-LOG_LINE_SHOWN = 400
-
-
-class BrokerNotReadyError(Exception):
-    """A broker did not become ready; the message has the end of its log."""
 
 
 @dataclass(kw_only=True)
@@ -96,9 +79,7 @@ class LocalBackend:
         self._on_event = on_event
         self._extra_arguments = extra_arguments or {}
         state = load_state(layout.state_file)
-        self._known = {broker.node_id: broker for broker in state.brokers} if state else {}
-        self._nodes: dict[int, BrokerNode] = {}
-        self._brokers: dict[int, SupervisedProcess] = {}
+        self._brokers = LocalBrokers(layout, state, self._changed)
         self._applications: dict[Key, _RunningApplication] = {}
         # By application: the fingerprint of the spec that cannot run here, and why.
         self._skipped: dict[Key, tuple[str, str]] = {}
@@ -106,12 +87,12 @@ class LocalBackend:
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect; empty before any broker was started."""
-        return bootstrap_servers([self._nodes[node_id] for node_id in sorted(self._brokers)])
+        return self._brokers.bootstrap_servers
 
     @property
     def nodes(self) -> list[BrokerNode]:
         """Brokers that were started, by id."""
-        return [self._nodes[node_id] for node_id in sorted(self._brokers)]
+        return self._brokers.nodes
 
     @property
     def applications(self) -> Mapping[Key, SupervisedProcess]:
@@ -120,7 +101,7 @@ class LocalBackend:
 
     def is_broker_running(self, node_id: int) -> bool:
         """Whether a broker's process runs now."""
-        return node_id in self._brokers and self._brokers[node_id].is_running
+        return self._brokers.is_running(node_id)
 
     @property
     def skipped(self) -> Mapping[Key, str]:
@@ -145,13 +126,13 @@ class LocalBackend:
         """Perform those actions that are the backend's. Raises `BrokerNotReadyError`."""
         started = [action for action in actions if isinstance(action, StartBroker)]
         if started:
-            await self._start_brokers(started)
+            await self._brokers.start(started)
         for action in actions:
             match action:
                 case StopBroker(node_id=node_id):
-                    await self._stop_broker(node_id)
+                    await self._brokers.stop(node_id)
                 case ReconfigureBroker(node_id=node_id, config=config):
-                    await self._reconfigure_broker(node_id, config)
+                    await self._brokers.reconfigure(node_id, config)
                 case StartApplication(resource=key):
                     await self._start_application(action, applications[key])
                 case StopApplication(resource=key):
@@ -172,10 +153,7 @@ class LocalBackend:
 
     async def stop_brokers(self) -> None:
         """Stop all brokers, controllers last."""
-        order = sorted(self._brokers, key=lambda node_id: self._nodes[node_id].is_controller)
-        for node_id in order:
-            await self._brokers[node_id].stop()
-        self._brokers.clear()
+        await self._brokers.stop_all()
         self.save()
 
     def kill(self) -> None:
@@ -205,19 +183,13 @@ class LocalBackend:
             )
         return ClusterState(
             cluster=self.cluster,
+            cluster_id=self._brokers.formation.cluster_id,
+            formed_with=self._brokers.formation.brokers,
             bootstrap_servers=self.bootstrap_servers,
-            up=ProcessIdentity.of("up", os.getpid()) if self._brokers else None,
-            brokers=[self._broker_state(node_id) for node_id in sorted(self._known)],
+            up=ProcessIdentity.of("up", os.getpid()) if self.nodes else None,
+            brokers=self._brokers.states,
             applications=list(applications.values()),
             processes=[process.identity for process in running if process.identity is not None],
-        )
-
-    def _broker_state(self, node_id: int) -> BrokerState:
-        node = self._nodes.get(node_id) if node_id in self._brokers else None
-        return msgspec.structs.replace(
-            self._known[node_id],
-            address=node.address if node else "",
-            http=node.http_url if node else "",
         )
 
     def metrics_of(self, key: Key) -> str | None:
@@ -229,90 +201,8 @@ class LocalBackend:
         """Children in the order in which they are stopped."""
         return [
             *(running.process for running in self._applications.values()),
-            *self._brokers.values(),
+            *self._brokers.processes,
         ]
-
-    async def _start_brokers(self, actions: Sequence[StartBroker]) -> None:
-        for action in actions:
-            self._known[action.node_id] = BrokerState(
-                node_id=action.node_id,
-                pool=action.pool,
-                roles=tuple(action.roles),
-                config=dict(action.config),
-                rack=action.rack,
-            )
-        self._lay_out_nodes([action.node_id for action in actions])
-        for action in actions:
-            await self._launch_broker(action.node_id)
-        # Together: with several controllers none is ready before a majority runs.
-        await asyncio.gather(*(self._wait_ready(action.node_id) for action in actions))
-
-    def _lay_out_nodes(self, node_ids: Sequence[int]) -> None:
-        names = [f"{node_id}.{use}" for node_id in node_ids for use in _PORT_USES]
-        remembered = load_ports(self.layout.ports_file)
-        ports = allocate_ports(names, remembered=remembered, preferred={})
-        save_ports(self.layout.ports_file, remembered | ports)
-        for node_id in node_ids:
-            record = self._known[node_id]
-            self._nodes[node_id] = BrokerNode(
-                node_id=node_id,
-                pool=record.pool,
-                roles=record.roles,
-                client_port=ports[f"{node_id}.client"],
-                controller_port=ports[f"{node_id}.controller"],
-                http_port=ports[f"{node_id}.http"],
-                data_directory=self.layout.broker_directory(node_id).resolve() / "data",
-                rack=record.rack,
-            )
-
-    async def _launch_broker(self, node_id: int) -> None:
-        node = self._nodes[node_id]
-        folder = self.layout.broker_directory(node_id)
-        node.data_directory.mkdir(parents=True, exist_ok=True)
-        properties = folder / "broker.properties"
-        properties.write_text(
-            render_broker_properties(node, list(self._nodes.values()), self._known[node_id].config)
-        )
-        process = SupervisedProcess(
-            ProcessSpec(
-                name=f"broker-{node_id}",
-                command=(*HEADRACE_COMMAND, "broker", str(properties)),
-                log_path=self.log_of(f"broker-{node_id}"),
-                final_statuses=frozenset({BAD_SETTINGS_STATUS}),
-            ),
-            self._changed,
-        )
-        await process.start()
-        self._brokers[node_id] = process
-        self.save()
-
-    async def _wait_ready(self, node_id: int) -> None:
-        process = self._brokers[node_id]
-        try:
-            await wait_ready(
-                self._nodes[node_id].http_url,
-                timeout_seconds=BROKER_READY_TIMEOUT_SECONDS,
-                # One restart may be bad luck (a port that was just taken), two are not.
-                gave_up=lambda: process.is_over or process.restarts > 1,
-            )
-        except TimeoutError as error:
-            tail = _tail(process.spec.log_path)
-            raise BrokerNotReadyError(
-                f"broker {node_id} did not become ready: {error}\n"
-                f"  the end of {process.spec.log_path}:\n{tail}"
-            ) from error
-
-    async def _stop_broker(self, node_id: int) -> None:
-        self._known.pop(node_id, None)
-        if node_id in self._brokers:
-            await self._brokers[node_id].stop()
-            del self._brokers[node_id]
-
-    async def _reconfigure_broker(self, node_id: int, config: Mapping[str, str]) -> None:
-        self._known[node_id] = msgspec.structs.replace(self._known[node_id], config=dict(config))
-        await self._brokers[node_id].stop()
-        await self._launch_broker(node_id)
-        await self._wait_ready(node_id)
 
     async def _start_application(self, action: StartApplication, resource: Application) -> None:
         key = resource.key
@@ -375,17 +265,7 @@ class LocalBackend:
         self._on_event(event)
 
 
-_PORT_USES = ("client", "controller", "http")
-
-
 def process_name(resource: Application) -> str:
     """Name the process of an application: a job may be called like its producer."""
     prefix = "job-" if isinstance(resource, SparkApplication) else ""
     return f"{prefix}{resource.metadata.name}"
-
-
-def _tail(path: Path) -> str:
-    lines = path.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    # The same start failed more than once, so the same lines may stand there more than once.
-    shown = dict.fromkeys(line[:LOG_LINE_SHOWN] for line in lines)
-    return "\n".join(f"  {line}" for line in shown) or "  (empty)"

@@ -32,6 +32,7 @@ __all__ = [
     "SupervisedProcess",
     "end_leftovers",
     "last_line",
+    "log_tail",
 ]
 
 BACKOFF_SECONDS_MIN = 0.5
@@ -39,6 +40,8 @@ BACKOFF_SECONDS_MAX = 30.0
 # A process that lived this long was healthy: its next restart starts with the shortest delay.
 HEALTHY_AFTER_SECONDS = 60.0
 KILLED_TIMEOUT_SECONDS = 2.0
+LOG_TAIL_LINES = 4
+LOG_LINE_SHOWN = 400
 
 
 class RestartPolicy(Enum):
@@ -214,6 +217,14 @@ def last_line(log: Path) -> str:
     """Return the last line of a log that says anything: mostly why a process ended."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")
+
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log, each once, indented."""
+    lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    # The same start failed more than once, so the same lines may stand there more than once.
+    shown = dict.fromkeys(line[:LOG_LINE_SHOWN] for line in lines)
+    return "\n".join(f"  {line}" for line in shown) or "  (empty)"
 
 
 def _wants_restart(policy: RestartPolicy, exit_status: int) -> bool:

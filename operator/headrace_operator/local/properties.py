@@ -13,11 +13,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["BrokerNode", "bootstrap_servers", "render_broker_properties"]
+__all__ = ["BrokerNode", "Formation", "bootstrap_servers", "render_broker_properties"]
 
 LOOPBACK = "127.0.0.1"
 LISTENER_NAME = "PLAINTEXT"
 CONTROLLER_LISTENER_NAME = "CONTROLLER"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formation:
+    """What was settled when the cluster was formed and holds for every broker that joins."""
+
+    #: Empty: a single broker of an older cluster, whose data has its own.
+    cluster_id: str
+    #: Brokers there were: defaults of replication follow from it, and must not differ by broker.
+    brokers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +70,20 @@ def bootstrap_servers(nodes: Sequence[BrokerNode]) -> str:
 
 
 def render_broker_properties(
-    node: BrokerNode, nodes: Sequence[BrokerNode], config: Mapping[str, str]
+    node: BrokerNode,
+    nodes: Sequence[BrokerNode],
+    config: Mapping[str, str],
+    formation: Formation,
 ) -> str:
     """Render the settings of one node, one line each, in a stable order."""
-    settings = _defaults(nodes) | dict(config) | _owned(node, nodes)
+    settings = _defaults(formation) | dict(config) | _owned(node, nodes)
+    if formation.cluster_id:
+        settings["cluster.id"] = formation.cluster_id
     return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
 
 
-def _defaults(nodes: Sequence[BrokerNode]) -> dict[str, str]:
-    brokers = sum(node.is_broker for node in nodes)
-    replicas = min(brokers, 3)
+def _defaults(formation: Formation) -> dict[str, str]:
+    replicas = max(1, min(formation.brokers, 3))
     # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
     in_sync = max(1, replicas - 1)
     return {

@@ -95,6 +95,10 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """What runs now; after an orderly end, which brokers there were."""
 
     cluster: str
+    #: Given at the first start (see `formation`); empty before it.
+    cluster_id: str = ""
+    #: How many brokers the cluster was formed with.
+    formed_with: int = 0
     bootstrap_servers: str = ""
     up: ProcessIdentity | None = None
     brokers: list[BrokerState] = []

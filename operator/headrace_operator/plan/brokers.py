@@ -3,6 +3,7 @@
 Node ids are given once: a pool's new broker takes the lowest free id, and a pool shrinks from its
 highest. Settings roll one broker at a time and only while every partition is whole, so that a
 change of settings never costs availability; controllers come last (operators.md, pains 2 to 4).
+Who votes in the metadata quorum is settled when the cluster is formed, and stays.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
 FIRST_NODE_ID = 1
+#: Three voters survive the loss of one; more only make each metadata change slower.
+VOTERS_MAX = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,8 @@ def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
     """Compare pools with brokers."""
     brokers = observed.cluster.brokers if observed.cluster else ()
     taken = {broker.node_id for broker in brokers}
+    voters_left = 0 if brokers else count_voters(cluster)
+    are_dedicated = any(pool.roles == ("controller",) for pool in cluster.spec.pools)
     config = {key: config_text(value) for key, value in cluster.spec.config.items()}
     actions: list[Action] = []
     waiting: list[Waiting] = []
@@ -48,14 +53,16 @@ def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
         )
         kept, surplus = mine[: pool.replicas], mine[pool.replicas :]
         actions += [
-            _start(cluster, pool, broker.node_id, config)
+            _start(cluster, pool, (broker.node_id, broker.roles), config)
             for broker in kept
             if not broker.is_running
         ]
         for _ in range(pool.replicas - len(kept)):
             node_id = _lowest_free(taken)
             taken.add(node_id)
-            actions.append(_start(cluster, pool, node_id, config))
+            roles = _new_roles(pool, may_vote=voters_left > 0 and not are_dedicated)
+            voters_left -= "controller" in roles
+            actions.append(_start(cluster, pool, (node_id, roles), config))
         for broker in reversed(surplus):
             _stop(cluster, broker, actions, waiting)
     pools = {pool.name for pool in cluster.spec.pools}
@@ -88,13 +95,36 @@ def _lowest_free(taken: set[int]) -> int:
     return node_id
 
 
-def _start(cluster: Cluster, pool: Pool, node_id: int, config: Mapping[str, str]) -> StartBroker:
+def count_voters(cluster: Cluster) -> int:
+    """Count the nodes that vote when this cluster is formed.
+
+    All nodes that are nothing but controllers; else as many as there can be of those that are
+    both, up to three, and an odd number: two voters stop when either of them does.
+    """
+    pools = cluster.spec.pools
+    dedicated = sum(pool.replicas for pool in pools if pool.roles == ("controller",))
+    if dedicated:
+        return dedicated
+    able = min(VOTERS_MAX, sum(pool.replicas for pool in pools if "controller" in pool.roles))
+    return able - (able % 2 == 0 and able > 0)
+
+
+def _new_roles(pool: Pool, *, may_vote: bool) -> tuple[str, ...]:
+    if may_vote or "broker" not in pool.roles:
+        return pool.roles
+    return ("broker",)
+
+
+def _start(
+    cluster: Cluster, pool: Pool, node: tuple[int, tuple[str, ...]], config: Mapping[str, str]
+) -> StartBroker:
+    node_id, roles = node
     rack = pool.racks[node_id % len(pool.racks)] if pool.racks else None
     return StartBroker(
         resource=cluster.key,
         node_id=node_id,
         pool=pool.name,
-        roles=pool.roles,
+        roles=roles,
         config=config,
         rack=rack,
     )
