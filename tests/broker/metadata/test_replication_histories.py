@@ -23,6 +23,10 @@ _SAFE = st.one_of(
     st.tuples(st.just("fetch"), _NODE, _NODE),
     st.tuples(st.just("replicate")),
     st.tuples(st.just("replicate")),
+    st.tuples(st.just("kill"), _NODE, st.integers(0, 3)),
+    st.tuples(st.just("kill"), _NODE, st.integers(0, 3)),
+    st.tuples(st.just("restart"), _NODE),
+    st.tuples(st.just("restart"), _NODE),
     st.tuples(st.just("alter_isr"), _NODE, st.sets(_NODE), st.sampled_from([0, 0, 0, -1, 1])),
     st.tuples(st.just("elect"), st.just(0)),
     st.tuples(st.just("balance_leaders")),
@@ -47,6 +51,13 @@ def _run(cluster, events):
     for name, *arguments in events:
         if name == "replicate":
             _replicate(cluster)
+        elif name == "kill":
+            cluster.crash(*arguments)
+            cluster.died(arguments[0])
+        elif name == "restart":
+            cluster.start(*arguments)
+            cluster.learn(*arguments)
+            cluster.heartbeat(*arguments)
         else:
             getattr(cluster, name)(*arguments)
 
