@@ -50,10 +50,13 @@ class ClusterView:
                 found.append((broker, endpoint))
         return found
 
-    def controller_id(self, leader: NodeId) -> NodeId:
-        """Return the broker to send cluster changes to: the controller, or one that forwards."""
-        if leader in self._reachable:
-            return leader
+    def controller_id(self, own: NodeId) -> NodeId:
+        """Return the broker to send cluster changes to: any forwards them, so best who answers.
+
+        Kafka names any live broker. The active controller may just have died; this one has not.
+        """
+        if own in self._reachable:
+            return own
         return min(self._reachable, default=NO_NODE)
 
     def partition_error(self, partition: PartitionImage) -> ErrorCode:

@@ -40,7 +40,7 @@ def handle(
         return response
     view = ClusterView(broker.metadata, context.listener)
     response.cluster_id = broker.directory.cluster_id
-    response.controller_id = view.controller_id(broker.controller.leader)
+    response.controller_id = view.controller_id(broker.config.node_id)
     for image, endpoint in view.brokers(include_fenced=request.include_fenced_brokers):
         response.brokers.append(
             DescribeClusterBroker(

@@ -55,7 +55,7 @@ async def handle(
             for image, endpoint in view.brokers()
         ],
         cluster_id=broker.directory.cluster_id,
-        controller_id=view.controller_id(broker.controller.leader),
+        controller_id=view.controller_id(broker.config.node_id),
     )
     if asked is None:
         response.topics = [_topic(view, topic) for topic in view.image.topics.values()]
