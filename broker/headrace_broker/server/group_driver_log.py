@@ -11,7 +11,6 @@ from headrace_broker.server.clock import Clock
 from headrace_broker.server.partition import ANY_EPOCH, Partition
 
 _ACKS_ALL: Final = -1
-_READ_UNCOMMITTED: Final = 0
 _CHUNK_BYTES: Final = 1024 * 1024
 _RECORD_OVERHEAD_BYTES: Final = 32  # the lengths and deltas of a record, at most
 
@@ -26,7 +25,7 @@ class OffsetsLog(Protocol):
         """
 
     def read_all(self) -> AsyncIterator[bytes]:
-        """Yield everything committed so far, from the log's start, as runs of whole batches."""
+        """Yield everything appended so far, from the log's start, as runs of whole batches."""
         ...
 
 
@@ -45,15 +44,16 @@ class PartitionOffsetsLog:
             await committed
 
     async def read_all(self) -> AsyncIterator[bytes]:
-        """Read up to the high watermark as it stands at the end of the reading."""
+        """Read up to the log's end as it stands now, as Kafka's coordinators do.
+
+        A new leader's high watermark may still lie below what the former leader acknowledged;
+        what is above it here is committed or this broker leads no more.
+        """
         self._partition.check_leader(ANY_EPOCH)
-        position = Offset(self._partition.log.log_start_offset)
-        while position < self._partition.high_watermark:
-            chunk = bytes(
-                self._partition.read(
-                    position, _CHUNK_BYTES, isolation=_READ_UNCOMMITTED, at_least_one=True
-                )
-            )
+        log = self._partition.log
+        position, end = Offset(log.log_start_offset), log.log_end_offset
+        while position < end:
+            chunk = bytes(log.read(position, _CHUNK_BYTES, upper_bound=end, at_least_one=True))
             for _, header in iterate_headers(chunk):
                 position = header.next_offset
             if not chunk:
