@@ -123,6 +123,9 @@ class Partition:
             self.leading.configure(image.replicas, min_in_sync_replicas, self.host.now_ms())
             self.leading.commit_isr(image.isr, image.partition_epoch)
             self.advance_high_watermark()
+        if self.flushing is not None:
+            # What a kill left in the page cache counts only once it is on disk, too.
+            self.flushing.appended()
         if is_new:
             self._wake_all()
         return is_new
