@@ -91,7 +91,7 @@ class Broker:
         self._listening: list[Listening] = []
         self._controller_listening: list[Listening] = []
         self._fencing: set[asyncio.Task[None]] = set()
-        self._loaded_groups: set[PartitionIndex] = set()
+        self._loaded_groups: dict[PartitionIndex, int] = {}
         self._http: Any = None
         self._upkeep: Upkeep | None = None
         self._loop_delay: LoopDelay | None = None
@@ -313,11 +313,13 @@ class Broker:
         for index in delta.topics_changed.get(GROUP_METADATA_TOPIC, ()):
             partition = self.replicas.partitions_of(GROUP_METADATA_TOPIC).get(index)
             leads = partition is not None and partition.leader == self.config.node_id
-            if partition is not None and leads and index not in self._loaded_groups:
-                self._loaded_groups.add(index)
+            epoch = partition.leader_epoch if partition is not None else -1
+            if partition is not None and leads and self._loaded_groups.get(index) != epoch:
+                # By epoch: somebody else may have led between two images.
+                self._loaded_groups[index] = epoch
                 await self.groups.load(index, PartitionOffsetsLog(partition, self.clock))
             elif not leads and index in self._loaded_groups:
-                self._loaded_groups.discard(index)
+                del self._loaded_groups[index]
                 self.groups.unload(index)
         if delta.topics_removed:
             self.groups.topics_deleted([topic.name for topic in delta.topics_removed.values()])
