@@ -43,6 +43,7 @@ from headrace_broker.server.producer_ids import ProducerIds
 from headrace_broker.server.quorum import Identity, MetadataQuorum, NodeAddresses
 from headrace_broker.server.raft_driver import RaftDriver
 from headrace_broker.server.replica_manager import ReplicaManager
+from headrace_broker.server.replication import Replication, selects_by_rack
 from headrace_broker.server.status import ServerStatus
 from headrace_broker.server.upkeep import Upkeep
 
@@ -83,6 +84,7 @@ class Broker:
         self.forwarding: Forwarding
         self.lifecycle: BrokerLifecycle
         self.replicas: ReplicaManager
+        self.replication: Replication
         self.groups: GroupCoordinator
         self.producer_ids: ProducerIds
         self.incarnation_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
@@ -208,7 +210,15 @@ class Broker:
         self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
         self.controller.subscribe_activity(self._activity_changed)
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
-        self.replicas = ReplicaManager(config.node_id, directory, config.static)
+        self.replicas = ReplicaManager(
+            config.node_id,
+            directory,
+            config.static,
+            lag_time_max_ms=config.values["replica.lag.time.max.ms"],
+            selects_by_rack=selects_by_rack(config.values),
+        )
+        self.replicas.host.on_failure = self.on_failure
+        self.replication = Replication(self.replicas, self.peers, config.values)
         self.groups = GroupCoordinator(group_config(config.values), self.clock)
         self.controller.subscribe(self._metadata_changed)
 
@@ -223,6 +233,7 @@ class Broker:
             BrokerEpoch(previous if was_clean else -1),
         )
         await self.lifecycle.registered.wait()
+        self.replication.start()
         self.groups.start()
         self._upkeep = Upkeep(
             self.config, self.directory, self.replicas, self.clock, self.on_failure
@@ -336,6 +347,8 @@ class Broker:
         if self._loop_delay is not None:
             self._loop_delay.stop()
         self.groups.close()
+        if self.config.is_broker:
+            await self.replication.stop()
         if self._upkeep is not None:
             await self._upkeep.stop()
         await self.lifecycle.close()

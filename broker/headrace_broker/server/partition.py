@@ -25,6 +25,7 @@ from headrace_broker.replication.fetch_state import Position
 from headrace_broker.replication.follower import EpochEnd, truncation_offset
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.flushing import GroupCommit, reconfigured
+from headrace_broker.server.in_sync import expand_isr
 from headrace_broker.server.waiting import (
     EVERYTHING,
     Acknowledge,
@@ -255,41 +256,7 @@ class Partition:
             leading.note_candidate(node_id, end, now_ms, host.lag_time_max_ms, host.is_eligible)
         self.advance_high_watermark()
         if node_id not in leading.isr:
-            self.expand_isr()
-
-    def expand_isr(self) -> None:
-        """Ask for an in-sync set with those that caught up."""
-        leading = self.leading
-        if leading is None or leading.pending is not None:
-            return
-        host = self.host
-        joining = [
-            node_id
-            for node_id in leading.followers
-            if leading.may_join(node_id, self.high_watermark, host.is_eligible)
-        ]
-        if joining:
-            leading.propose([*leading.isr, *joining], host.broker_epoch)
-            host.request_isr_update(self)
-
-    def shrink_isr(self) -> None:
-        """Ask for an in-sync set without those that fell behind (periodically)."""
-        leading = self.leading
-        if leading is None or not leading.followers:
-            return
-        host = self.host
-        leading.dismiss(
-            [
-                node_id
-                for node_id in leading.joining
-                if not host.is_eligible(node_id, leading.followers[node_id].broker_epoch)
-            ]
-        )
-        late = leading.lagging(self.log.log_end_offset, host.now_ms(), host.lag_time_max_ms)
-        if late and leading.pending is None:
-            leading.propose([node for node in leading.isr if node not in late], host.broker_epoch)
-            host.request_isr_update(self)
-        self.advance_high_watermark()
+            expand_isr(self)
 
     # ---- the follower
 

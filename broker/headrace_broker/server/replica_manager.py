@@ -26,6 +26,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 from headrace_broker.replication.read_replica import read_replica
 from headrace_broker.server.flushing import unsynced_records_max
+from headrace_broker.server.in_sync import expand_isr
 from headrace_broker.server.partition import Partition, not_leader
 from headrace_broker.server.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
 
@@ -124,7 +125,7 @@ class ReplicaManager:
             await self._change(image.topics[name], frozenset(image.topics[name].partitions))
         if delta.brokers_changed:
             for partition in self:
-                partition.expand_isr()
+                expand_isr(partition)
 
     async def _remove(self, topic: TopicImage) -> None:
         partitions = self._by_id.pop(topic.topic_id, {})
@@ -177,6 +178,12 @@ class ReplicaManager:
             self.followers.follow(partition)
         else:
             self.followers.unfollow(partition)
+
+    def start_following(self, followers: Followers) -> None:
+        """Have followed partitions fetched by `followers` from now on."""
+        self.followers = followers
+        for partition in self:
+            self._assign(partition)
 
     def read_replica(self, partition: Partition, rack: str, fetch_offset: int) -> NodeId | None:
         """Return the follower that a consumer in `rack` should read instead of us (KIP-392)."""

@@ -211,6 +211,37 @@ _LOG = (
     ),
 )
 
+_REPLICATION = (
+    # Kafka's lag is 30 seconds, and its backoff one second.
+    _long(
+        "replica.lag.time.max.ms",
+        10000,
+        "A follower that lacks records for so long is no longer in sync.",
+        low=1,
+    ),
+    _int("replica.fetch.wait.max.ms", 500, "How long a follower's fetch waits for records.", low=1),
+    _int("replica.fetch.max.bytes", 1048576, "The most bytes of a partition in one fetch.", low=0),
+    _int(
+        "replica.fetch.response.max.bytes",
+        10485760,
+        "The most bytes that a follower fetches at once.",
+        low=0,
+    ),
+    _int("replica.fetch.backoff.ms", 200, "The longest pause of a follower after an error.", low=1),
+    _int(
+        "replica.socket.timeout.ms",
+        5000,
+        "How much longer than its wait a follower's fetch may take.",
+        low=1,
+    ),
+    _text(
+        "replica.selector.class",
+        None,
+        "org.apache.kafka.common.replica.RackAwareReplicaSelector lets consumers read from a "
+        "follower in their rack.",
+    ),
+)
+
 _GROUPS = (
     _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", low=1),
     _int(
@@ -302,6 +333,6 @@ _CONTROLLER = (
 
 BROKER_SETTINGS: Mapping[str, Setting] = {
     setting.name: setting
-    for group in (_IDENTITY, _NETWORK, _TOPICS, _FETCH, _LOG, _GROUPS, _CONTROLLER)
+    for group in (_IDENTITY, _NETWORK, _TOPICS, _FETCH, _LOG, _REPLICATION, _GROUPS, _CONTROLLER)
     for setting in group
 }
