@@ -56,6 +56,7 @@ class Replica:
         self.is_stopping = False
         self.broker_epoch = -1
         self.clean_epoch = -1
+        self.kept = None  # of its log, once it starts again
         self.view = MetadataImage()
         self.log = []  # (leader epoch, number)
 
@@ -107,6 +108,9 @@ class ReplicatedCluster:
         replica = self.replicas[node]
         if replica.is_running:
             return
+        if self.crashes_lose_records and replica.kept is not None:
+            del replica.log[replica.kept :]
+            replica.kept = None
         registration = Registration(
             node_id=node,
             incarnation_id=uuid.UUID(int=next(self.incarnations)),
@@ -129,8 +133,7 @@ class ReplicatedCluster:
         replica = self.replicas[node]
         if replica.is_running:
             replica.is_running = False
-            if self.crashes_lose_records:
-                del replica.log[kept:]
+            replica.kept = kept
 
     def died(self, node):
         """The controller hears that a process is gone, which it may no longer be."""

@@ -89,8 +89,12 @@ def _heal(cluster):
 
 
 @pytest.mark.parametrize("crashes_lose_records", [False, True])
-@settings(deadline=None, max_examples=300)
-@given(factor=st.integers(1, 3), min_isr=st.integers(1, 3), events=st.lists(_SAFE, max_size=60))
+@settings(deadline=None, max_examples=150)
+@given(
+    factor=st.integers(1, 3),
+    min_isr=st.integers(1, 3),
+    events=st.lists(_SAFE, min_size=25, max_size=80),
+)
 def test_no_history_elects_a_leader_that_lacks_a_committed_record(
     crashes_lose_records, factor, min_isr, events
 ):
@@ -106,8 +110,12 @@ def test_no_history_elects_a_leader_that_lacks_a_committed_record(
     assert not partition.removing_replicas
 
 
-@settings(deadline=None, max_examples=200)
-@given(factor=st.integers(1, 3), min_isr=st.integers(1, 3), events=st.lists(_UNSAFE, max_size=60))
+@settings(deadline=None, max_examples=150)
+@given(
+    factor=st.integers(1, 3),
+    min_isr=st.integers(1, 3),
+    events=st.lists(_UNSAFE, min_size=25, max_size=80),
+)
 def test_partitions_stay_legal_where_unclean_elections_are_allowed(factor, min_isr, events):
     cluster = ReplicatedCluster(_BROKERS, factor, min_isr, crashes_lose_records=True)
     _run(cluster, events)
