@@ -45,7 +45,7 @@ appender.c.layout.pattern=%d %p %c: %m%n
 
 # The heap and collector that Kafka's own start script gives a broker (bin/kafka-server-start.sh,
 # bin/kafka-run-class.sh), so that its numbers are the ones a user would see.
-_BROKER_JVM = (
+BROKER_JVM = (
     "-Xms1G",
     "-Xmx1G",
     "-server",
@@ -200,7 +200,7 @@ class KafkaPeer:
         began = time.monotonic()
         for node in self.node_ids:
             config = str(self.directory / f"{node}.properties")
-            command = java_command(_BROKER_JVM, "kafka.Kafka", config)
+            command = java_command(BROKER_JVM, "kafka.Kafka", config)
             self._nodes[node] = ManagedProcess(command, self.directory / f"{node}.log")
         wanted = set(self.node_ids)
         for process in self._nodes.values():
