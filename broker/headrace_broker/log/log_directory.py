@@ -24,6 +24,7 @@ from headrace_broker.log.files import (
     rename_durably,
     replace_file,
     sync_directory,
+    sync_file,
 )
 from headrace_broker.log.meta_properties import (
     MetaProperties,
@@ -139,6 +140,8 @@ class LogDirectory:
         if topic_id is not None and self.topic_id(topic, partition) != topic_id:
             text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
             replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
+            # Before the first append: a damaged id would have the records deleted as a stray's.
+            sync_file(folder / PARTITION_METADATA_NAME)
         if is_new:
             sync_directory(self.path)
         return log
