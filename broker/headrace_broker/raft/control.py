@@ -50,7 +50,7 @@ def build_control_batch(
         [
             NewRecord(
                 key=_INT16_PAIR.pack(_KEY_VERSION, kind),
-                value=encode_bytes(message, 1 if kind is ControlType.LEADER_CHANGE else 0),
+                value=encode_bytes(message, 0),
                 timestamp=timestamp_ms,
             )
             for kind, message in records
@@ -62,16 +62,18 @@ def build_control_batch(
 
 
 def leader_change(leader: NodeId, voters: VoterSet, granted: Iterable[NodeId]) -> ControlRecord:
-    """Return the record that every epoch begins with (KIP-595)."""
-    listed = {voter.key.node_id: voter.key.directory_id for voter in voters}
+    """Return the record that every epoch begins with (KIP-595).
+
+    In version 0: Kafka's own tools read no other (ControlRecordUtils), whatever its schema says.
+    """
     message = LeaderChangeMessage(
-        version=1,
+        version=0,
         leader_id=leader,
-        voters=[LeaderChangeVoter(voter_id=i, voter_directory_id=d) for i, d in listed.items()],
+        voters=[LeaderChangeVoter(voter_id=node_id) for node_id in voters.ids],
         granting_voters=[
-            LeaderChangeVoter(voter_id=i, voter_directory_id=listed[i])
-            for i in sorted(granted)
-            if i in listed
+            LeaderChangeVoter(voter_id=node_id)
+            for node_id in sorted(granted)
+            if node_id in voters.ids
         ],
     )
     return ControlType.LEADER_CHANGE, message
@@ -158,6 +160,10 @@ class VoterHistory:
     def at(self, end_offset: Offset) -> VotersAt:
         """Return what the records below an offset say."""
         return self._changes[max(bisect_right(self._offsets, end_offset - 1) - 1, 0)]
+
+    def since(self, end_offset: Offset) -> Sequence[VotersAt]:
+        """Return what held at an offset and what was said at or above it, ascending."""
+        return self._changes[max(bisect_right(self._offsets, end_offset - 1) - 1, 0) :]
 
     def add(self, change: VotersAt) -> None:
         """Note a change by a record behind all others."""

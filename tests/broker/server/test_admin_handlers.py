@@ -330,7 +330,11 @@ def test_topics_settings_and_ids_survive_a_restart(tmp_path):
             await _create(broker, creatable("t", 2, retention_ms="5"))
             before, cluster_id = broker.metadata, broker.cluster_id
         async with _broker(tmp_path) as broker:
-            assert broker.metadata.topics == before.topics
+            assert list(broker.metadata.topics_by_id) == list(before.topics_by_id)
+            after, was = broker.metadata.topics["t"].partitions, before.topics["t"].partitions
+            assert [(p.leader, p.replicas) for p in after.values()] == [
+                (p.leader, p.replicas) for p in was.values()
+            ]
             assert broker.metadata.configs == before.configs
             assert broker.cluster_id == cluster_id
             assert broker.replicas.effective_config("t")["retention.ms"] == 5
