@@ -1,0 +1,74 @@
+"""The balancer's plans: rebalance, drain, and leaders alone. Pure and deterministic.
+
+Bounds, held by tests: with equal capacities and without racks no broker has two replicas more than
+another, nor leads more than the replicas force it to; with racks no single move would help. Weight
+(bytes and traffic) is within 10 % of the mean, or no exchange that is worth its copying helps. The
+replication factor stays, no broker has two replicas of a partition, no partition loses a rack, and
+a balanced cluster's plan is empty.
+"""
+
+from dataclasses import replace
+
+from headrace_broker.balancer.layout import Layout
+from headrace_broker.balancer.leadership import spread_leaders
+from headrace_broker.balancer.model import BalancePlan, ClusterModel
+from headrace_broker.balancer.replicas import (
+    empty_broker,
+    even_out_numbers,
+    even_out_weight,
+    spread_over_racks,
+)
+from headrace_broker.protocol.types import NodeId
+
+#: Bytes per second that replication may take on each broker where nothing else is said.
+DEFAULT_THROTTLE_BYTES_PER_SECOND = 50_000_000.0
+
+
+def plan_rebalance(
+    cluster: ClusterModel, throttle_bytes_per_second: float = DEFAULT_THROTTLE_BYTES_PER_SECOND
+) -> BalancePlan:
+    """Plan moves that spread replicas over racks and brokers, then their weight, then leaders.
+
+    Cordoned and dead brokers neither get nor give. Partitions that are not wholly in sync, or that
+    are on the move, stay where they are.
+    """
+    layout = Layout(cluster)
+    _note_unsettled(layout)
+    if layout.takers:
+        spread_over_racks(layout)
+        even_out_numbers(layout)
+        even_out_weight(layout)
+    spread_leaders(layout)
+    return layout.plan(throttle_bytes_per_second)
+
+
+def plan_drain(
+    cluster: ClusterModel,
+    node_id: NodeId,
+    throttle_bytes_per_second: float = DEFAULT_THROTTLE_BYTES_PER_SECOND,
+) -> BalancePlan:
+    """Plan that nothing is left on one broker, dead or alive. It counts as cordoned.
+
+    What cannot move, because there are too few brokers for its replicas, is in `reasons`.
+    """
+    brokers = tuple(
+        replace(broker, is_cordoned=True) if broker.node_id == node_id else broker
+        for broker in cluster.brokers
+    )
+    layout = Layout(replace(cluster, brokers=brokers))
+    empty_broker(layout, node_id)
+    spread_leaders(layout)
+    return layout.plan(throttle_bytes_per_second)
+
+
+def plan_leaders(cluster: ClusterModel) -> BalancePlan:
+    """Plan leaders only: nothing is copied."""
+    layout = Layout(cluster)
+    spread_leaders(layout)
+    return layout.plan(DEFAULT_THROTTLE_BYTES_PER_SECOND)
+
+
+def _note_unsettled(layout: Layout) -> None:
+    waiting = sum(1 for place in range(len(layout.partitions)) if not layout.is_settled(place))
+    if waiting:
+        layout.reasons.append(f"{waiting} partitions are not in sync or on the move: left alone")
