@@ -10,8 +10,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.output import Item
-from headrace_operator.observe import list_offsets, observe_brokers, observe_groups
+from headrace_operator.observe import (
+    list_offsets,
+    observe_brokers,
+    observe_groups,
+    observe_partitions,
+)
 from headrace_operator.plan import Desired
+from headrace_operator.plan.replicas import count_replicas
 from headrace_operator.resources import (
     API_VERSION,
     ConsumerGroup,
@@ -135,6 +141,7 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
     """Make objects of brokers; pools and health addresses are known for a local cluster."""
     known = {broker.node_id: broker for broker in (target.state.brokers if target.state else [])}
     described = admin.describe_cluster()
+    counts = count_replicas(observe_partitions(admin.describe_topics()))
     items = []
     for broker in sorted(described["brokers"], key=lambda broker: broker["broker_id"]):
         node_id = broker["broker_id"]
@@ -148,6 +155,8 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
                 columns={
                     "ADDRESS": address,
                     "STATE": state,
+                    "LEADERS": str(counts.leaders[node_id]),
+                    "IN-SYNC": f"{counts.in_sync[node_id]}/{counts.replicas[node_id]}",
                     "POOL": local.pool if local else "-",
                     "HTTP": local.http if local else "-",
                 },
@@ -160,6 +169,9 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
                     "nodeId": node_id,
                     "address": address,
                     "state": state,
+                    "leaders": counts.leaders[node_id],
+                    "replicas": counts.replicas[node_id],
+                    "inSyncReplicas": counts.in_sync[node_id],
                     "rack": broker.get("rack"),
                     "pool": local.pool if local else None,
                     "http": local.http if local else None,

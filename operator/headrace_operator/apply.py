@@ -1,4 +1,4 @@
-"""Performs a plan's actions on topics and groups through Kafka's admin protocol.
+"""Performs a plan's actions on topics, groups and replicas through Kafka's admin protocol.
 
 Blocking: `headrace_operator.admin` runs it in a thread. Actions of one kind go out in one request;
 a failure is a value that names its action, and keeps no other action from being tried. What is
@@ -17,8 +17,11 @@ from headrace_operator.plan import (
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
+    MoveReplicas,
     ResetOffsets,
+    UnregisterBroker,
 )
+from headrace_operator.unregister import unregister_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +34,8 @@ ADMIN_ACTIONS = (
     DeleteTopic,
     ResetOffsets,
     DeleteGroup,
+    MoveReplicas,
+    UnregisterBroker,
 )
 
 _A = TypeVar("_A", bound=Action)
@@ -56,6 +61,8 @@ def apply_actions(admin: Any, actions: Sequence[Action]) -> tuple[Failure, ...]:
     be reached: then it is unknown which actions were performed, and the next plan finds out.
     """
     return (
+        *_move_replicas(admin, _of(actions, MoveReplicas)),
+        *_unregister(admin, _of(actions, UnregisterBroker)),
         *_create_topics(admin, _of(actions, CreateTopic)),
         *_create_partitions(admin, _of(actions, CreatePartitions)),
         *_alter_configs(admin, _of(actions, AlterTopicConfig)),
@@ -79,6 +86,44 @@ def _failure(action: Action, code: int, message: str | None) -> Failure:
         message=f"{text}: {message}" if message else text,
         is_retriable=bool(error.retriable),
     )
+
+
+def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]:
+    from kafka import TopicPartition
+    from kafka.errors import ReassignmentInProgressError
+
+    for action in actions:
+        results = admin.alter_partition_reassignments(
+            {TopicPartition(*key): list(replicas) for key, replicas in action.moves.items()}
+        )
+        refused = {
+            partition: error
+            for partition, error in sorted(results.items())
+            if error is not None and error is not ReassignmentInProgressError
+        }
+        if refused:
+            listed = ", ".join(
+                f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
+                for partition, error in refused.items()
+            )
+            is_retriable = any(error.retriable for error in refused.values())
+            yield Failure(action=action, message=listed, is_retriable=is_retriable)
+
+
+def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure]:
+    from kafka.errors import BrokerIdNotRegisteredError
+
+    if not actions:
+        return
+    addresses = [(each["host"], each["port"]) for each in _alive(admin)]
+    for action in actions:
+        code, message = unregister_broker(addresses, action.node_id)
+        if code not in (0, BrokerIdNotRegisteredError.errno):
+            yield _failure(action, code, message)
+
+
+def _alive(admin: Any) -> list[dict[str, Any]]:
+    return [each for each in admin.describe_cluster()["brokers"] if not each.get("is_fenced")]
 
 
 def _create_topics(admin: Any, actions: list[CreateTopic]) -> Iterator[Failure]:

@@ -18,6 +18,7 @@ from headrace_operator.plan import (
     ObservedCluster,
     ObservedGroup,
     ObservedMember,
+    ObservedPartition,
     ObservedTopic,
     pending_reset,
 )
@@ -39,13 +40,11 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
     id only: pools and settings are the backend's (`merge_observations`).
     """
     described = admin.describe_cluster()
-    listed = [topic for topic in admin.describe_topics() if not topic["is_internal"]]
-    topics = observe_topics(admin, listed)
+    every = admin.describe_topics()
+    topics = observe_topics(admin, [topic for topic in every if not topic["is_internal"]])
+    partitions = observe_partitions(every)
     replicas = Counter(
-        node_id
-        for topic in listed
-        for partition in topic["partitions"]
-        for node_id in partition["replica_nodes"]
+        node_id for partition in partitions.values() for node_id in partition.replicas
     )
     brokers = tuple(
         ObservedBroker(
@@ -55,11 +54,17 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             is_registered=not broker.get("is_fenced", False),
             address=f"{broker['host']}:{broker['port']}",
             replicas=replicas[broker["broker_id"]],
+            rack=broker.get("rack"),
         )
         for broker in described["brokers"]
     )
     return Observed(
-        cluster=ObservedCluster(cluster_id=described["cluster_id"], brokers=brokers),
+        cluster=ObservedCluster(
+            cluster_id=described["cluster_id"],
+            brokers=brokers,
+            partitions=partitions,
+            reassigning=observe_reassignments(admin),
+        ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
     )
@@ -70,6 +75,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
     if backend.cluster is None or brokers.cluster is None:
         return replace(backend, topics=brokers.topics, groups=brokers.groups)
     registered = {broker.node_id: broker for broker in brokers.cluster.brokers}
+    known = {broker.node_id for broker in backend.cluster.brokers}
     merged = tuple(
         replace(
             broker,
@@ -80,17 +86,45 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
                 else broker.node_id in registered and registered[broker.node_id].is_registered
             ),
             replicas=registered[broker.node_id].replicas if broker.node_id in registered else 0,
+            rack=registered[broker.node_id].rack if broker.node_id in registered else broker.rack,
         )
         for broker in backend.cluster.brokers
     )
     cluster = replace(
         backend.cluster,
         brokers=merged,
+        partitions=brokers.cluster.partitions,
+        reassigning=brokers.cluster.reassigning,
+        departed=tuple(
+            broker.node_id
+            for broker in brokers.cluster.brokers
+            if broker.node_id not in known and not broker.is_registered and not broker.replicas
+        ),
         cluster_id=brokers.cluster.cluster_id,
         is_reachable=brokers.cluster.is_reachable,
         error=brokers.cluster.error,
     )
     return replace(backend, cluster=cluster, topics=brokers.topics, groups=brokers.groups)
+
+
+def observe_partitions(listed: list[dict[str, Any]]) -> dict[TopicPartition, ObservedPartition]:
+    """Take who has each partition out of descriptions of topics."""
+    return {
+        (topic["name"], entry["partition_index"]): ObservedPartition(
+            replicas=tuple(entry["replica_nodes"]),
+            in_sync=tuple(entry["isr_nodes"]),
+            leader=entry["leader_id"],
+        )
+        for topic in listed
+        for entry in topic["partitions"]
+    }
+
+
+def observe_reassignments(admin: Any) -> frozenset[TopicPartition]:
+    """Return the partitions whose replicas are being moved."""
+    return frozenset(
+        (partition.topic, partition.partition) for partition in admin.list_partition_reassignments()
+    )
 
 
 def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from headrace_operator.plan import (
     AlterTopicConfig,
     CreatePartitions,
@@ -10,15 +12,19 @@ from headrace_operator.plan import (
     ObservedCluster,
     ObservedGroup,
     ObservedMember,
+    ObservedPartition,
     ReconfigureBroker,
     ResetOffsets,
     StartApplication,
     StartBroker,
     StopApplication,
     StopBroker,
+    UnregisterBroker,
     fingerprint,
     plan,
 )
+from headrace_operator.plan.drain import plan_drain
+from headrace_operator.plan.removal import MOVES_MAX
 from headrace_operator.resources import Reason
 from support.operator_resources import (
     CONFIG,
@@ -31,6 +37,10 @@ from support.operator_resources import (
     observed,
     topic,
 )
+
+
+def joined(node_id, pool="a", **rest):
+    return broker(node_id, pool, roles=("broker",), **rest)
 
 
 def reasons(planned):
@@ -192,7 +202,7 @@ def test_a_pool_takes_the_lowest_free_ids_and_gives_back_the_highest():
     two = cluster([{"name": "a", "replicas": 2}, {"name": "b"}])
     seen = observed(broker(1), broker(3, "b"))
     assert [action.node_id for action in plan(seen, desired(cluster=two)).actions] == [2]
-    seen = observed(broker(1), broker(2), broker(3, "gone"))
+    seen = observed(broker(1), joined(2), joined(3, "gone"))
     actions = plan(seen, desired()).actions
     assert [(type(action), action.node_id) for action in actions] == [
         (StopBroker, 2),
@@ -240,10 +250,85 @@ def test_a_broker_that_stopped_is_started_with_its_own_id():
     assert [(type(action), action.node_id) for action in actions] == [(StartBroker, 5)]
 
 
-def test_a_broker_with_replicas_is_not_stopped_for_good():
-    planned = plan(observed(broker(1), broker(2, replicas=4)), desired())
-    assert not planned.actions
+def partition(*replicas, leader=None, in_sync=None):
+    return ObservedPartition(
+        replicas=replicas,
+        in_sync=replicas if in_sync is None else in_sync,
+        leader=replicas[0] if leader is None else leader,
+    )
+
+
+def drained(brokers, partitions, wanted, **rest):
+    counted = [
+        replace(each, replicas=sum(each.node_id in one.replicas for one in partitions.values()))
+        for each in brokers
+    ]
+    seen = ObservedCluster(brokers=tuple(counted), partitions=partitions, **rest)
+    pools = [{"name": "a", "replicas": wanted}]
+    return plan(Observed(cluster=seen), desired(cluster=cluster(pools)))
+
+
+def test_a_broker_is_drained_before_it_is_stopped_and_then_forgotten():
+    brokers = [broker(1), joined(2), joined(3), joined(4)]
+    partitions = {
+        ("t", 0): partition(4, 1),
+        ("t", 1): partition(2, 4),
+        ("t", 2): partition(1, 2),
+    }
+    planned = drained(brokers, partitions, 3)
+    (move,) = planned.actions
+    assert move.moves == {("t", 0): (3, 1), ("t", 1): (2, 3)}
     assert [wait.reason for wait in planned.waiting] == [Reason.WAITING_FOR_DRAIN]
+    moving = drained(brokers, partitions, 3, reassigning=frozenset(move.moves))
+    assert not moving.actions
+    assert [wait.reason for wait in moving.waiting] == [Reason.WAITING_FOR_DRAIN]
+    moved = {key: partition(*replicas) for key, replicas in move.moves.items()}
+    empty = drained(brokers, partitions | moved, 3)
+    assert [(type(each), each.node_id) for each in empty.actions] == [(StopBroker, 4)]
+    gone = drained(brokers[:3], partitions | moved, 3, departed=(4,))
+    assert [(type(each), each.node_id) for each in gone.actions] == [(UnregisterBroker, 4)]
+
+
+def test_a_drain_that_would_leave_too_few_brokers_is_refused_with_the_reason():
+    brokers = [broker(1), joined(2), joined(3)]
+    planned = drained(brokers, {("t", 0): partition(1, 2, 3)}, 2)
+    assert not planned.actions
+    (problem,) = planned.problems
+    assert problem.reason is Reason.DRAIN_REFUSED
+    assert "t-0 has 3 replicas and 2 brokers would be left" in problem.message
+
+
+def test_a_partition_without_a_leader_cannot_be_moved():
+    brokers = [broker(1), joined(2)]
+    planned = drained(brokers, {("t", 0): partition(2, leader=-1, in_sync=())}, 1)
+    assert not planned.actions
+    assert "t-0 has no leader to copy from" in planned.problems[0].message
+
+
+def test_voters_are_never_removed():
+    planned = drained([broker(1), broker(2), broker(3)], {}, 2)
+    assert not planned.actions
+    assert "broker 3 votes in the metadata quorum" in planned.problems[0].message
+
+
+def test_a_broker_to_be_removed_is_started_first_since_it_may_have_records():
+    (action,) = drained([broker(1), joined(2, is_running=False)], {}, 1).actions
+    assert (type(action), action.node_id, action.roles) == (StartBroker, 2, ("broker",))
+
+
+def test_only_so_many_partitions_move_at_once():
+    brokers = [broker(1), joined(2)]
+    partitions = {("t", index): partition(2) for index in range(MOVES_MAX + 10)}
+    (move,) = drained(brokers, partitions, 1).actions
+    assert len(move.moves) == MOVES_MAX
+    busy = frozenset(move.moves)
+    assert not drained(brokers, partitions, 1, reassigning=busy).actions
+
+
+def test_replicas_go_to_racks_that_their_partition_is_not_in():
+    partitions = {("t", 0): partition(1, 9)}
+    drain = plan_drain(partitions, {9}, {1: "x", 2: "x", 3: "y"})
+    assert drain.moves == {("t", 0): (1, 3)}
 
 
 def test_new_settings_go_to_one_broker_at_a_time_controllers_last():

@@ -73,6 +73,7 @@ def worlds(draw):
                     draw(st.sampled_from(["p0", "p1", "gone"])),
                     is_running=draw(st.booleans()),
                     config=draw(SETTINGS),
+                    roles=("broker",),
                 )
                 for node_id in draw(st.sets(st.integers(1, 6), max_size=4))
             )
@@ -93,7 +94,12 @@ def perform(seen, action):
     found = dict(seen.topics)
     match action:
         case StartBroker() | ReconfigureBroker():
-            brokers[action.node_id] = broker(action.node_id, action.pool, config=action.config)
+            brokers[action.node_id] = broker(
+                action.node_id,
+                action.pool,
+                config=action.config,
+                roles=getattr(action, "roles", ("broker",)),
+            )
         case StopBroker():
             del brokers[action.node_id]
         case CreateTopic():

@@ -38,10 +38,11 @@ class Board:
         self._backend = backend
         self._display = display
         self._states: dict[str, str] = {}
+        self._trouble = ""
 
     async def show(self, jobs: Sequence[JobView], sample: Sample | None) -> None:
         """Set every line anew."""
-        self._show_brokers()
+        self._show_brokers(sample)
         if sample is not None:
             self._show_topics(sample)
         self._show_producers({job.name for job in jobs})
@@ -49,11 +50,20 @@ class Board:
             await self._show_job(job, sample.lags if sample else {})
         self._show_addresses(jobs)
 
-    def _show_brokers(self) -> None:
+    def _show_brokers(self, sample: Sample | None) -> None:
         nodes = self._backend.nodes
         running = [node for node in nodes if self._backend.is_broker_running(node.node_id)]
         state = f"{len(running)} of {len(nodes)} running"
         self._display.status("brokers", f"{state} · {self._backend.bootstrap_servers}")
+        if sample is None:
+            self._display.status("replicas", "the brokers do not answer now")
+            return
+        text = describe_replicas([node.node_id for node in nodes if node.is_broker], sample)
+        self._display.status("replicas", text)
+        problem = describe_trouble(sample)
+        if problem != self._trouble:
+            self._trouble = problem
+            self._display.event(problem or "all partitions are in sync", is_problem=bool(problem))
 
     def _show_topics(self, sample: Sample) -> None:
         parts = [
@@ -94,6 +104,24 @@ class Board:
             if (url := self._backend.metrics_of(job.key)) is not None
         ]
         self._display.status("metrics", "\n".join(lines))
+
+
+def describe_replicas(node_ids: Sequence[int], sample: Sample) -> str:
+    """Say what each broker leads, and whether all replicas are in sync."""
+    counts = sample.replicas
+    leaders = ", ".join(f"{counts.leaders[node_id]} on broker {node_id}" for node_id in node_ids)
+    return f"leaders: {leaders} · {describe_trouble(sample) or 'all in sync'}"
+
+
+def describe_trouble(sample: Sample) -> str:
+    """Say how many partitions nobody leads, or have a replica out of sync; empty when none."""
+    counts = sample.replicas
+    parts = []
+    if counts.offline:
+        parts.append(f"{counts.offline} partitions without a leader")
+    if counts.under_replicated:
+        parts.append(f"{counts.under_replicated} partitions under-replicated")
+    return ", ".join(parts)
 
 
 def _state_of(values: Mapping[str, float], *, is_running: bool) -> _JobState:

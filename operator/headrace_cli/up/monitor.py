@@ -14,15 +14,20 @@ from typing import TYPE_CHECKING, Any
 from headrace_cli.clients import admin_client, quiet_kafka_logs
 from headrace_cli.errors import CommandError
 from headrace_cli.up.views import parse_result
+from headrace_operator.observe import list_offsets, observe_partitions
+from headrace_operator.plan.replicas import ReplicaCounts, count_replicas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace_cli.up.views import ResultRow
+    from headrace_operator.plan import TopicPartition
 
 __all__ = ["Monitor", "ResultWatcher", "Sample", "read_job_metrics"]
 
 POLL_MS = 500
+# ListOffsets' special timestamp (KIP-79).
+LATEST = -1
 METRICS_TIMEOUT_SECONDS = 1.0
 
 
@@ -35,6 +40,8 @@ class Sample:
     partitions: Mapping[str, int] = field(default_factory=dict)
     #: Records between a group's committed offsets and the ends; None before its first commit.
     lags: Mapping[str, int | None] = field(default_factory=dict)
+    #: Over all topics, internal ones too.
+    replicas: ReplicaCounts = field(default_factory=ReplicaCounts)
 
 
 class Monitor:
@@ -44,6 +51,7 @@ class Monitor:
         self._bootstrap_servers = bootstrap_servers
         self._stack = contextlib.ExitStack()
         self._admin: Any = None
+        self._ends: dict[TopicPartition, int] = {}
 
     def sample(self, topics: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sample | None:
         """Measure topics, and groups over the topics that they read. None: no answer now."""
@@ -66,28 +74,26 @@ class Monitor:
         self._stack = contextlib.ExitStack()
 
     def _measure(self, topics: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sample:
-        from kafka import TopicPartition
-        from kafka.admin import OffsetSpec
-
-        partitions = [
-            TopicPartition(topic["name"], partition["partition_index"])
-            for topic in self._admin.describe_topics(list(topics))
-            for partition in topic["partitions"]
-        ]
-        found = self._admin.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
-        ends = {partition: position.offset for partition, position in found.items()}
+        seen = observe_partitions(self._admin.describe_topics())
+        wanted = [key for key in seen if key[0] in topics]
+        led = [key for key in wanted if seen[key].leader >= 0]
+        # A partition that nobody leads now keeps the end that it had.
+        self._ends |= list_offsets(self._admin, dict.fromkeys(led, LATEST))
+        ends = {key: self._ends.get(key, 0) for key in wanted}
         return Sample(
             written={
-                topic: sum(end for key, end in ends.items() if key.topic == topic)
-                for topic in topics
+                topic: sum(end for key, end in ends.items() if key[0] == topic) for topic in topics
             },
-            partitions={topic: sum(key.topic == topic for key in partitions) for topic in topics},
+            partitions={topic: sum(key[0] == topic for key in wanted) for topic in topics},
             lags={group: self._lag(group, read, ends) for group, read in groups.items()},
+            replicas=count_replicas(seen),
         )
 
-    def _lag(self, group: str, topics: Sequence[str], ends: Mapping[Any, int]) -> int | None:
+    def _lag(
+        self, group: str, topics: Sequence[str], ends: Mapping[TopicPartition, int]
+    ) -> int | None:
         committed = {
-            partition: offset.offset
+            (partition.topic, partition.partition): offset.offset
             for partition, offset in self._admin.list_group_offsets(group)[group].items()
             if partition.topic in topics and offset.offset >= 0
         }

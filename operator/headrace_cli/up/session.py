@@ -23,7 +23,7 @@ from headrace_operator.local.desired import DesiredStore, desired_of
 from headrace_operator.local.processes import ProcessEventKind, end_leftovers, last_line
 from headrace_operator.local.reconcile import Reconciler, reconcile_lock
 from headrace_operator.local.state import load_state
-from headrace_operator.resources import SparkApplication
+from headrace_operator.resources import Reason, SparkApplication
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +42,8 @@ TICK_SECONDS = 1.0
 RESYNC_SECONDS = 15.0
 FORCED_EXIT_STATUS = 130
 LOG_LINE_SHOWN = 300
+# While replicas move away from a broker that leaves, every tick looks whether they are gone.
+DRAINING_REASONS = frozenset({Reason.WAITING_FOR_DRAIN})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +101,7 @@ class Session:
         self._monitor: Monitor | None = None
         self._written_before: dict[str, int] = {}
         self._is_stopping = False
+        self._is_draining = False
         self._told: set[str] = set()
 
     async def run(self) -> None:
@@ -185,6 +188,7 @@ class Session:
         while not self._stop.is_set() and not self._is_over():
             if (
                 self._store.revision() != revision
+                or self._is_draining
                 or time.monotonic() - reconciled_at > RESYNC_SECONDS
             ):
                 revision, reconciled_at = self._store.revision(), time.monotonic()
@@ -208,6 +212,12 @@ class Session:
     async def _reconcile(self) -> None:
         async with reconcile_lock(self._options.layout):
             outcome = await self._reconciler.reconcile(self._desired)
+        waiting = [wait for wait in outcome.rest.waiting if wait.reason in DRAINING_REASONS]
+        self._is_draining = bool(waiting)
+        for wait in waiting:
+            self._display.status("draining", wait.message)
+        if not waiting:
+            self._display.status("draining", None)
         for failure in outcome.failures:
             self._tell_once(failure)
         for problem in outcome.rest.problems:

@@ -39,6 +39,31 @@ class StopBroker(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MoveReplicas(Action):
+    """Give partitions new replicas, in the order of preference. Brokers copy while they serve."""
+
+    moves: Mapping[TopicPartition, tuple[int, ...]]
+    #: Brokers that the replicas move away from.
+    leaving: tuple[int, ...]
+
+    def describe(self) -> str:
+        """See Action."""
+        brokers = ", ".join(map(str, self.leaving))
+        return f"~ move replicas of {len(self.moves)} partitions away from broker {brokers}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnregisterBroker(Action):
+    """Let the cluster forget a broker that was stopped for good."""
+
+    node_id: int
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- registration of broker {self.node_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReconfigureBroker(Action):
     """Give a broker new settings. The backend restarts it where a setting is read at start."""
 

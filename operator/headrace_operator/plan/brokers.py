@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.actions import ReconfigureBroker, StartBroker, StopBroker
+from headrace_operator.plan.actions import ReconfigureBroker, StartBroker, UnregisterBroker
 from headrace_operator.plan.model import (
     Action,
     Observed,
     ObservedBroker,
+    Problem,
     Waiting,
 )
+from headrace_operator.plan.removal import plan_removal
 from headrace_operator.resources import Cluster, Pool, Reason
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class BrokerPlan:
 
     actions: tuple[Action, ...]
     waiting: tuple[Waiting, ...]
+    problems: tuple[Problem, ...] = ()
 
 
 def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
@@ -46,12 +49,14 @@ def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
     config = {key: config_text(value) for key, value in cluster.spec.config.items()}
     actions: list[Action] = []
     waiting: list[Waiting] = []
+    surplus: list[ObservedBroker] = []
     for pool in cluster.spec.pools:
         mine = sorted(
             (broker for broker in brokers if broker.pool == pool.name),
             key=lambda broker: broker.node_id,
         )
-        kept, surplus = mine[: pool.replicas], mine[pool.replicas :]
+        kept = mine[: pool.replicas]
+        surplus += reversed(mine[pool.replicas :])
         actions += [
             _start(cluster, pool, (broker.node_id, broker.roles), config)
             for broker in kept
@@ -63,15 +68,23 @@ def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
             roles = _new_roles(pool, may_vote=voters_left > 0 and not are_dedicated)
             voters_left -= "controller" in roles
             actions.append(_start(cluster, pool, (node_id, roles), config))
-        for broker in reversed(surplus):
-            _stop(cluster, broker, actions, waiting)
     pools = {pool.name for pool in cluster.spec.pools}
-    for broker in brokers:
-        if broker.pool not in pools:
-            _stop(cluster, broker, actions, waiting)
-    if not actions:
+    surplus += [broker for broker in brokers if broker.pool not in pools]
+    outcomes = [*plan_removal(observed, cluster, surplus, config), *_departed(observed, cluster)]
+    actions += [each for each in outcomes if isinstance(each, Action)]
+    waiting += [each for each in outcomes if isinstance(each, Waiting)]
+    if not outcomes and not actions:
         _roll(observed, cluster, config, actions, waiting)
-    return BrokerPlan(actions=tuple(actions), waiting=tuple(waiting))
+    return BrokerPlan(
+        actions=tuple(actions),
+        waiting=tuple(waiting),
+        problems=tuple(each for each in outcomes if isinstance(each, Problem)),
+    )
+
+
+def _departed(observed: Observed, cluster: Cluster) -> Iterator[UnregisterBroker]:
+    for node_id in observed.cluster.departed if observed.cluster else ():
+        yield UnregisterBroker(resource=cluster.key, node_id=node_id)
 
 
 def config_text(value: str | int) -> str:
@@ -128,18 +141,6 @@ def _start(
         config=config,
         rack=rack,
     )
-
-
-def _stop(
-    cluster: Cluster, broker: ObservedBroker, actions: list[Action], waiting: list[Waiting]
-) -> None:
-    if broker.replicas and broker.is_running:
-        message = f"broker {broker.node_id} still has {broker.replicas} replicas; move them first"
-        waiting.append(
-            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_DRAIN, message=message)
-        )
-    elif broker.is_running:
-        actions.append(StopBroker(resource=cluster.key, node_id=broker.node_id, pool=broker.pool))
 
 
 def _roll(

@@ -46,6 +46,21 @@ class ObservedBroker:
     address: str = ""
     #: Partitions that have a replica here: it is not stopped for good before this is 0.
     replicas: int = 0
+    rack: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedPartition:
+    """Who has a partition. `replicas`: the preferred leader first. `leader` -1: nobody leads."""
+
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...] = ()
+    leader: int = -1
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is out of sync."""
+        return len(self.in_sync) < len(self.replicas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +70,12 @@ class ObservedCluster:
     cluster_id: str | None = None
     bootstrap_servers: str = ""
     brokers: tuple[ObservedBroker, ...] = ()
+    #: All partitions, those of internal topics too.
+    partitions: Mapping[TopicPartition, ObservedPartition] = field(default_factory=dict)
+    #: Partitions whose replicas are being moved.
+    reassigning: frozenset[TopicPartition] = frozenset()
+    #: Brokers that are registered, are gone, and that the backend does not know any more.
+    departed: tuple[int, ...] = ()
     is_reachable: bool = True
     #: Why it is not.
     error: str = ""

@@ -41,7 +41,11 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         return Plan(waiting=(Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message),))
     accepted, problems = _accept(desired, cluster)
     brokers = plan_brokers(observed, cluster)
-    outcomes: list[Action | Problem | Waiting] = [*problems, *brokers.waiting]
+    outcomes: list[Action | Problem | Waiting] = [
+        *problems,
+        *brokers.problems,
+        *brokers.waiting,
+    ]
     proposed: tuple[Action, ...] = ()
     if cluster.spec.update_policy == "Plan" and brokers.actions:
         name = hash_of(brokers.actions)

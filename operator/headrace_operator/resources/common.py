@@ -82,6 +82,7 @@ class Reason(StrEnum):
     REPLICATION_FACTOR_DIFFERS = "ReplicationFactorDiffers"
     TOO_FEW_BROKERS = "TooFewBrokers"
     TOPIC_NOT_FOUND = "TopicNotFound"
+    DRAIN_REFUSED = "DrainRefused"
     INVALID_RESET = "InvalidReset"
     APPLY_FAILED = "ApplyFailed"
 
