@@ -166,7 +166,7 @@ class RaftNode:
 
 def _take_first_role(replica: Replica) -> None:
     durable, own = replica.durable, replica.key
-    if durable.leader_id == own.node_id and replica.is_voter:
+    if durable.leader_id == own.node_id:
         # It may not lead its old epoch again: tell the others not to wait (Kafka's ResignedState).
         replica.role = Resigned(
             deadline_ms=replica.now_ms,
@@ -291,7 +291,7 @@ def _drive(replica: Replica) -> None:
 
 
 def _may_stand(replica: Replica) -> bool:
-    return replica.is_voter and replica.stands and replica.installing is None
+    return replica.may_vote and replica.stands and replica.installing is None
 
 
 def _drive_unattached(replica: Replica, role: Unattached) -> None:
@@ -327,7 +327,10 @@ def _drive_follower(replica: Replica, role: Follower) -> None:
 def _drive_leader(replica: Replica, role: Leader) -> None:
     leading.update_high_watermark(replica, role)
     deadline = leading.check_quorum_deadline_ms(replica, role)
-    if voter_changes.settle(replica, role) or (deadline is not None and deadline <= replica.now_ms):
+    is_silent = deadline is not None and deadline <= replica.now_ms
+    voter_changes.settle(replica, role)
+    is_voted_out = not replica.is_voter and voter_changes.is_settled(replica, role)
+    if is_silent or is_voted_out:
         leading.resign(replica, role)
         return
     voter_changes.describe_oneself(replica)

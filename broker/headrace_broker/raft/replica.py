@@ -128,6 +128,14 @@ class Replica:
         return self.voters.has(self.key)
 
     @property
+    def may_vote(self) -> bool:
+        """Whether it is a voter, or its removal may not be committed.
+
+        Until then the others may need it to elect a leader (Raft thesis, section 4.2.2).
+        """
+        return any(said.voters.has(self.key) for said in self.history.since(self.high_watermark))
+
+    @property
     def other_voters(self) -> tuple[NodeId, ...]:
         """Ids of the voters but this one."""
         return tuple(voter for voter in self.voters.ids if voter != self.key.node_id)

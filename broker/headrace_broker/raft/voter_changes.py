@@ -194,20 +194,18 @@ def _change(
     )
 
 
-def settle(replica: Replica, leader: Leader) -> bool:
-    """Answer a change that is committed or took too long; whether this leader voted itself out."""
+def settle(replica: Replica, leader: Leader) -> None:
+    """Answer a change that is committed or took too long."""
     change = leader.change
     if change is None:
-        return False
+        return
     if replica.high_watermark > change.offset:
         leader.change = None
         if change.ticket is not None:
             replica.reply(change.ticket, change.response)
-        return not replica.is_voter
-    if change.deadline_ms <= replica.now_ms and change.ticket is not None:
+    elif change.deadline_ms <= replica.now_ms and change.ticket is not None:
         _refuse(replica, change, ErrorCode.REQUEST_TIMED_OUT)
         change.ticket = None
-    return False
 
 
 def refuse_change(replica: Replica, leader: Leader) -> None:

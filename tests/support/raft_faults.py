@@ -1,0 +1,150 @@
+"""What befalls the simulated quorum: one seed's faults, and the peace after them."""
+
+import random
+
+from headrace_broker.raft import events as ev
+from support.raft_process import Process
+from support.raft_simulation import World
+
+
+def run_seed(seed: int, *, duration: int = 12_000) -> World:
+    """A safety phase with faults, then a liveness phase: all must converge and serve."""
+    chance = random.Random(seed ^ 0x5EED)
+    world = World(
+        seed,
+        voters=chance.choice([1, 2, 3, 3, 3, 5]),
+        observers=chance.choice([0, 1, 2]),
+        codec=chance.random() < 0.05,
+    )
+    try:
+        world.start_all()
+        world.run(chance.choice([0, 50, 2000]))
+        world.is_hostile = True
+        world.loss = chance.choice([0.0, 0.01, 0.1])
+        world.delay_max = chance.choice([2, 10, 60])
+        faults = _fault_weights(chance)
+        end = world.now + duration
+        while world.now < end:
+            _disturb(world, chance, faults)
+            world.run(chance.choice([1, 5, 20, 100, 400]))
+        world.heal()
+        _check_liveness(world)
+    except Exception as error:
+        error.world = world
+        error.add_note(f"RAFT seed {seed}")
+        raise
+    return world
+
+
+def _fault_weights(chance: random.Random) -> dict[str, float]:
+    """Each seed has its own mix (swarm testing): some faults often, others never."""
+    weights = {
+        "append": 8.0,
+        "crash": chance.choice([0, 0.5, 2, 2]),
+        "crash_within_step": chance.choice([0, 1, 3]),
+        "restart": 3.0,
+        "cut": chance.choice([0, 0.5, 2]),
+        "heal": 1.5,
+        "pause": chance.choice([0, 0.5]),
+        "snapshot": chance.choice([0, 2, 6]),
+        "voters": chance.choice([0, 0, 1, 3]),
+        "resign": chance.choice([0, 0.2]),
+        "false_alarm": chance.choice([0, 0.3]),
+    }
+    return {name: weight for name, weight in weights.items() if weight}
+
+
+def _disturb(world: World, chance: random.Random, faults: dict[str, float]) -> None:
+    (fault,) = chance.choices(list(faults), list(faults.values()))
+    process = chance.choice(list(world.processes.values()))
+    if process.is_up or fault not in _OF_THE_LIVING:
+        _FAULTS[fault](world, chance, process)
+
+
+def _append(world: World, _: random.Random, _process: Process) -> None:
+    for candidate in world.processes.values():
+        if candidate.is_up and candidate.node.is_leader:
+            candidate.append()
+
+
+def _restart(_: World, _chance: random.Random, process: Process) -> None:
+    if not process.is_up:
+        process.start()
+
+
+def _change_voters(world: World, _: random.Random, process: Process) -> None:
+    leader = world.leader()
+    if leader is not None:
+        is_voter = process.id in leader.node.voters.voters.ids
+        (world.remove_voter if is_voter else world.add_voter)(leader, process.id)
+
+
+def _crash_within_step(_: World, chance: random.Random, process: Process) -> None:
+    process.crash_after_effects = chance.randint(0, 4)
+
+
+def _make_snapshots(world: World, chance: random.Random, _: Process) -> None:
+    for process in world.processes.values():
+        if process.is_up and chance.random() < 0.7:
+            process.make_snapshot()
+
+
+def _pause(world: World, chance: random.Random, process: Process) -> None:
+    process.paused_until = world.now + chance.choice([50, 500, 3000])
+    world.at(process.paused_until - world.now, process.resume)
+
+
+def _false_alarm(world: World, chance: random.Random, process: Process) -> None:
+    process.step(ev.PeerProcessDied(chance.choice(list(world.processes))))
+
+
+def _cut(world: World, chance: random.Random, process: Process) -> None:
+    others = [other for other in world.processes if other != process.id]
+    group = {process.id, *chance.sample(others, chance.randint(0, len(others) // 2))}
+    style = chance.choice(["both", "both", "in", "out"])
+    world.note(f"cut {group} {style}")
+    for inside in group:
+        for outside in set(world.processes) - group:
+            if style != "in":
+                world.blocked.add((inside, outside))
+            if style != "out":
+                world.blocked.add((outside, inside))
+
+
+def _check_liveness(world: World) -> None:
+    for process in world.processes.values():
+        if not process.node._replica.stands:
+            process.crash()
+            process.start()
+    for _ in range(4):
+        world.run(5000, until=lambda: world.leader() is not None)
+        world.run(3000)
+        if world.leader() is not None:
+            break
+    leader = world.leader()
+    if leader is None:
+        world.fail("no leader after all faults are healed")
+    before = world.committed
+    leader.append()
+    world.run(4000)
+    if world.committed <= before:
+        world.fail(f"nothing is committed after all faults are healed, since {before}")
+    for process in world.processes.values():
+        if process.applied != world.committed:
+            world.fail(f"{process.id} is at {process.applied}, the quorum at {world.committed}")
+
+
+_FAULTS = {
+    "append": _append,
+    "crash": lambda _world, _chance, process: process.crash(),
+    "crash_within_step": _crash_within_step,
+    "restart": _restart,
+    "cut": _cut,
+    "heal": lambda world, _chance, _process: world.blocked.clear(),
+    "pause": _pause,
+    "snapshot": _make_snapshots,
+    "voters": _change_voters,
+    "resign": lambda _world, _chance, process: process.step(ev.Resign()),
+    "false_alarm": _false_alarm,
+}
+_OF_THE_LIVING = {"crash", "crash_within_step", "pause", "resign", "false_alarm"}
