@@ -1,0 +1,173 @@
+"""Three brokers under faults: whatever was acknowledged stays, once, in order, at its offset.
+
+Every test runs real clients against real processes and judges their history. Each is short;
+`HEADRACE_FAULTS_SECONDS` (`make faults`) is how long `test_random_faults_lose_nothing` goes on.
+"""
+
+import itertools
+import os
+import random
+import time
+
+import pytest
+
+from faults.workload import Workload, create_topic
+from support.headrace_cluster import HeadraceCluster
+
+_SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "15"))
+_TOPIC = "faulty"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 3 * _SECONDS)]
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory):
+    with HeadraceCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """The module's cluster, whole again before each test."""
+    for node in shared_cluster.nodes:
+        if not node.is_running:
+            node.start()
+    shared_cluster.wait_complete()
+    return shared_cluster
+
+
+@pytest.fixture
+def topic(request):
+    """A name of the test's own."""
+    return request.node.name.replace("[", "-").replace("]", "")[:200]
+
+
+@pytest.fixture
+def chance():
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
+    return random.Random(seed)
+
+
+def _rejoin(cluster, node, topic):
+    node.start()
+    cluster.wait_complete()
+    cluster.wait_in_sync(topic)
+
+
+def test_a_killed_leader_loses_nothing(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        victim.kill()
+        began = time.monotonic()
+        workload.progress()
+        assert workload.longest_gap(began) < 5
+        _rejoin(cluster, victim, topic)
+        workload.progress()
+        workload.assert_nothing_is_lost()
+
+
+def test_a_killed_controller_stops_no_partition(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.active_controller()
+        victim.kill()
+        workload.progress()
+        create_topic_seconds = time.monotonic()
+        create_topic_on = [node for node in cluster.nodes if node is not victim]
+        assert len(create_topic_on) == 2
+        assert cluster.active_controller() is not victim
+        assert time.monotonic() - create_topic_seconds < 5
+        _rejoin(cluster, victim, topic)
+        workload.assert_nothing_is_lost()
+
+
+def test_two_of_three_killed_one_after_another_lose_nothing(cluster, topic):
+    """min.insync.replicas=1: the last replica alone has, and keeps, everything acknowledged."""
+    create_topic(cluster, topic, 3, min_insync_replicas="1")
+    with Workload(cluster, topic) as workload:
+        first = cluster.leader(topic)
+        first.kill()
+        workload.progress()
+        second = cluster.leader(topic)
+        second.kill()
+        # The quorum lost its majority: nobody may lead instead until one comes back.
+        time.sleep(1)
+        second.start()
+        workload.progress()
+        _rejoin(cluster, first, topic)
+        workload.assert_nothing_is_lost()
+
+
+def test_all_killed_at_once_and_restarted_lose_nothing(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        cluster.kill()
+        cluster.start()
+        workload.progress()
+        workload.assert_nothing_is_lost()
+
+
+def test_a_paused_leader_is_replaced_and_fenced_when_it_comes_back(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        began = time.monotonic()
+        victim.pause()
+        try:
+            workload.progress()
+            gap = workload.longest_gap(began)
+        finally:
+            victim.resume()
+        assert gap < 10
+        cluster.wait_in_sync(topic)
+        workload.progress()
+        workload.assert_nothing_is_lost()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((1, 2, 3))))
+def test_rolling_restarts_in_every_order_fail_no_write(cluster, topic, order):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        for node_id in order:
+            node = cluster.node(node_id)
+            node.stop()
+            _rejoin(cluster, node, topic)
+            workload.progress(20)
+        assert workload.failures == []
+        workload.assert_nothing_is_lost()
+
+
+def test_a_controlled_shutdown_fails_no_write_and_leaves_no_gap(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        began = time.monotonic()
+        victim.stop()
+        workload.progress()
+        assert workload.failures == []
+        assert workload.longest_gap(began) < 2
+        _rejoin(cluster, victim, topic)
+        workload.assert_nothing_is_lost()
+
+
+def test_random_faults_lose_nothing(cluster, topic, chance):
+    """Kills, pauses and stops of one broker at a time, at random moments."""
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        end = time.monotonic() + _SECONDS
+        while time.monotonic() < end:
+            node = chance.choice(cluster.nodes)
+            fault = chance.choice(("kill", "pause", "stop"))
+            getattr(node, fault)()
+            time.sleep(chance.uniform(0, 5))
+            if fault == "pause":
+                node.resume()
+            else:
+                node.start()
+            cluster.wait_complete()
+            # A second fault within one replica's return would leave one of three in sync.
+            cluster.wait_in_sync(topic)
+        workload.progress()
+        workload.assert_nothing_is_lost()

@@ -1,0 +1,231 @@
+"""Clients that never stop: producers that remember what was acknowledged when, and readers.
+
+They retry fast, so that what they wait for is the cluster and not themselves.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+_STREAM_STRIDE = 1_000_000_000  # producer n sends the values from n strides on
+_CONSUME_SECONDS = 0.2
+_READ_SECONDS = 30
+
+# A client that meets a dead or a silent broker tries the next thing within milliseconds. A request
+# to a paused broker is given up after a second: librdkafka waits for it before it sends to the new
+# leader, because an idempotent producer may not overtake itself.
+FAST_CLIENT: dict[str, str | int | float | bool] = {
+    "retry.backoff.ms": 10,
+    "retry.backoff.max.ms": 50,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+    "socket.timeout.ms": 1500,
+    "socket.connection.setup.timeout.ms": 1000,
+    "socket.nagle.disable": True,
+    "log_level": 0,
+}
+FAST_PRODUCER = {
+    **FAST_CLIENT,
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 0,
+    "request.timeout.ms": 1000,
+    "delivery.timeout.ms": 120_000,
+}
+# The producer gave up before the record was sent at all, or a broker refused it for good.
+_NEVER_WRITTEN = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Sent:
+    """A record that was handed to the producer, and what became of it."""
+
+    partition: int
+    value: int
+    is_acknowledged: bool = False
+    is_never_written: bool = False
+    offset: int | None = None
+    at_seconds: float = 0.0  # of the acknowledgement, on the monotonic clock
+    error: str | None = None
+
+
+class ProducerStream:
+    """A thread that sends numbers to partitions in turn until it is told to stop."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: Sequence[int],
+        *,
+        number: int = 1,
+        interval_seconds: float = 0.002,
+    ) -> None:
+        self.number = number
+        self.sent: list[Sent] = []
+        self._topic, self._partitions = topic, list(partitions)
+        self._interval_seconds = interval_seconds
+        self._producer = Producer({**FAST_PRODUCER, "bootstrap.servers": bootstrap})
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(flush_seconds=0.1)
+
+    def stop(self, flush_seconds: float = 60) -> None:
+        """Send nothing more and wait for what was sent."""
+        self._is_stopping.set()
+        self._thread.join()
+        self._producer.flush(flush_seconds)
+
+    def _run(self) -> None:
+        count = 0
+        while not self._is_stopping.is_set():
+            partition = self._partitions[count % len(self._partitions)]
+            record = Sent(partition=partition, value=self.number * _STREAM_STRIDE + count)
+            try:
+                self._producer.produce(
+                    self._topic,
+                    b"%d" % record.value,
+                    partition=partition,
+                    on_delivery=partial(self._delivered, record),
+                )
+            except BufferError:
+                self._producer.poll(0.05)
+                continue
+            self.sent.append(record)
+            count += 1
+            self._producer.poll(self._interval_seconds)
+
+    @staticmethod
+    def _delivered(record: Sent, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            record.is_acknowledged = True
+            record.offset = message.offset()
+            record.at_seconds = time.monotonic()
+        else:
+            record.is_never_written = error.code() in _NEVER_WRITTEN
+            record.error = str(error)
+
+    @property
+    def failures(self) -> list[str]:
+        """What the producer was told about the records that it gave up."""
+        return [record.error for record in self.sent if record.error is not None]
+
+    @property
+    def acknowledged_count(self) -> int:
+        return sum(record.is_acknowledged for record in self.sent)
+
+    def last_acknowledged(self) -> float:
+        """Return when the latest acknowledgement came, on the monotonic clock."""
+        return max((record.at_seconds for record in self.sent), default=0.0)
+
+    def wait_acknowledged(self, count: int, seconds: float = 60) -> None:
+        """Wait for `count` more acknowledgements than there are."""
+        wanted = self.acknowledged_count + count
+        deadline = time.monotonic() + seconds
+        while self.acknowledged_count < wanted:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{count} acknowledgements did not come within {seconds} s")
+            time.sleep(0.02)
+
+    def longest_gap(self, since: float, until: float | None = None) -> float:
+        """Return the longest time without an acknowledgement in any one partition.
+
+        Counted are gaps that end after `since`; one that lasts still ends at `until` (now).
+        """
+        end = until or time.monotonic()
+        times: dict[int, list[float]] = defaultdict(list)
+        for record in list(self.sent):
+            if record.is_acknowledged:
+                times[record.partition].append(record.at_seconds)
+        longest = 0.0
+        for partition in self._partitions:
+            marks = [*sorted(times[partition]), end]
+            before = since
+            for mark in marks:
+                if mark > since:
+                    longest = max(longest, mark - before)
+                before = mark
+        return longest
+
+
+class ConsumerStream:
+    """A thread that reads assigned partitions from their start until it is told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
+        self.reads: dict[int, list[tuple[int, int]]] = {number: [] for number in partitions}
+        self.errors: list[str] = []
+        self._consumer = Consumer(
+            {
+                **FAST_CLIENT,
+                "bootstrap.servers": bootstrap,
+                "group.id": "streams",
+                "enable.auto.commit": False,
+                # A reader that is sent back to the start would hide what it lost.
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        if not self._is_stopping.is_set():
+            self._is_stopping.set()
+            self._thread.join()
+            self._consumer.close()
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            for message in self._consumer.consume(500, timeout=_CONSUME_SECONDS):
+                error = message.error()
+                if error is None:
+                    read = (message.offset(), int(message.value()))
+                    self.reads[message.partition()].append(read)
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self.errors.append(str(error))
+
+
+def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
+    """Return offset and value of every record of a partition up to its high watermark."""
+    settings = {**FAST_CLIENT, "bootstrap.servers": bootstrap, "group.id": "final"}
+    consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
+    try:
+        place = TopicPartition(topic, partition, 0)
+        _, end = consumer.get_watermark_offsets(place, timeout=_READ_SECONDS)
+        consumer.assign([place])
+        found: list[tuple[int, int]] = []
+        deadline = time.monotonic() + _READ_SECONDS
+        while (found[-1][0] + 1 if found else 0) < end:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}-{partition}: {len(found)} of {end} records came")
+            for message in consumer.consume(10_000, timeout=1):
+                if (error := message.error()) is None:
+                    found.append((message.offset(), int(message.value())))
+                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise KafkaException(error)
+        return found
+    finally:
+        consumer.close()
