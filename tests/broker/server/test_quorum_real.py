@@ -65,8 +65,8 @@ def test_topics_made_through_any_node_appear_on_all(cluster):
     for node in cluster.nodes:
         admin = _admin(node.bootstrap)
         _create(admin, f"by-{node.node_id}", 3, 3, retention_ms="5000")
-        # The node that answered has applied the change already.
-        assert f"by-{node.node_id}" in _topics(node)
+        # The node that answered has applied the change; it need not be the one we know.
+        wait_until(lambda node=node: f"by-{node.node_id}" in _topics(node), 1, "the topic")
     names = {f"by-{node.node_id}" for node in cluster.nodes}
     for node in cluster.nodes:
         wait_until(lambda node=node: set(_topics(node)) == names, 5, "all topics on every node")
@@ -80,17 +80,29 @@ def test_every_request_for_the_controller_is_forwarded(cluster):
         admin, name = _admin(node.bootstrap), f"t{node.node_id}"
         _create(admin, name)
         admin.create_partitions([NewPartitions(name, 4)])[name].result(_CREATE_SECONDS)
-        assert len(_topics(node)[name].partitions) == 4
+        wait_until(
+            lambda node=node, name=name: len(_topics(node)[name].partitions) == 4, 1, "growth"
+        )
         entry = ConfigEntry("retention.ms", "7", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
         next(iter(admin.incremental_alter_configs([resource]).values())).result(_CREATE_SECONDS)
         described = ConfigResource(ConfigResource.Type.TOPIC, name)
-        found = next(iter(admin.describe_configs([described]).values())).result(_CREATE_SECONDS)
-        assert found["retention.ms"].value == "7"
+        wait_until(
+            lambda admin=admin, described=described: (
+                (
+                    next(iter(admin.describe_configs([described]).values())).result(5)[
+                        "retention.ms"
+                    ]
+                ).value
+                == "7"
+            ),
+            1,
+            "the setting",
+        )
         with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
             _create(admin, name)
         admin.delete_topics([name])[name].result(_CREATE_SECONDS)
-        assert name not in _topics(node)
+        wait_until(lambda node=node, name=name: name not in _topics(node), 1, "the deletion")
 
 
 def test_a_killed_controller_is_replaced_within_about_a_second(cluster):
