@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace_broker.log.config import INFINITE
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Offset
 from headrace_broker.server.waiting import Acknowledge, CommitWaiters
@@ -65,7 +66,11 @@ class GroupCommit:
         if not is_due or self._running or self._is_closed:
             return
         self._running = True
-        flush = log.begin_flush()
+        try:
+            flush = log.begin_flush()
+        except LogDirectoryFailure as error:
+            self._on_failure(error)
+            return
         future = asyncio.get_running_loop().run_in_executor(None, flush.run)
         future.add_done_callback(lambda done: self._finish(flush, done))
 
