@@ -20,6 +20,9 @@ _EXCHANGES_MAX = 2000
 # How many of a broker's heaviest replicas are tried, and how many partners for each.
 _HEAVIEST_TRIED, _PARTNERS_TRIED = 64, 8
 
+# By giver and taker: what could not go that way when it was last looked at.
+_Refused = dict[tuple[NodeId, NodeId], set[int]]
+
 
 def spread_over_racks(layout: Layout) -> None:
     """Bring each partition into as many racks as it can be in."""
@@ -62,12 +65,17 @@ def even_out_numbers(layout: Layout) -> None:
         for node in layout.takers
     }
     stuck: set[NodeId] = set()
+    refused: _Refused = {}
     while len(stuck) < len(layout.takers):
         giver = max(
             (node for node in layout.takers if node not in stuck),
             key=lambda node: (layout.fill(node), -node),
         )
-        step = _number_step(layout, giver, order[giver])
+        step = _number_step(layout, giver, order[giver], refused)
+        if step is None and refused:
+            # What was refused may be possible now: other moves have changed the partitions.
+            refused = {}
+            step = _number_step(layout, giver, order[giver], refused)
         if step is None:
             stuck.add(giver)
             continue
@@ -79,13 +87,19 @@ def even_out_numbers(layout: Layout) -> None:
         stuck.clear()
 
 
-def _number_step(layout: Layout, giver: NodeId, places: list[int]) -> tuple[int, NodeId] | None:
+def _number_step(
+    layout: Layout, giver: NodeId, places: list[int], refused: _Refused
+) -> tuple[int, NodeId] | None:
     for taker in sorted(layout.takers, key=lambda node: (layout.fill(node, 1), node)):
         if layout.fill(taker, 1) >= layout.fill(giver):
             return None
+        known = refused.setdefault((giver, taker), set())
         for place in places:
+            if place in known:
+                continue
             if layout.may_replace(place, giver, taker):
                 return place, taker
+            known.add(place)
     return None
 
 
