@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -17,52 +16,12 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from support.processes import wait_until
+from support.up import Up, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "manifests" / "examples" / "cpu-load"
 WINDOW_SECONDS = 10
-
-
-class Up:
-    """One `headrace up` in a process of its own, as a terminal would start it."""
-
-    def __init__(self, data: Path, *options: str) -> None:
-        self.state_file = data / "cpu" / "state.json"
-        self._log_path = data.parent / f"up-{time.monotonic_ns()}.log"
-        with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command("up", EXAMPLE), "--data-dir", str(data), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self._log_path.read_text()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def state(self) -> dict[str, Any]:
-        return json.loads(self.state_file.read_text())
-
-    def wait_for(self, text: str, seconds: float) -> None:
-        wait_until(
-            lambda: text in self.output or self._process.poll() is not None, seconds, repr(text)
-        )
-        assert text in self.output, self.output
-
-    def wait(self, seconds: float = 200) -> int:
-        return self._process.wait(seconds)
-
-    def kill_if_running(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-            self._process.wait(60)
 
 
 @pytest.fixture
@@ -72,10 +31,6 @@ def data(tmp_path: Path) -> Iterator[Path]:
     yield folder
     if folder.exists():
         subprocess.run([*command("down"), "--data-dir", str(folder)], check=False)
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "headrace_cli", *map(str, arguments)]
 
 
 def read_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
@@ -136,7 +91,7 @@ def session_members(pids: list[int]) -> list[int]:
 
 def test_windows_of_real_readings_arrive_and_a_second_up_goes_on(data: Path) -> None:
     # The brokers stop with `up`, so what they have is read while it runs.
-    first = Up(data, "--rate", "2", "--for", "75s")
+    first = Up(EXAMPLE, data, "--rate", "2", "--for", "75s")
     try:
         first.wait_for("cpu-load-windows: window", 90)
         wait_until(lambda: first.output.count("cpu-load-windows: window") >= 4, 60, "4 windows")
@@ -149,7 +104,7 @@ def test_windows_of_real_readings_arrive_and_a_second_up_goes_on(data: Path) -> 
         first.kill_if_running()
     assert "results read from cpu-load-windows" in first.output
     assert "records of lag left to cpu-load-job" in first.output
-    second = Up(data, "--for", "75s")
+    second = Up(EXAMPLE, data, "--for", "75s")
     try:
         second.wait_for("cpu-load-windows: window", 90)
         bootstrap = second.state()["bootstrap_servers"]
@@ -167,7 +122,7 @@ def test_windows_of_real_readings_arrive_and_a_second_up_goes_on(data: Path) -> 
 
 
 def test_an_interrupt_leaves_no_process_behind(data: Path) -> None:
-    up = Up(data)
+    up = Up(EXAMPLE, data)
     try:
         up.wait_for("job cpu-load: reading", 90)
         pids = [process["pid"] for process in up.state()["processes"]]
@@ -183,7 +138,7 @@ def test_an_interrupt_leaves_no_process_behind(data: Path) -> None:
 
 
 def test_a_second_interrupt_ends_everything_at_once(data: Path) -> None:
-    up = Up(data)
+    up = Up(EXAMPLE, data)
     try:
         up.wait_for("job cpu-load: Spark is starting", 60)
         time.sleep(8)  # into the start of the JVM, which takes its time to stop
@@ -198,7 +153,7 @@ def test_a_second_interrupt_ends_everything_at_once(data: Path) -> None:
 
 
 def test_a_killed_up_is_cleaned_up_by_down(data: Path) -> None:
-    up = Up(data, "--no-spark")
+    up = Up(EXAMPLE, data, "--no-spark")
     try:
         up.wait_for("started cpu-load-producer", 60)
         wait_until(lambda: len(up.state()["processes"]) == 2, 10, "two processes in the state")
@@ -213,7 +168,7 @@ def test_a_killed_up_is_cleaned_up_by_down(data: Path) -> None:
 
 
 def test_a_broker_that_dies_comes_back_and_nothing_acknowledged_is_lost(data: Path) -> None:
-    up = Up(data, "--no-spark", "--rate", "20")
+    up = Up(EXAMPLE, data, "--no-spark", "--rate", "20")
     try:
         up.wait_for("started cpu-load-producer", 60)
         time.sleep(3)
@@ -236,7 +191,7 @@ def test_a_broker_that_dies_comes_back_and_nothing_acknowledged_is_lost(data: Pa
 
 
 def test_apply_changes_a_running_cluster(data: Path, tmp_path: Path) -> None:
-    up = Up(data, "--no-spark")
+    up = Up(EXAMPLE, data, "--no-spark")
     topic = tmp_path / "notes.yaml"
     lines = (
         "apiVersion: headrace.dev/v1beta1",
@@ -245,17 +200,7 @@ def test_apply_changes_a_running_cluster(data: Path, tmp_path: Path) -> None:
         "spec: {clusterRef: {name: cpu}, partitions: PARTITIONS, config: {retention.ms: 60000}}",
     )
 
-    def run(*arguments: object, stdin: str = "", status: int = 0) -> str:
-        done = subprocess.run(
-            [*command(*arguments), "--data-dir", str(data)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout + done.stderr
-
+    run = up.run
     try:
         up.wait_for("started cpu-load-producer", 60)
         topic.write_text("\n".join(lines).replace("PARTITIONS", "2"))

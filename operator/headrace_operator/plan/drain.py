@@ -40,8 +40,13 @@ def plan_drain(
     partitions: Mapping[TopicPartition, ObservedPartition],
     leaving: Collection[int],
     staying: Mapping[int, str | None],
+    *,
+    moving: Collection[TopicPartition] = (),
 ) -> Drain:
-    """Plan moves of every replica on `leaving` to `staying` (racks by id)."""
+    """Plan moves of every replica on `leaving` to `staying` (racks by id).
+
+    Partitions that are `moving` already are left to finish: they have old and new replicas now.
+    """
     load = Counter(
         replica
         for partition in partitions.values()
@@ -51,7 +56,7 @@ def plan_drain(
     moves: dict[TopicPartition, tuple[int, ...]] = {}
     refusals: list[str] = []
     for (topic, index), partition in sorted(partitions.items()):
-        if not set(partition.replicas) & set(leaving):
+        if (topic, index) in moving or not set(partition.replicas) & set(leaving):
             continue
         reason = _refusal(partition, staying)
         if reason:

@@ -72,12 +72,12 @@ def _drain(
         for broker in seen.brokers
         if broker.is_registered and "broker" in broker.roles and broker.node_id not in leaving
     }
-    drain = plan_drain(seen.partitions, leaving, staying)
+    drain = plan_drain(seen.partitions, leaving, staying, moving=seen.reassigning)
     if drain.refusals:
         yield _refused(cluster, f"{_names(full)} cannot be drained: {drain.refusal}")
         return
     room = max(0, MOVES_MAX - len(seen.reassigning))
-    new = [key for key in drain.moves if key not in seen.reassigning][:room]
+    new = list(drain.moves)[:room]
     if new:
         yield MoveReplicas(
             resource=cluster.key,
