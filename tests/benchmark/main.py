@@ -46,11 +46,19 @@ def scenarios(options: argparse.Namespace) -> list[Scenario]:
     found = [
         producer_scenario(
             "producer-1kb",
-            "Produce: 1 KB records, default batches, acks=1, idempotence off",
+            "Produce: 1 KB records, default batches, acks=1, idempotence off; after a whole round",
             Load(records=records, record_size=1000),
             rate_goal=_FASTER,
             cpu_goal=_CHEAPER,
             memory_goal=Goal(bound=120, is_at_least=False, is_ratio=False),
+        ),
+        producer_scenario(
+            "producer-1kb-restarted",
+            "The same, on brokers restarted before each round and warmed up with 200,000 records",
+            Load(records=records, record_size=1000),
+            rate_goal=_FASTER,
+            cpu_goal=_CHEAPER,
+            is_restarted=True,
         ),
         producer_scenario(
             "producer-1kb-128kb",

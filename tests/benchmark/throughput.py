@@ -52,8 +52,12 @@ def producer_scenario(
     rate_goal: Goal | None = None,
     cpu_goal: Goal | None = None,
     memory_goal: Goal | None = None,
+    is_restarted: bool = False,
 ) -> Scenario:
-    """Records per second and broker CPU for one kind of load."""
+    """Records per second and broker CPU for one kind of load.
+
+    With `is_restarted` each round starts the broker anew and warms it up with 200,000 records only.
+    """
     warm_up = min(_WARM_UP_RECORDS, load.records)
 
     def prepare(side: Peer) -> None:
@@ -61,6 +65,11 @@ def producer_scenario(
             produce(side, topic, load, load.records, 1000)
 
     def run(side: Peer) -> Figures:
+        if is_restarted:
+            side.stop()
+            side.restart()
+            with fresh_topic(side) as topic:
+                produce(side, topic, load, warm_up, 1)
         with fresh_topic(side) as topic:
             cpu_before = side.cpu_seconds()
             rate = produce(side, topic, load, load.records, warm_up)
@@ -78,7 +87,7 @@ def producer_scenario(
             Measure(key="rss", title="memory (RSS) right after", unit="MB", goal=memory_goal),
         ),
         run=run,
-        prepare=prepare,
+        prepare=None if is_restarted else prepare,
     )
 
 
