@@ -55,10 +55,9 @@ def scenarios(options: argparse.Namespace) -> list[Scenario]:
         producer_scenario(
             "producer-1kb-restarted",
             "The same, on brokers restarted before each round and warmed up with 200,000 records",
-            Load(records=records, record_size=1000),
+            Load(records=records, record_size=1000, after_restart=True),
             rate_goal=_FASTER,
             cpu_goal=_CHEAPER,
-            is_restarted=True,
         ),
         producer_scenario(
             "producer-1kb-128kb",

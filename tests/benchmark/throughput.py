@@ -23,6 +23,7 @@ class Load:
     records: int
     record_size: int
     batch_size: int | None = None
+    after_restart: bool = False
 
     def arguments(self, bootstrap: str, topic: str, records: int) -> list[str]:
         properties = ["acks=1", "enable.idempotence=false"]
@@ -52,11 +53,10 @@ def producer_scenario(
     rate_goal: Goal | None = None,
     cpu_goal: Goal | None = None,
     memory_goal: Goal | None = None,
-    is_restarted: bool = False,
 ) -> Scenario:
     """Records per second and broker CPU for one kind of load.
 
-    With `is_restarted` each round starts the broker anew and warms it up with 200,000 records only.
+    Where the load is `after_restart`, each round starts the broker anew and warms it up with 200,000 records only.
     """
     warm_up = min(_WARM_UP_RECORDS, load.records)
 
@@ -65,7 +65,7 @@ def producer_scenario(
             produce(side, topic, load, load.records, 1000)
 
     def run(side: Peer) -> Figures:
-        if is_restarted:
+        if load.after_restart:
             side.stop()
             side.restart()
             with fresh_topic(side) as topic:
@@ -87,7 +87,7 @@ def producer_scenario(
             Measure(key="rss", title="memory (RSS) right after", unit="MB", goal=memory_goal),
         ),
         run=run,
-        prepare=None if is_restarted else prepare,
+        prepare=None if load.after_restart else prepare,
     )
 
 
