@@ -97,17 +97,30 @@ def handle_vote(replica: Replica, event: ReceivedRequest, request: VoteRequest) 
         error = ErrorCode.FENCED_LEADER_EPOCH
     granted = False
     if not error:
-        if partition.replica_epoch > replica.epoch:
-            replica.become_unattached(LeaderEpoch(partition.replica_epoch))
         candidate = ReplicaKey(NodeId(partition.replica_id), partition.replica_directory_id)
         end = OffsetAndEpoch(
             Offset(partition.last_offset), LeaderEpoch(partition.last_offset_epoch)
         )
-        granted = may_grant(replica, candidate, end, is_pre_vote=partition.pre_vote)
-        if granted and not partition.pre_vote and replica.durable.voted is None:
-            replica.become_unattached(replica.epoch, vote=candidate)
+        granted = _decide_vote(replica, partition, candidate, end)
     response = vote_response(replica, event.api_version, error, granted=granted)
     replica.reply(event.ticket, response)
+
+
+def _decide_vote(
+    replica: Replica,
+    partition: VoteRequestPartitionData,
+    candidate: ReplicaKey,
+    end: OffsetAndEpoch,
+) -> bool:
+    epoch = LeaderEpoch(partition.replica_epoch)
+    if epoch > replica.epoch:
+        # A new epoch and the vote in it are one write.
+        is_vote = not partition.pre_vote and is_up_to_date(end, replica.log.end)
+        replica.become_unattached(epoch, vote=candidate if is_vote else None)
+    granted = may_grant(replica, candidate, end, is_pre_vote=partition.pre_vote)
+    if granted and not partition.pre_vote and replica.durable.voted is None:
+        replica.become_unattached(epoch, vote=candidate)
+    return granted
 
 
 def _is_sound(partition: VoteRequestPartitionData) -> bool:
@@ -160,8 +173,10 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
     if response is None or response.error_code or partition is None:
         ballot.ask_at_ms[voter] = retry_ms
         return
+    # Who grants a pre-vote may still follow a leader that does not answer any more.
+    is_news = partition.leader_epoch > replica.epoch or not partition.vote_granted
     endpoints = endpoints_in(response)
-    if replica.learn(partition.leader_epoch, partition.leader_id, endpoints):
+    if is_news and replica.learn(partition.leader_epoch, partition.leader_id, endpoints):
         return
     if partition.error_code:
         ballot.ask_at_ms[voter] = retry_ms

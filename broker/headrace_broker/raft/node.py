@@ -315,6 +315,8 @@ def _drive_ballot(replica: Replica, role: Ballot) -> None:
 
 def _drive_follower(replica: Replica, role: Follower) -> None:
     if role.fetch_deadline_ms <= replica.now_ms and replica.installing is None:
+        # Others may not have missed it yet: their word must not lead back to it.
+        replica.note_gone(role.leader_id)
         if _may_stand(replica):
             elections.begin_pre_vote(replica)
         else:
