@@ -108,9 +108,9 @@ class ReplicatedCluster:
         replica = self.replicas[node]
         if replica.is_running:
             return
+        whole = replica.log
         if self.crashes_lose_records and replica.kept is not None:
-            del replica.log[replica.kept :]
-            replica.kept = None
+            replica.log = whole[: replica.kept]
         registration = Registration(
             node_id=node,
             incarnation_id=uuid.UUID(int=next(self.incarnations)),
@@ -119,13 +119,15 @@ class ReplicatedCluster:
             log_dirs=[],
             previous_broker_epoch=replica.clean_epoch,
         )
-        is_alive = self.sessions.is_alive(node, self.now_ms)
+        is_alive = self.sessions.was_heard_from(node, self.now_ms)
         try:
             epoch = self.decide(
                 decide_register_broker(self.image, registration, POLICY, is_alive=is_alive)
             )
         except ApiError:
+            replica.log = whole
             return
+        replica.kept = None
         replica.is_running, replica.is_stopping = True, False
         replica.broker_epoch, replica.clean_epoch = epoch, -1
 

@@ -16,6 +16,8 @@ from headrace_broker.protocol.types import NO_OFFSET, BrokerEpoch, NodeId, Offse
 class _Session:
     epoch: BrokerEpoch
     last_contact_ms: int
+    # Whether it spoke to this controller, or only may have spoken to the former one.
+    was_heard: bool = False
     metadata_offset: Offset = NO_OFFSET
     # Where the leaders were moved away; it may stop when all others have read so far.
     shutdown_offset: Offset | None = None
@@ -40,6 +42,12 @@ class BrokerSessions:
         self._dead.clear()
         self._last_check_ms = now_ms
 
+    def doubt(self, node_id: NodeId) -> None:
+        """Give a broker half a session only: it was the controller, and did not answer as such."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.last_contact_ms -= self.timeout_ms // 2
+
     def end(self) -> None:
         """Forget everything: this controller is no longer the active one."""
         self._sessions.clear()
@@ -59,6 +67,7 @@ class BrokerSessions:
         elif session.epoch > epoch:
             return
         self._dead.pop(node_id, None)
+        session.was_heard = True
         session.last_contact_ms = max(session.last_contact_ms, now_ms)
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
@@ -73,6 +82,15 @@ class BrokerSessions:
         """Whether the broker was heard from within the timeout."""
         session = self._sessions.get(node_id)
         return session is not None and now_ms - session.last_contact_ms < self.timeout_ms
+
+    def was_heard_from(self, node_id: NodeId, now_ms: int) -> bool:
+        """Whether the broker spoke to this very controller within the timeout.
+
+        Another process may not take its id then. A session that a new controller merely presumes
+        must not keep a restarted cluster's brokers out.
+        """
+        session = self._sessions.get(node_id)
+        return session is not None and session.was_heard and self.is_alive(node_id, now_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[BrokerImage]:
         """Return the unfenced brokers whose session is over. Ask often, about every 100 ms.

@@ -141,8 +141,9 @@ def _cancel(
         )
     adding = partition.adding_replicas
     isr = without(partition.isr, adding)
-    has_eligible = isr or without(partition.eligible_leader_replicas, adding)
-    if not has_eligible and not rules.topic(topic.name).unclean_election:
+    # An eligible replica that is away is no reason to drop those that are here: it may come back
+    # with nothing, and the last known leader would be one that was dropped.
+    if not isr and not rules.topic(topic.name).unclean_election:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Unable to revert the partition assignment of {topic.name}-{index}: it would need an "
@@ -153,7 +154,7 @@ def _cancel(
         adding=(),
         removing=(),
         isr=isr,
-        election=Election.ONLINE if has_eligible else Election.UNCLEAN,
+        election=Election.ONLINE if isr else Election.UNCLEAN,
     )
     return rules.change(topic, index, target)
 

@@ -55,7 +55,7 @@ async def handle(
                 image,
                 registration,
                 controller.policy,
-                is_alive=tasks.sessions.is_alive(registration.node_id, tasks.now_ms()),
+                is_alive=tasks.sessions.was_heard_from(registration.node_id, tasks.now_ms()),
             )
         )
     except ApiError as error:
