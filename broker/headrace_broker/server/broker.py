@@ -271,6 +271,9 @@ class Broker:
     def _activity_changed(self, is_active: bool, image: MetadataImage) -> None:  # noqa: FBT001 (an observer's signature)
         if is_active:
             self.controller_tasks.begin(image)
+            former = self.quorum.former_leader_id
+            if former not in {None, self.config.node_id}:
+                self.controller_tasks.sessions.doubt(former)
             own = image.brokers.get(self.config.node_id)
             if own is not None and own.incarnation_id != self.incarnation_id:
                 # The former process of this node is certainly gone: this one has its directory.

@@ -75,6 +75,11 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Whether requests can be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a request has no answer yet."""
+        return bool(self._waiting)
+
     def request(self, request: Message, version: int, timeout_ms: int) -> asyncio.Future[Any]:
         """Send one request; the future gets the decoded response, or PeerUnavailable."""
         transport = self._transport

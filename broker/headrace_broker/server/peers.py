@@ -12,37 +12,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
-
-import structlog
+from typing import Any, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.messages.api_versions import ApiVersionsRequest
 from headrace_broker.protocol.schema import Message
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.peer_connection import PeerConnection, PeerUnavailable, api_key_of
+from headrace_broker.server.peer_destination import (
+    BACKOFF_SECONDS_MAX,
+    CONNECT_TIMEOUT_MS,
+    Address,
+    Destination,
+)
 
 __all__ = ["Address", "Lane", "PeerConnections", "PeerUnavailable"]
 
 REQUEST_TIMEOUT_MS = 5000
-CONNECT_TIMEOUT_MS = 2000
-_BACKOFF_SECONDS_MIN = 0.02
-_BACKOFF_SECONDS_MAX = 0.25
 _CONTROLLER_RETRY_SECONDS = 0.02
-_API_VERSIONS_VERSION = 3
-
-log = structlog.get_logger()
-
-
-class Address(NamedTuple):
-    """Where a listener is."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+_FORMER_CONTROLLER_SECONDS = 0.1
 
 
 class Lane(Enum):
@@ -107,7 +95,7 @@ class PeerConnections:
         self._client_id = client_id
         self._frame_bytes_max = frame_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._destinations: dict[tuple[Address, Lane], _Destination] = {}
+        self._destinations: dict[tuple[Address, Lane], Destination] = {}
         self._broker_died: list[ProcessDied] = []
         self._voter_died: list[ProcessDied] = []
         self._watched: dict[NodeId, asyncio.Task[None]] = {}
@@ -201,6 +189,22 @@ class PeerConnections:
                     last = PeerUnavailable(f"{leader} is not the controller", was_sent=False)
             await asyncio.sleep(_CONTROLLER_RETRY_SECONDS)
 
+    def controller_changed(self, leader: NodeId | None) -> None:
+        """Give up on what a former controller has not answered soon after there is a new one.
+
+        It may hang, and then nothing but a time-out would free those who wait.
+        """
+        if leader is not None and not self._is_closed:
+            self._loop.call_later(_FORMER_CONTROLLER_SECONDS, self._drop_requests, leader)
+
+    def _drop_requests(self, leader: NodeId) -> None:
+        if self._book.active_controller() != leader:
+            return
+        for (address, lane), destination in list(self._destinations.items()):
+            owner = self._voters.get(address)
+            if owner not in {None, leader} and lane in {Lane.REQUEST, Lane.HEARTBEAT}:
+                destination.drop_requests()
+
     # the life of other processes
 
     def on_process_died(self, callback: ProcessDied) -> None:
@@ -252,7 +256,7 @@ class PeerConnections:
         while True:
             address = self._book.broker_address(node_id)
             if address is None:
-                await asyncio.sleep(_BACKOFF_SECONDS_MAX)
+                await asyncio.sleep(BACKOFF_SECONDS_MAX)
                 continue
             self._brokers[address] = node_id
             destination = self._destination(address, Lane.WATCH)
@@ -262,14 +266,23 @@ class PeerConnections:
                 continue  # connect() keeps the distance between attempts
             await destination.wait_lost()
 
-    def _destination(self, address: Address, lane: Lane) -> _Destination:
+    def _destination(self, address: Address, lane: Lane) -> Destination:
         found = self._destinations.get((address, lane))
         if found is None:
             if self._is_closed:
                 raise PeerUnavailable("this node is stopping", was_sent=False)
-            found = _Destination(address, self._client_id, self._frame_bytes_max, self._refused)
+            found = Destination(address, self._client_id, self._frame_bytes_max, self._refused)
             self._destinations[address, lane] = found
         return found
+
+    @property
+    def broken(self) -> frozenset[NodeId]:
+        """The nodes of which a connection broke that has not been made again."""
+        return frozenset(
+            self._brokers[address]
+            for (address, _), destination in self._destinations.items()
+            if destination.is_broken and address in self._brokers
+        )
 
     def _refused(self, address: Address) -> None:
         if self._is_closed:
@@ -282,104 +295,6 @@ class PeerConnections:
             if node_id is not None:
                 for callback in callbacks:
                     callback(node_id)
-
-
-class _Destination:
-    """One lane to one address: connects, and connects again at increasing distances."""
-
-    def __init__(
-        self,
-        address: Address,
-        client_id: str,
-        frame_bytes_max: int,
-        on_refused: Callable[[Address], None],
-    ) -> None:
-        self._address = address
-        self._client_id = client_id
-        self._frame_bytes_max = frame_bytes_max
-        self._on_refused = on_refused
-        self._loop = asyncio.get_running_loop()
-        self._connection: PeerConnection | None = None
-        self._connecting: asyncio.Task[PeerConnection] | None = None
-        self._lost = asyncio.Event()
-        self._backoff = 0.0
-        self._not_before = 0.0
-        self._is_closed = False
-
-    async def connect(self, timeout_ms: int) -> PeerConnection:
-        """Return the open connection; raises PeerUnavailable with nothing sent."""
-        connection = self._connection
-        if connection is not None and connection.is_open:
-            return connection
-        connecting = self._connecting
-        if connecting is None or connecting.done():
-            connecting = self._connecting = self._loop.create_task(self._open())
-            connecting.add_done_callback(_retrieve)
-        try:
-            return await asyncio.wait_for(asyncio.shield(connecting), timeout_ms / 1000)
-        except TimeoutError:
-            raise PeerUnavailable(
-                f"no connection to {self._address} in {timeout_ms} ms", was_sent=False
-            ) from None
-
-    async def _open(self) -> PeerConnection:
-        if self._is_closed:
-            raise PeerUnavailable("this node is stopping", was_sent=False)
-        wait = self._not_before - self._loop.time()
-        if wait > 0:
-            await asyncio.sleep(wait)
-        host, port = self._address
-        connection = PeerConnection(self._client_id, self._frame_bytes_max, self._connection_lost)
-        try:
-            await asyncio.wait_for(
-                self._loop.create_connection(lambda: connection, host, port),
-                CONNECT_TIMEOUT_MS / 1000,
-            )
-            await self._learn_versions(connection)
-        except (OSError, TimeoutError, PeerUnavailable) as error:
-            connection.close()
-            self._backoff = min(max(self._backoff * 2, _BACKOFF_SECONDS_MIN), _BACKOFF_SECONDS_MAX)
-            self._not_before = self._loop.time() + self._backoff
-            if isinstance(error, ConnectionRefusedError):
-                self._on_refused(self._address)
-            raise PeerUnavailable(f"{self._address}: {error}", was_sent=False) from error
-        self._backoff = 0.0
-        self._lost.clear()
-        self._connection = connection
-        return connection
-
-    async def _learn_versions(self, connection: PeerConnection) -> None:
-        request = ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
-        response = await connection.request(request, _API_VERSIONS_VERSION, CONNECT_TIMEOUT_MS)
-        if response.error_code != ErrorCode.NONE:
-            raise PeerUnavailable(f"ApiVersions failed with {response.error_code}", was_sent=False)
-        connection.versions = {
-            api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-        }
-
-    def _connection_lost(self, connection: PeerConnection, error: Exception | None) -> None:
-        if connection is not self._connection:
-            return
-        self._connection = None
-        self._lost.set()
-        if self._is_closed:
-            return
-        log.debug("connection lost", peer=str(self._address), cause=str(error or "EOF"))
-        # At once: where the port refuses now, the process is gone.
-        self._connecting = self._loop.create_task(self._open())
-        self._connecting.add_done_callback(_retrieve)
-
-    async def wait_lost(self) -> None:
-        """Return when the connection is gone."""
-        await self._lost.wait()
-
-    def close(self) -> None:
-        """End the connection for good."""
-        self._is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._connection is not None:
-            self._connection.close()
 
 
 def says_not_controller(response: Any) -> bool:
@@ -403,9 +318,3 @@ def _common_version(connection: PeerConnection, key: ApiKey, request: Message) -
     if version < max(own.low, served[0]):
         raise PeerUnavailable(f"no version of {key.name} in common", was_sent=False)
     return version
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take the exception of a task that nobody may be waiting for."""
-    if not task.cancelled():
-        task.exception()

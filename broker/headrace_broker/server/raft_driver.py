@@ -81,8 +81,10 @@ class RaftDriver:
         self._sending: set[asyncio.Task[None]] = set()
         self._flush_ticket: int | None = None
         self._flushing: asyncio.Future[None] | None = None
-        self._leader_waiters: list[asyncio.Future[None]] = []
         self._snapshotting: asyncio.Future[None] | None = None
+        self._last_leader_id: NodeId | None = None
+        self.former_leader_id: NodeId | None = None
+        """Who led before the present leader, as far as this node knows."""
         self.node = self._make_node()
 
     def _make_node(self) -> RaftNode:
@@ -146,10 +148,6 @@ class RaftDriver:
         self.step(events.Append((batch,), epoch))
         return Offset(self.log.end_offset - 1) if self.log.end_offset > before else None
 
-    def process_died(self, node_id: NodeId) -> None:
-        """Tell that a node's controller port refuses."""
-        self.step(events.PeerProcessDied(node_id))
-
     async def resign(self) -> None:
         """Hand leadership over before this process stops."""
         if self.is_leader and len(self.node.voters.voters) > 1:
@@ -199,13 +197,16 @@ class RaftDriver:
                     break
                 todo = self.node.step(self._events.popleft(), self._now_ms())
         except Exception as error:
-            log.critical("the metadata quorum's replica fails", exc_info=error)
-            self._is_ended = True
-            self._on_failure(error)
+            self._fail(error)
             return
         finally:
             self._is_stepping = False
         self._set_timer()
+
+    def _fail(self, error: BaseException) -> None:
+        log.critical("the metadata quorum's replica fails", exc_info=error)
+        self._is_ended = True
+        self._on_failure(error)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -248,8 +249,7 @@ class RaftDriver:
         error = done.exception()
         if error is not None:
             # Never retried: the kernel may have dropped what it could not write.
-            self._is_ended = True
-            self._on_failure(error)
+            self._fail(error)
             return
         self.log.finish_flush(end_offset)
         if self._flush_ticket is not None:
@@ -340,7 +340,11 @@ class RaftDriver:
             observer.lost_leadership(effect.epoch)
 
     def _leader_changed(self, effect: effects.LeaderChanged) -> None:
-        log.info("controller", leader=effect.leader_id, epoch=effect.epoch)
+        if effect.leader_id is not None:
+            log.info("controller", leader=effect.leader_id, epoch=effect.epoch)
+            self.former_leader_id, self._last_leader_id = self._last_leader_id, effect.leader_id
+        if self._peers is not None:
+            self._peers.controller_changed(effect.leader_id)
 
     def _nothing(self, effect: effects.Effect) -> None:
         """For what is seen by other means."""
@@ -371,8 +375,7 @@ class RaftDriver:
             return
         error = done.exception()
         if error is not None:
-            self._is_ended = True
-            self._on_failure(error)
+            self._fail(error)
             return
         log.info("metadata snapshot written", end_offset=snapshot_id.offset)
         self.step(events.SnapshotCreated(snapshot_id))
