@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 API_KEY = ApiKey.LIST_OFFSETS
 
 LEADER_EPOCH_FROM = 4
+NOT_AVAILABLE_FROM = 5
 
 LATEST = -1
 EARLIEST = -2
@@ -53,6 +54,11 @@ def handle(
                 _look_up(partition, asked, request.isolation_level, answer)
             except ApiError as error:
                 answer.error_code = error.code
+                if (
+                    error.code == ErrorCode.OFFSET_NOT_AVAILABLE
+                    and context.api_version < NOT_AVAILABLE_FROM
+                ):
+                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             if context.api_version < LEADER_EPOCH_FROM:
                 answer.leader_epoch = -1
             answers.append(answer)
@@ -68,7 +74,13 @@ def _look_up(
 ) -> None:
     log = partition.log
     timestamp = asked.timestamp
+    leading = partition.leading
+    # A new leader's high watermark may be behind what the former one told clients: an end that
+    # went back would make them read again (KIP-207).
+    is_behind = leading is not None and partition.high_watermark < leading.epoch_start_offset
     if timestamp == LATEST:
+        if is_behind:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
         answer.offset = partition.readable_end(isolation)
         answer.leader_epoch = partition.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -84,5 +96,7 @@ def _look_up(
         )
         if found is not None and found[0] < partition.readable_end(isolation):
             answer.offset, answer.timestamp, answer.leader_epoch = found
+        elif is_behind:
+            raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
     else:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no timestamp that is known")

@@ -26,6 +26,7 @@ from headrace_broker.protocol.messages.metadata import (
 )
 from headrace_broker.protocol.schema import ZERO_UUID
 from headrace_broker.protocol.types import TopicId
+from headrace_broker.server.settling import wait_settled
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -46,6 +47,7 @@ async def handle(
     failed: dict[str, ErrorCode] = {}
     if asked and request.allow_auto_topic_creation:
         failed = await _auto_create(broker, asked)
+    await wait_settled(broker)
     view = ClusterView(broker.metadata, context.listener)
     response = MetadataResponse(
         brokers=[
