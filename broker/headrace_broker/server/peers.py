@@ -284,15 +284,6 @@ class PeerConnections:
             if destination.is_broken and address in self._brokers
         )
 
-    @property
-    def broken(self) -> frozenset[NodeId]:
-        """The nodes of which a connection broke that has not been made again."""
-        return frozenset(
-            self._brokers[address]
-            for (address, _), destination in self._destinations.items()
-            if destination.is_broken and address in self._brokers
-        )
-
     def _refused(self, address: Address) -> None:
         if self._is_closed:
             return
