@@ -123,11 +123,13 @@ class MetadataLog:
         """
         flush = self._log.begin_flush()
         directory = self.directory
+        # A segment that begins above what is durable has a name that may not be.
+        is_new = flush.segments[-1].base_offset >= self._log.recovery_point
 
         def run() -> None:
             for segment in flush.segments:
                 sync_file(segment.path)
-            if len(flush.segments) > 1 or flush.offset == 0:
+            if is_new:
                 sync_directory(directory)
 
         return run
