@@ -41,11 +41,9 @@ class QuorumObserver(Protocol):
 
     def became_leader(self, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
         """This node leads; it is up to date once the record at the start is applied."""
-        ...
 
     def lost_leadership(self, epoch: LeaderEpoch) -> None:
         """This node leads no more; what was not committed may be lost."""
-        ...
 
 
 class RaftDriver:
@@ -196,7 +194,7 @@ class RaftDriver:
                 if not self._events:
                     break
                 todo = self.node.step(self._events.popleft(), self._now_ms())
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the node moved on, the effect did not happen)
             self._fail(error)
             return
         finally:
@@ -214,8 +212,6 @@ class RaftDriver:
         delay = max(0, self.node.next_deadline_ms - self._now_ms()) / 1000
         # A millisecond more, because now is rounded down.
         self._timer = self._loop.call_later(delay + 0.001, self.step, events.Tick())
-
-    # what goes to disk
 
     def _persist(self, effect: effects.PersistQuorumState) -> None:
         self._state_file.write(effect.state)
@@ -275,8 +271,6 @@ class RaftDriver:
 
     def _trim(self, effect: effects.TrimLog) -> None:
         self.log.trim(effect.start)
-
-    # what goes over the network
 
     def _send(self, effect: effects.Send) -> None:
         task = self._loop.create_task(self._exchange(effect))
