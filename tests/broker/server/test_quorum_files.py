@@ -47,17 +47,17 @@ VOTERS = VoterSet(
 def _history(chance, length):
     """Return records of a legal history."""
     topics, records = {}, [FeatureLevelRecord(name="metadata.version", feature_level=29)]
-    for node in (1, 2, 3):
-        records.append(
-            RegisterBrokerRecord(
-                broker_id=node,
-                broker_epoch=node,
-                incarnation_id=uuid.UUID(int=node),
-                end_points=[BrokerEndpoint(name="P", host="h", port=node)],
-                rack=chance.choice([None, "r"]),
-                fenced=chance.random() < 0.5,
-            )
+    records += [
+        RegisterBrokerRecord(
+            broker_id=node,
+            broker_epoch=node,
+            incarnation_id=uuid.UUID(int=node),
+            end_points=[BrokerEndpoint(name="P", host="h", port=node)],
+            rack=chance.choice([None, "r"]),
+            fenced=chance.random() < 0.5,
         )
+        for node in (1, 2, 3)
+    ]
     for number in range(length):
         topic_id = uuid.UUID(int=100 + number)
         records.append(TopicRecord(name=f"t{number}", topic_id=topic_id))
