@@ -3,7 +3,7 @@
 import random
 
 from headrace_broker.raft import events as ev
-from support.raft_process import Process
+from support.raft_process import NoProgressError, Process
 from support.raft_simulation import World
 
 
@@ -123,15 +123,21 @@ def _check_liveness(world: World) -> None:
             break
     leader = world.leader()
     if leader is None:
-        world.fail("no leader after all faults are healed")
+        _no_progress(world, "no leader after all faults are healed")
     before = world.committed
     leader.append()
     world.run(4000)
     if world.committed <= before:
-        world.fail(f"nothing is committed after all faults are healed, since {before}")
+        _no_progress(world, f"nothing is committed after all faults are healed, since {before}")
     for process in world.processes.values():
         if process.applied != world.committed:
-            world.fail(f"{process.id} is at {process.applied}, the quorum at {world.committed}")
+            _no_progress(
+                world, f"{process.id} is at {process.applied}, the quorum at {world.committed}"
+            )
+
+
+def _no_progress(world: World, message: str) -> None:
+    raise NoProgressError(f"seed {world.seed}, {world.now} ms: {message}")
 
 
 _FAULTS = {

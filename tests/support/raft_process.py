@@ -33,6 +33,10 @@ class ViolationError(AssertionError):
     """An invariant of the quorum does not hold."""
 
 
+class NoProgressError(ViolationError):
+    """The quorum does not elect, commit or converge although nothing is in its way."""
+
+
 def directory_of(node_id: int) -> uuid.UUID:
     return uuid.UUID(int=0xD000 + node_id)
 

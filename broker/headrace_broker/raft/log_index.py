@@ -39,6 +39,9 @@ class LogIndex:
             if not at_start:
                 raise ValueError(f"the log starts at {log.start_offset} without a snapshot there")
             self.start = at_start[-1]
+        latest = self.latest_snapshot
+        if latest is not None and log.end_offset < latest.offset:
+            raise ValueError(f"the log ends at {log.end_offset}, before its snapshot {latest}")
         self.end_offset = log.end_offset
         self.flushed_end = log.end_offset
         """Records below survive a crash of the machine."""

@@ -153,8 +153,9 @@ class LogState:
     """What the log and its snapshots hold when the node is made; all of it is durable by then.
 
     `epochs`: (epoch, first offset) ascending, as the leader-epoch checkpoint has it, for what lies
-    at or above `start_offset`. `snapshots`: ids ascending; the first whole one is at or above
-    `start_offset`. Records of the log are never split: `start_offset` is a snapshot's end or 0.
+    at or above `start_offset`. `snapshots`: ids ascending. `start_offset` is a snapshot's end or 0.
+    A log that a crash left shorter than its latest snapshot is begun anew at that snapshot's end
+    before this is made (Kafka's truncateToLatestSnapshot).
     """
 
     start_offset: Offset = FIRST_OFFSET

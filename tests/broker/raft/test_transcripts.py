@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from support.raft_process import Process
-from support.raft_transcript import CalmWorld
 
 from headrace_broker.raft import events as ev
+from support.raft_process import Process
+from support.raft_transcript import CalmWorld
 
 FOLDER = Path(__file__).parent / "transcripts"
 
