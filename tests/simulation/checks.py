@@ -5,6 +5,7 @@ from typing import Any
 from simulation.cluster import Cluster, Node
 from simulation.history import History
 from simulation.loop import Process
+from simulation.quorum_checks import QuorumChecks
 
 _STEPS_BETWEEN = 25
 
@@ -15,6 +16,7 @@ class Checks:
     def __init__(self, cluster: Cluster, history: History) -> None:
         self._cluster = cluster
         self._history = history
+        self._quorum = QuorumChecks(cluster, history)
         self._steps = 0
         self._watermarks: dict[tuple[int, int, str, int], int] = {}
         self._leaders: dict[tuple[str, int, int], int] = {}
@@ -26,6 +28,8 @@ class Checks:
         if self._steps % _STEPS_BETWEEN:
             return
         for node in self._cluster.nodes:
+            if node.broker is not None:
+                self._quorum.check(node)
             if node.is_ready:
                 self._check_node(node)
 
@@ -66,5 +70,20 @@ class Checks:
         if leader != node.node_id:
             self._history.violate("two-leaders", f"{term}: both {leader} and {node.node_id} lead")
 
-    def at_the_end(self, _final: dict[tuple[str, int], dict[int, bytes]]) -> None:
-        """Compare what the nodes hold when all is quiet."""
+    def at_the_end(self, final: dict[tuple[str, int], dict[int, bytes]]) -> None:
+        """Compare what the nodes hold when all is quiet: every replica has the same bytes."""
+        for topic, index in final:
+            held = {node.node_id: replica_bytes(node, topic, index) for node in self._cluster.nodes}
+            shortest = min(map(len, held.values()))
+            first = held[1][:shortest]
+            for node_id, data in held.items():
+                if data[:shortest] != first:
+                    self._history.violate(
+                        "replicas-differ", f"{topic}-{index}: nodes 1 and {node_id} differ"
+                    )
+
+
+def replica_bytes(node: Node, topic: str, index: int) -> bytes:
+    """Return all batches of a node's replica, in order."""
+    folder = node.disk.root / f"{topic}-{index}"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))

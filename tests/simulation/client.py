@@ -46,18 +46,18 @@ REQUEST_SECONDS = 3.0
 CONNECT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
 
-# The broker certainly did not apply the request; everything else may have been applied.
+# The broker certainly did not apply the request. Everything else may have been applied: a leader
+# says NOT_LEADER_OR_FOLLOWER, too, when it lost its role while a record waited for its commit.
 NOT_APPLIED = frozenset(
     {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
     }
 )
 # Waiting and asking again is what Kafka's clients do.
 RETRIABLE = NOT_APPLIED | {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.KAFKA_STORAGE_ERROR,
@@ -66,6 +66,7 @@ RETRIABLE = NOT_APPLIED | {
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_CONTROLLER,
     ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.OFFSET_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_ID,
@@ -530,7 +531,7 @@ class Consumer:
                 self.position = record.offset + 1
                 count += 1
             start += header.size_bytes
-        if self.position > result.high_watermark:
+        if count and self.position > result.high_watermark:
             self.client.history.violate(
                 "above-high-watermark",
                 f"{self.name} read up to {self.position} of {self.topic}-{self.partition}, "

@@ -22,7 +22,7 @@ from simulation.network import Network
 EPOCH_MS = 1_700_000_000_000
 CLIENT_PORT = 9092
 CONTROLLER_PORT = 9093
-_LOGGED_LINES = 400
+_LOGGED_LINES = 3000
 
 
 class NodeClock:
@@ -93,7 +93,14 @@ class Node:
         config = parse_config(self.cluster.config_text(self))
         self.broker = Broker(config, clock=self.clock, chance=seed, on_failure=fail)
         try:
-            await self.broker.start()
+            starting = asyncio.ensure_future(self.broker.start())
+            stopped = asyncio.ensure_future(stopping.wait())
+            await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            else:
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
             await stopping.wait()
             if not failures:
                 await self.broker.stop()
@@ -153,6 +160,8 @@ class Cluster:
         self.settings = settings or {}
         self.said: deque[str] = deque(maxlen=_LOGGED_LINES)
         self.on_failed: Callable[[Node, BaseException], None] = lambda _node, _error: None
+        self.on_error: Callable[[str, BaseException | None], None] = lambda _text, _error: None
+        """Told of what a broker logs as an error: a bug of ours, or a failed disk."""
         self.nodes = [Node(self, number) for number in range(1, nodes + 1)]
         self.files.disks = [node.disk for node in self.nodes]
         self.files.on_fsync = self._slow_fsync
@@ -212,6 +221,8 @@ class Cluster:
         def keep(_logger: Any, level: str, event: dict[str, Any]) -> Any:
             process = CURRENT.get()
             error = event.pop("exc_info", None)
+            if level in ("error", "critical"):
+                self.on_error(str(event.get("event")), error)
             facts = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
             cause = f" cause={error!r}" if error else ""
             self.said.append(

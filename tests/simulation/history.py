@@ -45,8 +45,9 @@ class History:
 
     def violate(self, kind: str, text: str) -> None:
         """Note a violation, with its name in the terms of the checkers."""
-        if len(self.violations) < _SHOWN_MAX:
-            self.violations.append(f"{kind}: {text}")
+        violation = f"{kind}: {text}"
+        if len(self.violations) < _SHOWN_MAX and violation not in self.violations:
+            self.violations.append(violation)
 
     def sent(self, write: Write) -> None:
         self.writes[write.value] = write

@@ -55,6 +55,9 @@ def draw_profile(seed: int, nodes: int) -> Profile:
     chance = random.Random(f"{seed}/profile")
     loses_power = chance.random() < 0.5
     settings = {"log.flush.interval.messages": "1"} if loses_power else {}
+    if chance.random() < 0.5:
+        settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
+        settings["metadata.log.segment.bytes"] = "2000"
     topic = {
         "segment.ms": str(chance.choice((300, 2000, 604800000))),
         "index.interval.bytes": str(chance.choice((0, 300, 4096))),
@@ -85,6 +88,7 @@ class Scenario:
         self.phase_over = False
         self.healed = False
         self.cluster.on_failed = self._failed
+        self.cluster.on_error = self._logged
         self.loop.after_step = self.checks.after_step
 
     def _failed(self, node: Node, error: BaseException) -> None:
@@ -95,6 +99,12 @@ class Scenario:
         if not expected:
             trace = "".join(traceback.format_exception(error)[-6:])
             self.history.violate("broker-failed", f"{node}: {trace}")
+
+    def _logged(self, text: str, error: BaseException | None) -> None:
+        """Judge an error that a broker logged: a disk may fail, anything else is a bug."""
+        if not (self.profile.disk_errors and isinstance(error, LogDirectoryFailure)):
+            trace = "".join(traceback.format_exception(error)[-3:]) if error else ""
+            self.history.violate("logged-error", f"{text}: {trace}")
 
     # ---- clients
 

@@ -4,7 +4,10 @@ A mutant patches the product while it is installed, and says in how many nodes, 
 seeds, it must be found.
 """
 
-from simulation.mutants.catalogue import MUTANTS
 from simulation.mutants.mutant import Mutant
+from simulation.mutants.replication import REPLICATION_MUTANTS
+from simulation.mutants.storage import STORAGE_MUTANTS
+
+MUTANTS = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS)
 
 __all__ = ["MUTANTS", "Mutant"]

@@ -1,4 +1,4 @@
-"""The planted bugs, each one line of what somebody once shipped."""
+"""Planted bugs of one broker's storage, each of a kind that somebody once shipped."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.log_state import LogState
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
-from headrace_broker.server.controller_log import MetadataLog
 from headrace_broker.server.group_driver import GroupCoordinator
 from simulation.mutants.mutant import Mutant
 
@@ -60,16 +59,7 @@ def _flush_later(original: Any) -> Any:
     return begin
 
 
-def _metadata_without_fsync(original: Any) -> Any:
-    def append(self: MetadataLog, *arguments: Any) -> Any:
-        log = self._log
-        log.flush = lambda: log.recovery_point  # type: ignore[method-assign]  # the planted bug
-        return original(self, *arguments)
-
-    return append
-
-
-MUTANTS = (
+STORAGE_MUTANTS = (
     Mutant(
         name="a torn tail is kept",
         owner=recovery._Window,
@@ -112,12 +102,5 @@ MUTANTS = (
         owner=GroupCoordinator,
         attribute="load",
         replace=lambda _original: _load_nothing,
-    ),
-    Mutant(
-        name="metadata is acknowledged before fsync",
-        owner=MetadataLog,
-        attribute="append",
-        replace=_metadata_without_fsync,
-        seeds_max=60,
     ),
 )
