@@ -1,0 +1,150 @@
+"""A leader and a follower with real logs, one fetch at a time."""
+
+import asyncio
+
+import pytest
+
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from support.log import content
+from support.replication import Pair
+
+
+def code_of(error):
+    return error.value.code
+
+
+def test_a_follower_copies_batches_and_its_next_fetch_commits_them(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    told = []
+    pair.append(1, b"a", b"b", acks=-1)
+    leader, follower = pair.partitions[1], pair.partitions[2]
+    leader.when_committed(2, told.append)
+    pair.fetch(2, 1)
+    assert pair.ends() == (2, 2)
+    assert (leader.high_watermark, told) == (0, [])
+    pair.fetch(2, 1)
+    assert (leader.high_watermark, told) == (2, [None])
+    assert follower.high_watermark == 2
+    assert content(leader.log) == content(follower.log)
+
+
+def test_nothing_above_the_high_watermark_is_read(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    pair.append(1, b"a")
+    leader = pair.partitions[1]
+    assert leader.read(0, 1000, isolation=0, at_least_one=True) == b""
+    pair.fetch(2, 1)
+    pair.fetch(2, 1)
+    assert leader.read(0, 1000, isolation=0, at_least_one=True) != b""
+
+
+def test_what_a_dead_leader_had_alone_is_truncated_when_it_returns(tmp_path):
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"both")
+    pair.fetch(2, 1)
+    pair.append(1, b"alone", b"alone")
+    pair.lead(2, isr=(2,))
+    pair.append(2, b"new")
+    assert pair.ends() == (3, 2)
+    pair.fetch(1, 2)
+    assert pair.ends() == (1, 2)
+    pair.fetch(1, 2)
+    assert content(pair.partitions[1].log) == content(pair.partitions[2].log)
+
+
+def test_an_epoch_in_which_nothing_was_written_does_not_keep_a_follower_from_following(tmp_path):
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"a")
+    pair.fetch(2, 1)
+    pair.lead(1, nodes=(1,))
+    pair.lead(2)
+    pair.append(2, b"b")
+    for _ in range(3):
+        pair.fetch(1, 2)
+    assert pair.ends() == (2, 2)
+
+
+def test_a_diverging_fetch_is_no_progress(tmp_path):
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"a", b"b", b"c")
+    pair.lead(2)
+    pair.append(2, b"x", b"y", b"z")
+    assert pair.ask(1, 2).diverging_epoch.epoch >= 0
+    assert pair.partitions[2].high_watermark == 0
+
+
+def test_stale_and_future_epochs_of_followers_are_refused(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    pair.lead(1, nodes=(1,))
+    with pytest.raises(ApiError) as stale:
+        pair.fetch(2, 1)
+    assert code_of(stale) is ErrorCode.FENCED_LEADER_EPOCH
+    pair.lead(1, nodes=(2,))
+    with pytest.raises(ApiError) as ahead:
+        pair.fetch(2, 1)
+    assert code_of(ahead) is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_a_leader_that_is_replaced_tells_those_who_wait_at_once(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    pair.append(1, b"a")
+    told = []
+    pair.partitions[1].when_committed(1, told.append)
+    pair.lead(2)
+    assert [error.code for error in told] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    with pytest.raises(ApiError) as refused:
+        pair.append(1, b"b")
+    assert code_of(refused) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_below_min_insync_replicas_acks_all_is_refused_and_nothing_is_committed(tmp_path):
+    pair = Pair(tmp_path, min_isr=2)
+    pair.lead(1, isr=(1,))
+    with pytest.raises(ApiError) as refused:
+        pair.append(1, b"a", acks=-1)
+    assert code_of(refused) is ErrorCode.NOT_ENOUGH_REPLICAS
+    pair.append(1, b"a", acks=1)
+    assert pair.partitions[1].high_watermark == 0
+
+
+def test_a_follower_that_caught_up_is_proposed_for_the_in_sync_set(tmp_path):
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1, isr=(1,))
+    pair.append(1, b"a")
+    pair.fetch(2, 1)
+    pair.fetch(2, 1)
+    leader = pair.partitions[1]
+    assert pair.isr_requests == [leader]
+    assert leader.leading.pending.members == ((1, 10), (2, 20))
+
+
+def test_records_answer_a_waiting_fetch_and_a_later_request_overtakes_it(tmp_path):
+    async def scenario():
+        pair = Pair(tmp_path)
+        pair.lead(1)
+        assert pair.ask(2, 1).records == b""
+        first = pair.session.park(60)
+        pair.append(1, b"a")
+        assert (await first).responses[0].partitions[0].records
+        second = pair.session.park(60)
+        pair.ask(2, 1)
+        assert second.done()
+
+    asyncio.run(scenario())
+
+
+def test_a_session_looks_only_at_partitions_with_news(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    pair.ask(2, 1)
+    pair.session.read()
+    assert not pair.session.news
+    pair.append(1, b"a")
+    assert len(pair.session.news) == 1
