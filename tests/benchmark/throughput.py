@@ -56,7 +56,7 @@ def producer_scenario(
 ) -> Scenario:
     """Records per second and broker CPU for one kind of load.
 
-    Where the load is `after_restart`, each round starts the broker anew and warms it up with 200,000 records only.
+    With `after_restart` each round starts the broker anew, warmed by 200,000 records.
     """
     warm_up = min(_WARM_UP_RECORDS, load.records)
 
