@@ -7,12 +7,15 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmark.cluster import cluster_scenarios
 from benchmark.latency import connections_scenario, latency_scenario
 from benchmark.lifecycle import big_log_scenario, ready_scenario
 from benchmark.measure import Goal, Scenario, run_scenario
-from benchmark.report import machine_facts, page, table
+from benchmark.report import machine_facts, merged, page, table
 from benchmark.throughput import Load, fetch_scenario, producer_scenario
 from support.headrace_broker import HeadraceBroker
+from support.headrace_cluster import HeadraceCluster
+from support.kafka_cluster import KafkaCluster
 from support.kafka_peer import KafkaPeer
 from support.peer import GivenPeer, Peer
 
@@ -29,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--records", type=int, help="records of a throughput round")
     parser.add_argument("--only", action="append", metavar="SCENARIO", help="may be repeated")
     parser.add_argument("--list", action="store_true", help="list the scenarios and end")
+    parser.add_argument("--cluster", action="store_true", help="three brokers of each instead")
     parser.add_argument("--big-log", action="store_true", help="10 GB against 10 MB as well")
     parser.add_argument("--side", choices=["both", "headrace", "kafka"], default="both")
     parser.add_argument("--kafka-bootstrap", help="a Kafka that runs already (HOST:PORT)")
@@ -43,6 +47,19 @@ def scenarios(options: argparse.Namespace) -> list[Scenario]:
     """Return every scenario at the size asked for, in the order in which they run."""
     scale = 5 if options.quick else 1
     records = options.records or 1_000_000 // scale
+    found = cluster_scenarios(is_quick=options.quick, records=options.records)
+    if not options.cluster:
+        found = _node_scenarios(options, records, scale)
+    if options.only:
+        known = [scenario.key for scenario in found]
+        if unknown := set(options.only) - set(known):
+            sys.exit(f"no scenario {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
+        found = [scenario for scenario in found if scenario.key in options.only]
+    return found
+
+
+def _node_scenarios(options: argparse.Namespace, records: int, scale: int) -> list[Scenario]:
+    """One broker of each."""
     found = [
         producer_scenario(
             "producer-1kb",
@@ -76,17 +93,16 @@ def scenarios(options: argparse.Namespace) -> list[Scenario]:
     ]
     if options.big_log:
         found.append(big_log_scenario(_BIG_LOG_BYTES // scale))
-    if options.only:
-        known = [scenario.key for scenario in found]
-        if unknown := set(options.only) - set(known):
-            sys.exit(f"no scenario {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
-        found = [scenario for scenario in found if scenario.key in options.only]
     return found
 
 
 def sides(options: argparse.Namespace, directory: Path) -> list[Peer]:
     """Return the brokers to measure, not started yet."""
     found: list[Peer] = []
+    if options.cluster:
+        ours, theirs = HeadraceCluster(directory / "headrace"), KafkaCluster(directory / "kafka")
+        chosen = {"both": [ours, theirs], "headrace": [ours], "kafka": [theirs]}
+        return list(chosen[options.side])
     if options.side != "kafka":
         if options.headrace_bootstrap:
             address, pid = options.headrace_bootstrap, options.headrace_pid
@@ -138,7 +154,9 @@ def main() -> None:
     )
     if target is not None:
         target.parent.mkdir(exist_ok=True)
-        target.write_text(page(outcomes, f"tests/benchmark/run.py {_shown()}", load_before))
+        written = page(outcomes, f"tests/benchmark/run.py {_shown()}", load_before)
+        former = target.read_text() if target.exists() else ""
+        target.write_text(merged(former, written, is_cluster=options.cluster))
 
 
 def _shown() -> str:

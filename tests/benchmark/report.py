@@ -74,6 +74,20 @@ def _spread(outcomes: list[Outcome]) -> Iterator[str]:
                 yield f"- {outcome.scenario.key}, {side}, {key}: {values}"
 
 
+_CLUSTER_TITLE = "# Three brokers of each"
+
+
+def merged(former: str, written: str, *, is_cluster: bool) -> str:
+    """Put a run's page into the former one: a run of clusters replaces its own part only."""
+    node_part, _, cluster_part = former.partition(_CLUSTER_TITLE)
+    if is_cluster:
+        cluster_part = written.partition("\n")[2].replace("Both brokers ran", "Both clusters ran")
+    else:
+        node_part = written
+    parts = [node_part.rstrip(), f"{_CLUSTER_TITLE}{cluster_part.rstrip()}" if cluster_part else ""]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
 def page(outcomes: list[Outcome], command: str, load_before: float) -> str:
     """Return the whole page; `load_before` is the machine's load average before the run."""
     tables = "\n\n".join(table(outcome) for outcome in outcomes)

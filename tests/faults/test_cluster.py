@@ -73,12 +73,11 @@ def test_a_killed_controller_stops_no_partition(cluster, topic):
     with Workload(cluster, topic) as workload:
         victim = cluster.active_controller()
         victim.kill()
+        began = time.monotonic()
+        create_topic(cluster, f"{topic}-after", 1, factor=2)
+        assert time.monotonic() - began < 10
         workload.progress()
-        create_topic_seconds = time.monotonic()
-        create_topic_on = [node for node in cluster.nodes if node is not victim]
-        assert len(create_topic_on) == 2
         assert cluster.active_controller() is not victim
-        assert time.monotonic() - create_topic_seconds < 5
         _rejoin(cluster, victim, topic)
         workload.assert_nothing_is_lost()
 
