@@ -45,8 +45,10 @@ def find_leader(replica: Replica, unattached: Unattached) -> None:
     if unattached.is_asking or unattached.find_leader_at_ms > replica.now_ms:
         return
     known = [replica.destination_of(voter) for voter in replica.other_voters]
-    servers = [found for found in known if found is not None] or [
-        # Bootstrap servers have no id yet; Kafka numbers them downwards from -2.
+    servers = [found for found in known if found is not None]
+    # Bootstrap servers have no id yet; Kafka numbers them downwards from -2. They are asked too
+    # where voters are known: all of those may have moved while this replica was away.
+    servers += [
         Destination(NodeId(-2 - place), at.host, at.port)
         for place, at in enumerate(replica.config.bootstrap_servers)
     ]

@@ -30,6 +30,7 @@ from headrace_broker.protocol.messages.vote import (
 )
 from headrace_broker.raft import effects as fx
 from headrace_broker.raft import events as ev
+from headrace_broker.raft.following import truncate
 from headrace_broker.raft.node import RaftNode
 from headrace_broker.raft.replica import InvariantError, Replica
 from headrace_broker.raft.roles import LEGAL_MOVES, Follower, Leader, Role
@@ -232,8 +233,6 @@ def test_a_move_that_the_table_does_not_list_raises():
 
 
 def test_committed_records_are_never_truncated():
-    from headrace_broker.raft.following import truncate
-
     replica = Replica(
         config_of(1, 3), random.Random(1), state=QuorumState(), log=ENDS_OF_LOG, control=()
     )
