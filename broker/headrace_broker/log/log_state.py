@@ -10,7 +10,7 @@ from typing import Self
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epoch_cache import LeaderEpochCache
-from headrace_broker.log.files import remove_quietly
+from headrace_broker.log.files import remove_quietly, sync_directory
 from headrace_broker.log.flush import Flush
 from headrace_broker.log.producer_recovery import rebuild_producers
 from headrace_broker.log.producer_snapshot import snapshot_offsets, snapshot_path, write_snapshot
@@ -244,6 +244,9 @@ class LogState:
             self.segments.remove(segment)
             self.removal.schedule(segment, 0)
         self.segments.active.truncate(offset)
+        # Before anything follows: a power cut that brought the tail back would put it in front of
+        # what is appended, and flushed, in later segments.
+        self.segments.active.sync()
         self._truncated(offset)
         self.log_start_offset = Offset(min(self.log_start_offset, offset))
 
@@ -263,6 +266,7 @@ class LogState:
 
     def _truncated(self, offset: int) -> None:
         self.removal.run_all()
+        sync_directory(self.directory)
         self.reader.forget()
         self._active_changed()
         self.log_end_offset = Offset(offset)

@@ -21,7 +21,7 @@ from headrace_broker.log.batches import (
     read_header,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.files import failing_the_directory, remove_quietly
+from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_file
 from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segments import LogSegments
 from headrace_broker.log.swap import finish_swaps
@@ -157,6 +157,8 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
         )
         with failing_the_directory(segment.path):
             os.truncate(segment.path, position)
+        # Later flushes may begin in the next segment; the tail must not come back before it.
+        sync_file(segment.path)
     segment.become_inactive()
     return reason
 
