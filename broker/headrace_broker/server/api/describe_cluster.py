@@ -30,6 +30,8 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """List the brokers with their addresses on the listener that the client came by."""
+    if context.listener in broker.config.controller_listener_names:
+        return _controllers(broker, request)
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
@@ -53,4 +55,28 @@ def handle(
         )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response
+
+
+def _controllers(broker: Broker, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """List the voters of the metadata quorum: what a controller's listener is asked for."""
+    response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
+    if request.endpoint_type != _CONTROLLERS:
+        known = request.endpoint_type == _BROKERS
+        response.error_code = (
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        )
+        response.error_message = "This is a controller's listener; ask it for controllers (type 2)."
+        return response
+    response.cluster_id = broker.directory.cluster_id
+    response.controller_id = broker.controller.leader
+    response.brokers = [
+        DescribeClusterBroker(
+            broker_id=voter.key.node_id,
+            host=voter.endpoints[0].host,
+            port=voter.endpoints[0].port,
+        )
+        for voter in broker.quorum.node.voters.voters
+        if voter.endpoints
+    ]
     return response
