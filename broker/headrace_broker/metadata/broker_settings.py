@@ -11,17 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_broker.metadata.resources import ConfigType
-from headrace_broker.metadata.setting_types import Synonym
+from headrace_broker.metadata.setting_types import LONG_MAX, Synonym
 from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSetting
 from headrace_broker.protocol.types import NodeId
 
 _SENSITIVE = re.compile(
     r"password|secret|jaas\.config|credential|keystore\.key$|truststore\.certificates$"
-)
-
-#: Broker settings that may be changed without a restart: the first synonym of each topic setting.
-DYNAMIC_BROKER_SETTINGS = frozenset(
-    setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms
 )
 
 
@@ -33,6 +28,28 @@ class BrokerSetting:
     type: ConfigType
     default: Any
     doc: str
+
+
+def _throttle(name: str, what: str) -> BrokerSetting:
+    doc = f"Bytes per second for {what}, of the replicas that the topic's setting names."
+    return BrokerSetting(name=name, type=ConfigType.LONG, default=LONG_MAX, doc=doc)
+
+
+#: Settings that no file has, only the cluster (Kafka's QuotaConfig): how fast replicas may move.
+REPLICATION_THROTTLES: Mapping[str, BrokerSetting] = {
+    setting.name: setting
+    for setting in (
+        _throttle("follower.replication.throttled.rate", "what followers fetch"),
+        _throttle("leader.replication.throttled.rate", "what leaders send to followers"),
+        _throttle("replica.alter.log.dirs.io.max.bytes.per.second", "moves between directories"),
+    )
+}
+
+#: Broker settings that may be changed without a restart: the first synonym of each topic setting,
+#: and the throttles.
+DYNAMIC_BROKER_SETTINGS = frozenset(REPLICATION_THROTTLES) | frozenset(
+    setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +66,7 @@ class BrokerSettings:
             name: _as_broker_setting(setting, synonym)
             for name, (setting, synonym) in BROKER_SYNONYMS.items()
         }
-        return {**topics, **self.known}
+        return {**topics, **REPLICATION_THROTTLES, **self.known}
 
 
 def is_sensitive(name: str) -> bool:

@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace_broker.metadata.broker_settings import DYNAMIC_BROKER_SETTINGS, BrokerSettings
+from headrace_broker.metadata.broker_settings import (
+    DYNAMIC_BROKER_SETTINGS,
+    REPLICATION_THROTTLES,
+    BrokerSettings,
+)
 from headrace_broker.metadata.config_effects import CLUSTER_WIDE, settled_partitions
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.image import MetadataImage
@@ -22,7 +26,13 @@ from headrace_broker.metadata.resources import (
     ConfigSource,
     ConfigType,
 )
-from headrace_broker.metadata.setting_types import format_value, split_list
+from headrace_broker.metadata.setting_types import (
+    LONG_MAX,
+    Bounds,
+    format_value,
+    parse_value,
+    split_list,
+)
 from headrace_broker.metadata.topic_config import (
     ConfigLayer,
     invalid_value,
@@ -34,6 +44,8 @@ from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTI
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import alter_configs, incremental_alter_configs
 from headrace_broker.protocol.types import NodeId
+
+_RATE = Bounds(low=0, high=LONG_MAX)
 
 
 class ConfigOperation(IntEnum):
@@ -281,7 +293,7 @@ class _BrokerRules:
 
     def is_list(self, name: str) -> bool:
         """Return whether the setting's value is a list."""
-        return BROKER_SYNONYMS[name][0].type is ConfigType.LIST
+        return name in BROKER_SYNONYMS and BROKER_SYNONYMS[name][0].type is ConfigType.LIST
 
     def inherited(self, name: str) -> str:
         """Return the text that holds where this layer sets nothing."""
@@ -294,7 +306,10 @@ class _BrokerRules:
         """Raise ApiError(INVALID_CONFIG) unless every value, and topics made by them, are legal."""
         for name, text in texts.items():
             try:
-                parse_broker_text(*BROKER_SYNONYMS[name], text)
+                if name in REPLICATION_THROTTLES:
+                    _RATE.check(parse_value(text, ConfigType.LONG))
+                else:
+                    parse_broker_text(*BROKER_SYNONYMS[name], text)
             except ValueError as error:
                 raise invalid_value(name, text, error) from error
         validate_topic_config({}, [ConfigLayer(source=self._source, texts=texts), *self._weaker])

@@ -176,3 +176,13 @@ def test_one_broker_has_no_minimum_of_its_own():
     assert after.configs == image.configs
     _, error = _configure(image, "min.insync.replicas", "2", kind=4, resource="")
     assert error == 0
+
+
+def test_throttles_are_set_for_brokers_and_checked():
+    image = _image()
+    for name in ("leader.replication.throttled.rate", "follower.replication.throttled.rate"):
+        image, error = _configure(image, name, "1000", kind=4, resource="1")
+        assert error == 0
+        assert image.config((4, "1"))[name] == "1000"
+        _, error = _configure(image, name, "-1", kind=4, resource="")
+        assert error == ErrorCode.INVALID_CONFIG
