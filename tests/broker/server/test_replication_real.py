@@ -1,0 +1,157 @@
+"""Three real brokers replicate: failover, rejoining, in-sync sets, acks, through librdkafka."""
+
+import itertools
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient
+
+from support.headrace_cluster import HeadraceCluster
+from support.processes import wait_until
+
+_SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    properties = {"min.insync.replicas": "2", "replica.lag.time.max.ms": "2000"}
+    with HeadraceCluster(tmp_path_factory.mktemp("replication"), 3, properties) as running:
+        yield running
+
+
+def _create(cluster, name, partitions=1, **config):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    admin.create_topics([NewTopic(name, partitions, 3, config=settings)])[name].result(_SECONDS)
+
+
+def _partition(cluster, topic, index=0):
+    bootstrap = ",".join(node.bootstrap for node in cluster.nodes if node.is_running)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return admin.list_topics(topic, timeout=5).topics[topic].partitions[index]
+
+
+def _wait_isr(cluster, topic, members):
+    wait_until(
+        lambda: set(_partition(cluster, topic).isrs) == set(members),
+        _SECONDS,
+        f"the in-sync set of {topic} to be {members}",
+    )
+
+
+def _producer(cluster, **config):
+    return Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "linger.ms": 0,
+            "retry.backoff.ms": 20,
+            "reconnect.backoff.ms": 10,
+            "reconnect.backoff.max.ms": 50,
+            **config,
+        }
+    )
+
+
+def _send(producer, topic, value):
+    """Produce one record; return (error or None, offset)."""
+    done = []
+    producer.produce(topic, value, partition=0, callback=lambda e, m: done.append((e, m.offset())))
+    while not done:
+        producer.poll(0.05)
+    return done[0]
+
+
+def _read(cluster, topic):
+    """Every record of partition 0 up to its high watermark, by offset."""
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "r", "enable.auto.commit": False}
+    )
+    at = TopicPartition(topic, 0, 0)
+    consumer.assign([at])
+    end = consumer.get_watermark_offsets(at, timeout=_SECONDS)[1]
+    found, position = {}, 0
+    while position < end:
+        for message in consumer.consume(1000, 1):
+            assert message.error() is None
+            found[message.offset()] = message.value()
+            position = message.offset() + 1
+    consumer.close()
+    return found
+
+
+def test_a_killed_leader_costs_writers_under_a_second_and_no_record(cluster):
+    _create(cluster, "failover")
+    _wait_isr(cluster, "failover", {1, 2, 3})
+    acknowledged, stop = [], threading.Event()
+
+    def write():
+        producer, number = _producer(cluster, **{"enable.idempotence": True}), 0
+        while not stop.is_set():
+            value = b"%d" % number
+            error, offset = _send(producer, "failover", value)
+            if error is None:
+                acknowledged.append((time.monotonic(), value, offset))
+            number += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    time.sleep(1)
+    victim = cluster.node(_partition(cluster, "failover").leader)
+    victim.kill()
+    time.sleep(2)
+    victim.start()
+    _wait_isr(cluster, "failover", {1, 2, 3})
+    stop.set()
+    writer.join()
+    times = [at for at, _, _ in acknowledged]
+    # Some 0.05 s on an idle machine; the bound leaves room for a busy one.
+    assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 1.5
+    found = _read(cluster, "failover")
+    assert [found[offset] for _, _, offset in acknowledged] == [v for _, v, _ in acknowledged]
+    assert sorted(found) == list(range(len(found)))
+    assert len(set(found.values())) == len(found)
+
+
+def test_below_min_insync_replicas_writers_are_told_and_nothing_new_is_read(cluster):
+    _create(cluster, "under", min_insync_replicas="3")
+    _wait_isr(cluster, "under", {1, 2, 3})
+    assert _send(_producer(cluster), "under", b"all")[0] is None
+    leader = _partition(cluster, "under").leader
+    victim = next(node for node in cluster.nodes if node.node_id != leader)
+    victim.kill()
+    _wait_isr(cluster, "under", {1, 2, 3} - {victim.node_id})
+    error, _ = _send(_producer(cluster, retries=0), "under", b"refused")
+    assert error.code() in (KafkaError.NOT_ENOUGH_REPLICAS, KafkaError._MSG_TIMED_OUT)
+    assert _send(_producer(cluster, acks=1), "under", b"leader only")[0] is None
+    assert list(_read(cluster, "under").values()) == [b"all"]
+    victim.start()
+    _wait_isr(cluster, "under", {1, 2, 3})
+    wait_until(
+        lambda: list(_read(cluster, "under").values()) == [b"all", b"leader only"],
+        _SECONDS,
+        "what waited to be committed",
+    )
+
+
+def test_with_an_fsync_policy_records_are_committed_by_what_is_on_disk(cluster):
+    _create(cluster, "synced", flush_messages="1")
+    _wait_isr(cluster, "synced", {1, 2, 3})
+    producer = _producer(cluster)
+    for number in range(20):
+        assert _send(producer, "synced", b"%d" % number) == (None, number)
+    assert _send(_producer(cluster, acks=1), "synced", b"20") == (None, 20)
+
+
+def test_log_directories_tell_what_each_replica_takes(cluster):
+    _create(cluster, "sized")
+    _wait_isr(cluster, "sized", {1, 2, 3})
+    assert _send(_producer(cluster), "sized", b"x" * 1000)[0] is None
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    text = str(admin.describe_log_dirs())
+    admin.close()
+    assert "sized" in text
+    assert str(cluster.nodes[0].log_directory) in text
