@@ -10,6 +10,7 @@ import typer
 
 from headrace_cli.commands.apply import apply
 from headrace_cli.commands.broker import run_broker
+from headrace_cli.commands.cluster import cluster_app
 from headrace_cli.commands.consume import consume
 from headrace_cli.commands.cpu_load import produce_cpu_load
 from headrace_cli.commands.describe import describe
@@ -59,6 +60,7 @@ for function, name in (
 ):
     app.command(name=name)(function)
 app.add_typer(groups_app, name="groups")
+app.add_typer(cluster_app, name="cluster")
 
 
 def run() -> int:

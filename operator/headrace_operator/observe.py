@@ -40,6 +40,8 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
     id only: pools and settings are the backend's (`merge_observations`).
     """
     described = admin.describe_cluster()
+    # First: what ends its move between both answers is then left alone once more.
+    reassigning = observe_reassignments(admin)
     every = admin.describe_topics()
     topics = observe_topics(admin, [topic for topic in every if not topic["is_internal"]])
     partitions = observe_partitions(every)
@@ -63,7 +65,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             cluster_id=described["cluster_id"],
             brokers=brokers,
             partitions=partitions,
-            reassigning=observe_reassignments(admin),
+            reassigning=reassigning,
         ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),

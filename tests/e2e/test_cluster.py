@@ -102,7 +102,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
             consumer.assign([TopicPartition(TOPIC, partition, 0)])
             records = found.setdefault(partition, [])
             while len(records) < end:
-                for message in consumer.consume(5000, timeout=10):
+                for message in consumer.consume(5000, timeout=0.3):
                     assert message.error() is None, message.error()
                     records.append((message.offset(), int(message.value())))
     finally:
@@ -188,3 +188,24 @@ def test_a_cluster_grows_and_shrinks_while_it_is_written_to(up: Up, tmp_path: Pa
     refusal = apply_replicas(up, tmp_path, 2, status=1)
     assert "DrainRefused" in refusal
     assert is_in_sync(up, {1, 2, 3})
+
+
+def test_a_cluster_is_balanced_and_a_broker_drained_by_command(up: Up, tmp_path: Path) -> None:
+    bootstrap = up.state()["bootstrap_servers"]
+    assert "nothing to do" in up.run("cluster", "plan")
+    with Writer(bootstrap) as writer:
+        writer.wait_for_more()
+        apply_replicas(up, tmp_path, 4)
+        wait_until(lambda: 4 in brokers(up), 30, "the fourth broker")
+        assert "dry run" in up.run("cluster", "rebalance")
+        assert brokers(up)[4]["replicas"] == 0
+        assert "now, not abc" in up.run("cluster", "rebalance", "--plan", "abc", status=1)
+        assert "done" in up.run("cluster", "rebalance", "--execute")
+        assert brokers(up)[4]["replicas"]
+        assert is_in_sync(up, {1, 2, 3, 4})
+        writer.wait_for_more()
+        up.run("cluster", "drain", 4, "--execute")
+        assert brokers(up)[4]["replicas"] == 0
+        writer.wait_for_more()
+    check(writer, bootstrap)
+    assert "no broker 9" in up.run("cluster", "drain", 9, status=1)

@@ -283,6 +283,9 @@ def test_a_broker_is_drained_before_it_is_stopped_and_then_forgotten():
     both = {key: partition(*replicas, 4, 2) for key, replicas in move.moves.items()}
     moving = drained(brokers, partitions | both, 3, reassigning=frozenset(both))
     assert not moving.problems
+    late = drained(brokers, {**partitions, ("t", 0): partition(3, 1, 4)}, 3)
+    assert not late.problems
+    assert list(late.actions[0].moves) == [("t", 1)]
     assert not moving.actions
     assert [wait.reason for wait in moving.waiting] == [Reason.WAITING_FOR_DRAIN]
     moved = {key: partition(*replicas) for key, replicas in move.moves.items()}

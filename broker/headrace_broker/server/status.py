@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.batch import iterate_records, parse_batch_header
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import NodeId
+from headrace_broker.server.balance import plan_balance
 from headrace_broker.server.metrics import LATENCY_BUCKETS
+from headrace_broker.web.balance import PlannedBalance
 from headrace_broker.web.status import ApiStatus, GroupLag, NetworkStatus, PartitionStatus
 
 if TYPE_CHECKING:
@@ -27,6 +30,10 @@ class ServerStatus:
     def node_id(self) -> int:
         """Return this node's id."""
         return self._broker.config.node_id
+
+    def plan_balance(self, drain: NodeId | None) -> PlannedBalance:
+        """Return what the balancer would do. Raises BrokerNotFoundError."""
+        return plan_balance(self._broker, drain)
 
     def unready_reasons(self) -> list[str]:
         """Return why clients should not be sent here."""

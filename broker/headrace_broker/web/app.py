@@ -1,4 +1,4 @@
-"""The broker's HTTP side: `/healthz`, `/readyz`, `/metrics`.
+"""The broker's HTTP side: `/healthz`, `/readyz`, `/metrics`, `/api/v1/balance`.
 
 Owns its own port, so that a probe or a scrape never waits behind clients' connection limits.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from headrace_broker.web.balance import add_balance_routes
 from headrace_broker.web.metrics import build_registry
 from headrace_broker.web.status import BrokerStatus
 
@@ -23,6 +24,7 @@ def build_app(status: BrokerStatus) -> web.Application:
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
+    add_balance_routes(app, status)
     return app
 
 

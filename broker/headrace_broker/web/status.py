@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace_broker.web.balance import Planner
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiStatus:
@@ -67,7 +69,7 @@ class NetworkStatus:
     fetch_sessions: int
 
 
-class BrokerStatus(Protocol):
+class BrokerStatus(Planner, Protocol):
     """A broker as the HTTP side sees it."""
 
     def node_id(self) -> int:

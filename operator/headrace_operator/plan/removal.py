@@ -16,7 +16,13 @@ from headrace_operator.resources import Reason
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace_operator.plan.model import Action, Observed, ObservedBroker
+    from headrace_operator.plan.model import (
+        Action,
+        Observed,
+        ObservedBroker,
+        ObservedPartition,
+        TopicPartition,
+    )
     from headrace_operator.resources import Cluster
 
 __all__ = ["plan_removal"]
@@ -72,7 +78,8 @@ def _drain(
         for broker in seen.brokers
         if broker.is_registered and "broker" in broker.roles and broker.node_id not in leaving
     }
-    drain = plan_drain(seen.partitions, leaving, staying, moving=seen.reassigning)
+    moving = seen.reassigning | _just_moved(seen.partitions)
+    drain = plan_drain(seen.partitions, leaving, staying, moving=moving)
     if drain.refusals:
         yield _refused(cluster, f"{_names(full)} cannot be drained: {drain.refusal}")
         return
@@ -87,6 +94,19 @@ def _drain(
     for broker in full:
         message = f"broker {broker.node_id} still has {broker.replicas} replicas; they move away"
         yield Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_DRAIN, message=message)
+
+
+def _just_moved(partitions: Mapping[TopicPartition, ObservedPartition]) -> set[TopicPartition]:
+    """Return partitions with more replicas than others of their topic.
+
+    Brokers learn the end of a move one after the other, so the one that was asked for partitions
+    may still have the old replicas beside the new ones when the controller lists no move any more.
+    """
+    least: dict[str, int] = {}
+    for (topic, _), partition in partitions.items():
+        count = len(partition.replicas)
+        least[topic] = min(least.get(topic, count), count)
+    return {key for key, each in partitions.items() if len(each.replicas) > least[key[0]]}
 
 
 def _refused(cluster: Cluster, message: str) -> Problem:

@@ -97,3 +97,16 @@ def test_a_malformed_frame_is_counted(broker: HeadraceBroker) -> None:
         raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert raw.recv(100) == b""
     assert samples(broker)["headrace_broker_malformed_requests_total{}"] == before + 1
+
+
+def test_a_balanced_cluster_has_an_empty_plan_and_bad_brokers_are_typed_errors(
+    broker: HeadraceBroker,
+) -> None:
+    status, body = get(broker, "/api/v1/balance")
+    planned = json.loads(body)
+    assert status == 200
+    assert planned["moves"] == planned["leaderMoves"] == []
+    assert len(planned["hash"]) == 16
+    for query, expected, code in (("x", 400, "INVALID_BROKER_ID"), ("9", 404, "BROKER_NOT_FOUND")):
+        status, body = get(broker, f"/api/v1/balance?drain={query}")
+        assert (status, json.loads(body)["error"]["code"]) == (expected, code)
