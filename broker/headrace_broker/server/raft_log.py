@@ -43,6 +43,7 @@ class MetadataLog:
         """
         path = directory / f"{CLUSTER_METADATA_TOPIC}-0"
         path.mkdir(parents=True, exist_ok=True)
+        sync_directory(directory)  # a vote in the folder is durable only if the folder is
         config = LogConfig(
             cleanup_policy="",  # nothing is dropped but by snapshots
             max_message_bytes=BATCH_BYTES_MAX,
