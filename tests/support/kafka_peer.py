@@ -74,6 +74,7 @@ TOOL_CLASSES = {
     "verifiable-producer": f"{_TOOLS}.VerifiableProducer",
     "verifiable-consumer": f"{_TOOLS}.VerifiableConsumer",
     "dump-log": "kafka.tools.DumpLogSegments",
+    "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
 }
