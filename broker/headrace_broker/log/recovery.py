@@ -128,8 +128,7 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
     Returns why the segment was cut, or "" when all of it was whole.
     """
     # The flush that moved the recovery point made index and batches before it durable.
-    start = _end_of_whole_batches(segment, recovery_point)
-    next_offset = max(recovery_point, segment.base_offset) if start else segment.base_offset
+    start, next_offset = _end_of_whole_batches(segment, recovery_point)
     full_size = segment.size
     segment.offset_index.truncate_above_value(start - 1)
     segment.time_index.truncate_above_value(next_offset - segment.base_offset - 1)
@@ -163,15 +162,18 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
     return reason
 
 
-def _end_of_whole_batches(segment: LogSegment, recovery_point: int) -> int:
-    """Position after the last batch that lies wholly below the recovery point and in the file."""
+def _end_of_whole_batches(segment: LogSegment, recovery_point: int) -> tuple[int, int]:
+    """Where the last batch ends that lies wholly below the recovery point, and the next offset.
+
+    The recovery point may lie within a batch: a follower cut its log and got other batches since.
+    """
     entry = segment.offset_index.floor(recovery_point - 1 - segment.base_offset)
-    end = entry[1] if entry is not None else 0
+    end, next_offset = entry[1] if entry is not None else 0, segment.base_offset
     for position, header in segment.headers(end):
         if header.last_offset >= recovery_point or position + header.size_bytes > segment.size:
             break
-        end = position + header.size_bytes
-    return end
+        end, next_offset = position + header.size_bytes, header.last_offset + 1
+    return end, next_offset
 
 
 class _Window:
