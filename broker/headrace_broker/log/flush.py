@@ -18,6 +18,8 @@ class Flush:
     directory: Path
     offset: int
     epochs: Path
+    truncations: int
+    """How often the log had been truncated when this began."""
     segments: tuple[LogSegment, ...]
 
     def run(self) -> None:

@@ -15,7 +15,12 @@ from typing import Final, Self
 
 import structlog
 
-from headrace_broker.log.checkpoints import TopicPartition, read_offsets, write_offsets
+from headrace_broker.log.checkpoints import (
+    TopicPartition,
+    read_offsets,
+    write_checkpoint,
+    write_offsets,
+)
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.files import (
@@ -209,6 +214,17 @@ class LogDirectory:
         compacted = _only(self._cleaner_offsets, logs, lambda log: log.config.compacts)
         write_offsets(self.path / CLEANER_NAME, compacted)
         self.checkpoint_log_start_offsets()
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks where one moved: a leader that restarts serves from there.
+
+        Not synced: a start that finds an old one, or none, only waits for the followers.
+        """
+        marks = {key: log.high_watermark for key, log in self.logs.items()}
+        if any(self._high_watermarks.get(key) != mark for key, mark in marks.items()):
+            self._high_watermarks.update(marks)
+            lines = (f"{tp.topic} {tp.partition} {at}" for tp, at in self._high_watermarks.items())
+            write_checkpoint(self.path / HIGH_WATERMARK_NAME, lines, durable=False)
 
     def checkpoint_log_start_offsets(self) -> None:
         """Make DeleteRecords durable: where a log begins within its first segment."""

@@ -66,6 +66,7 @@ class LogState:
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
+        self._truncations = 0
         self._roll_after_ms = 0
         self.update_config(config)
 
@@ -199,11 +200,17 @@ class LogState:
             directory=self.directory,
             offset=self.log_end_offset,
             epochs=self.leader_epochs.path,
+            truncations=self._truncations,
             segments=tuple(self.segments.from_offset(self.recovery_point)),
         )
 
     def finish_flush(self, flush: Flush) -> Offset:
-        """Move the recovery point after `Flush.run`; return it."""
+        """Move the recovery point after `Flush.run`; return it.
+
+        A truncation in between leaves it: what was appended since is not what was flushed.
+        """
+        if flush.truncations != self._truncations:
+            return self.recovery_point
         reached = min(flush.offset, self.log_end_offset)
         self.recovery_point = Offset(max(self.recovery_point, reached))
         return self.recovery_point
@@ -265,6 +272,7 @@ class LogState:
         self._truncated(offset)
 
     def _truncated(self, offset: int) -> None:
+        self._truncations += 1
         self.removal.run_all()
         sync_directory(self.directory)
         self.reader.forget()

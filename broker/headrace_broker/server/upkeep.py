@@ -46,6 +46,11 @@ class Upkeep:
         values = self._values
         plan: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
             ("flush", values["log.flush.offset.checkpoint.interval.ms"], self.flush),
+            (
+                "high watermarks",
+                values["replica.high.watermark.checkpoint.interval.ms"],
+                self.checkpoint_high_watermarks,
+            ),
             ("retention", values["log.retention.check.interval.ms"], self.retain),
             ("removal", values["log.retention.check.interval.ms"], self.remove_deleted),
         ]
@@ -82,6 +87,10 @@ class Upkeep:
                 await self._in_thread(flush.run)
                 partition.log.finish_flush(flush)
         self._directory.checkpoint()
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Write the high watermarks that moved."""
+        self._directory.checkpoint_high_watermarks()
 
     async def retain(self) -> None:
         """Apply retention.ms and retention.bytes."""

@@ -148,3 +148,15 @@ def test_a_session_looks_only_at_partitions_with_news(tmp_path):
     assert not pair.session.news
     pair.append(1, b"a")
     assert len(pair.session.news) == 1
+
+
+def test_an_fsync_that_a_truncation_overtook_vouches_for_nothing(tmp_path):
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"a", b"b")
+    log = pair.partitions[1].log
+    flush = log.begin_flush()
+    log.truncate_to(0)
+    pair.append(1, b"c", b"d")
+    flush.run()
+    assert log.finish_flush(flush) == 0
