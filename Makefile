@@ -54,10 +54,11 @@ simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
 faults: setup ## kill -9 and slow routes, the long form
-	HEADRACE_FAULTS_RECORDS=1000000 $(BIN)/python -m pytest tests/faults
+	HEADRACE_FAULTS_RECORDS=1000000 HEADRACE_FAULTS_SECONDS=600 $(BIN)/python -m pytest tests/faults
 
 benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
+	$(BIN)/python tests/benchmark/run.py --cluster --write docs/benchmarks.md
 
 lock: setup ## write requirements/dev.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
