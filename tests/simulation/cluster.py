@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import sys
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -221,6 +222,8 @@ class Cluster:
         def keep(_logger: Any, level: str, event: dict[str, Any]) -> Any:
             process = CURRENT.get()
             error = event.pop("exc_info", None)
+            if error is True:  # structlog's way to say "the one that is being handled"
+                error = sys.exc_info()[1]
             if level in ("error", "critical"):
                 self.on_error(str(event.get("event")), error)
             facts = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")

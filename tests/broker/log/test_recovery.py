@@ -200,3 +200,14 @@ def test_a_torn_batch_right_at_the_recovery_point_is_cut(new_log, folder, clock)
         )
         assert again.size_bytes == whole
         again.abandon()
+
+
+def test_a_recovery_point_within_a_batch_cuts_nothing(new_log, folder, clock):
+    log = new_log()
+    append(log, batch_of(b"a"))
+    append(log, batch_of(*[b"b"] * 5))
+    log.close()
+    # As after a truncation whose new content has other batches than the checkpoint knew.
+    again = PartitionLog.open(folder, LogConfig(), clock=clock, recovery_point=3, was_clean=False)
+    assert again.log_end_offset == 6
+    again.abandon()
