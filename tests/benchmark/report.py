@@ -81,7 +81,9 @@ def merged(former: str, written: str, *, is_cluster: bool) -> str:
     """Put a run's page into the former one: a run of clusters replaces its own part only."""
     node_part, _, cluster_part = former.partition(_CLUSTER_TITLE)
     if is_cluster:
-        cluster_part = written.partition("\n")[2].replace("Both brokers ran", "Both clusters ran")
+        cluster_part = "\n" + written.partition("\n")[2].replace(
+            "Both brokers ran", "Both clusters ran"
+        )
     else:
         node_part = written
     parts = [node_part.rstrip(), f"{_CLUSTER_TITLE}{cluster_part.rstrip()}" if cluster_part else ""]
