@@ -56,6 +56,8 @@ class Partition:
         "host",
         "in_sync_replicas",
         "index",
+        "is_follower_throttled",
+        "is_leader_throttled",
         "leader",
         "leader_epoch",
         "leading",
@@ -92,6 +94,7 @@ class Partition:
         # What was checkpointed before this process began; only followers' fetches move it on.
         self.high_watermark = Offset(max(log.high_watermark, log.log_start_offset))
         self.flushing: GroupCommit | None = None
+        self.is_leader_throttled = self.is_follower_throttled = False
         self.fetch_waiters: dict[AppendWaiter, None] = {}
         self.follower_fetches: dict[NodeId, FollowerFetch] = {}
         self._commit_waiters = CommitWaiters()

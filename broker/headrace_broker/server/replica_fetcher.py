@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 import structlog
 
@@ -22,6 +21,7 @@ from headrace_broker.protocol.messages import fetch
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.replication.fetch_state import FIRST_EPOCH, FetchState, Position, Round
 from headrace_broker.replication.follower import EpochEnd
+from headrace_broker.server.fetch_topics import Key, fetch_topics, forgotten_topics
 from headrace_broker.server.partition import Partition
 from headrace_broker.server.peers import PeerConnections, PeerUnavailable
 from headrace_broker.server.replica_host import ReplicaHost
@@ -42,13 +42,6 @@ class FetcherConfig:
     backoff_ms: int = 200
     timeout_ms: int = 5000
     """How long beyond the wait an answer may take: a source that hangs is asked anew then."""
-
-
-class Key(NamedTuple):
-    """A partition, as fetches name it."""
-
-    topic_id: UUID
-    partition: int
 
 
 class ReplicaFetchers:
@@ -226,8 +219,8 @@ class ReplicaFetcher:
             max_bytes=config.response_max_bytes,
             session_id=round_.session_id,
             session_epoch=round_.epoch,
-            topics=_topics(round_.news, config.max_bytes),
-            forgotten_topics_data=_forgotten(round_.forgotten),
+            topics=fetch_topics(round_.news, config.max_bytes),
+            forgotten_topics_data=forgotten_topics(round_.forgotten),
         )
 
     def _start_over(self, *, at_once: bool = False) -> None:
@@ -292,7 +285,12 @@ class ReplicaFetcher:
                 self._state.set(key, partition.position())
                 return
             partition.append_as_follower(data.records)
-            self._state.set(key, partition.position())
+            if partition.is_follower_throttled:
+                self._host.follower_throttle.record(len(data.records))
+            if self._is_over_quota(partition):
+                self._delay(key)
+            else:
+                self._state.set(key, partition.position())
         partition.follow_high_watermark(data.high_watermark, data.log_start_offset)
 
     def _truncate(self, key: Key, partition: Partition, diverging: EpochEnd) -> None:
@@ -357,33 +355,15 @@ class ReplicaFetcher:
     def _ask_delayed(self) -> None:
         self._retry_delayed = None
         for key in list(self._delayed):
-            self.add(key, self._partitions[key])
+            if self._is_over_quota(self._partitions[key]):
+                self._delay(key)
+            else:
+                self.add(key, self._partitions[key])
 
-
-def _topics(news: list[tuple[Key, Position]], max_bytes: int) -> list[fetch.FetchTopic]:
-    topics: dict[UUID, fetch.FetchTopic] = {}
-    for key, position in news:
-        topic = topics.get(key.topic_id)
-        if topic is None:
-            topic = topics[key.topic_id] = fetch.FetchTopic(topic_id=key.topic_id, partitions=[])
-        topic.partitions.append(
-            fetch.FetchPartition(
-                partition=key.partition,
-                current_leader_epoch=position.leader_epoch,
-                fetch_offset=position.fetch_offset,
-                last_fetched_epoch=position.last_fetched_epoch,
-                log_start_offset=position.log_start_offset,
-                partition_max_bytes=max_bytes,
-            )
+    def _is_over_quota(self, partition: Partition) -> bool:
+        """Whether a replica that is not in sync has to wait (KIP-73)."""
+        return (
+            partition.is_follower_throttled
+            and self._host.node_id not in partition.in_sync_replicas
+            and self._host.follower_throttle.is_exceeded(self._host.now_ms())
         )
-    return list(topics.values())
-
-
-def _forgotten(keys: list[Key]) -> list[fetch.ForgottenTopic]:
-    topics: dict[UUID, fetch.ForgottenTopic] = {}
-    for key in keys:
-        topic = topics.setdefault(
-            key.topic_id, fetch.ForgottenTopic(topic_id=key.topic_id, partitions=[])
-        )
-        topic.partitions.append(key.partition)
-    return list(topics.values())

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.types import BrokerEpoch, NodeId
+from headrace_broker.replication.throttle import Throttle
 
 if TYPE_CHECKING:
     from headrace_broker.server.partition import Partition
@@ -29,6 +30,8 @@ class ReplicaHost:
         self.node_id = node_id
         self.lag_time_max_ms = lag_time_max_ms
         self.image = MetadataImage()
+        self.leader_throttle = Throttle()
+        self.follower_throttle = Throttle()
         self.request_isr_update: Callable[[Partition], None] = _ignore
         """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
         self.on_failure: Callable[[BaseException], None] = _raise

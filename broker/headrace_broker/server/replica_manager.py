@@ -19,12 +19,13 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import TopicImage
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-from headrace_broker.metadata.layers import topic_values
+from headrace_broker.metadata.layers import broker_layers, topic_values
 from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.metadata.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 from headrace_broker.replication.read_replica import read_replica
+from headrace_broker.replication.throttle import UNLIMITED, names_replica
 from headrace_broker.server.flushing import unsynced_records_max
 from headrace_broker.server.in_sync import expand_isr
 from headrace_broker.server.partition import Partition, not_leader
@@ -118,6 +119,8 @@ class ReplicaManager:
             await self._change(image.topics[name], indexes)
         kinds = {resource.type for resource in delta.configs_changed}
         if ConfigResourceType.BROKER in kinds:
+            self.host.leader_throttle.set_rate(self._rate("leader.replication.throttled.rate"))
+            self.host.follower_throttle.set_rate(self._rate("follower.replication.throttled.rate"))
             changed = set(self._by_name)
         else:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
@@ -168,6 +171,12 @@ class ReplicaManager:
                 await asyncio.sleep(0)
             else:
                 partition.log.update_config(log_config)
+            partition.is_leader_throttled = names_replica(
+                config["leader.replication.throttled.replicas"], index, self._node_id
+            )
+            partition.is_follower_throttled = names_replica(
+                config["follower.replication.throttled.replicas"], index, self._node_id
+            )
             if partition.apply(image, config["min.insync.replicas"], unsynced_max):
                 self._assign(partition)
 
@@ -213,6 +222,12 @@ class ReplicaManager:
             )
             self._directory.delete(topic.name, index)
         return self._directory.create(topic.name, index, config, topic_id=topic.topic_id)
+
+    def _rate(self, name: str) -> int:
+        for layer in broker_layers(self._image, self._node_id, self._static):
+            if name in layer.texts:
+                return int(layer.texts[name])
+        return UNLIMITED
 
     def effective_config(self, topic: str) -> Mapping[str, Any]:
         """Return every setting of a topic, typed, by Kafka's name."""

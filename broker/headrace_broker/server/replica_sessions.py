@@ -132,7 +132,11 @@ class ReplicaFetch:
             partition.check_leader(self.leader_epoch)
             log = partition.log
             records: bytes | memoryview = b""
-            if problem is None and self.fetch_offset < log.log_end_offset:
+            if (
+                problem is None
+                and self.fetch_offset < log.log_end_offset
+                and not (partition.is_leader_throttled and self._is_over_quota(partition))
+            ):
                 records = log.read(
                     Offset(self.fetch_offset),
                     min(limit, self.max_bytes),
@@ -141,6 +145,8 @@ class ReplicaFetch:
                 )
         except ApiError as error:
             return self._failed(error), True
+        if partition.is_leader_throttled:
+            partition.host.leader_throttle.record(len(records))
         told = (int(partition.high_watermark), int(log.log_start_offset))
         if not records and problem is None and told == self._told:
             return None, False
@@ -158,6 +164,13 @@ class ReplicaFetch:
                 epoch=problem.epoch, end_offset=problem.end_offset
             )
         return data, bool(records) or problem is not None
+
+    def _is_over_quota(self, partition: Partition) -> bool:
+        """Whether a replica that is not in sync has to wait (KIP-73)."""
+        host = partition.host
+        return self._session.node_id not in partition.in_sync_replicas and (
+            host.leader_throttle.is_exceeded(host.now_ms())
+        )
 
     def _failed(self, error: ApiError) -> PartitionData:
         data = PartitionData(
