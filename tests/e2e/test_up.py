@@ -126,7 +126,7 @@ def test_an_interrupt_leaves_no_process_behind(data: Path) -> None:
     try:
         up.wait_for("job cpu-load: reading", 90)
         pids = [process["pid"] for process in up.state()["processes"]]
-        assert len(pids) == 3
+        assert len(pids) == 5
         os.kill(up.pid, signal.SIGINT)
         assert up.wait(60) == 0, up.output
     finally:
@@ -156,7 +156,7 @@ def test_a_killed_up_is_cleaned_up_by_down(data: Path) -> None:
     up = Up(EXAMPLE, data, "--no-spark")
     try:
         up.wait_for("started cpu-load-producer", 60)
-        wait_until(lambda: len(up.state()["processes"]) == 2, 10, "two processes in the state")
+        wait_until(lambda: len(up.state()["processes"]) == 4, 10, "four processes in the state")
         pids = [process["pid"] for process in up.state()["processes"]]
         os.kill(up.pid, signal.SIGKILL)
         up.wait(10)
