@@ -242,7 +242,8 @@ class Cluster:
         def is_led() -> bool:
             response = self._ask(_QUORUM)
             topics = () if response is None else response.topics
-            leaders[:] = [int(p.leader_id) for topic in topics for p in topic.partitions]
+            states = [p for topic in topics for p in topic.partitions]
+            leaders[:] = [int(p.leader_id) for p in states if int(p.error_code) == 0]
             return bool(leaders) and leaders[0] != NO_LEADER
 
         wait_until(is_led, self.ready_seconds_max, "an active controller")

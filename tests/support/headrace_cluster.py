@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from support.clusters import Cluster, ClusterNode
-from support.processes import LOOPBACK
+from support.processes import LOOPBACK, wait_until
 
 _COMMAND = Path(sys.executable).parent / "headrace"
 CLUSTER_ID = "b3VyLW93bi1jbHVzdGVyLQ"
@@ -47,3 +47,23 @@ class HeadraceCluster(Cluster):
                 "headrace.http.listener": f"{LOOPBACK}:{node.http_port}",
                 **(properties or {}),
             }
+
+    def active_controller(self) -> ClusterNode:
+        """Return the running node whose log says that it became it in the latest epoch."""
+        found: list[tuple[int, ClusterNode]] = []
+
+        def is_led() -> bool:
+            found[:] = [
+                (int(line.rpartition("epoch=")[2].split()[0]), node)
+                for node in self.nodes
+                for line in (node.directory / "broker.log").read_text().splitlines()
+                if 'event="became the active controller"' in line
+            ]
+            return bool(found) and max(found, key=_epoch)[1].is_running
+
+        wait_until(is_led, self.ready_seconds_max, "an active controller")
+        return max(found, key=_epoch)[1]
+
+
+def _epoch(found: tuple[int, ClusterNode]) -> int:
+    return found[0]
