@@ -36,8 +36,11 @@ def plan_rebalance(
     _note_unsettled(layout)
     if layout.takers:
         spread_over_racks(layout)
-        even_out_numbers(layout)
-        even_out_weight(layout)
+        # An exchange for weight may open the way to a move for numbers that the racks forbade.
+        is_even = False
+        while not is_even:
+            even_out_numbers(layout)
+            is_even = not even_out_weight(layout)
     spread_leaders(layout)
     return layout.plan(throttle_bytes_per_second)
 

@@ -103,22 +103,26 @@ def _number_step(
     return None
 
 
-def even_out_weight(layout: Layout) -> None:
-    """Exchange heavy replicas for light ones until all brokers bear about the same."""
+def even_out_weight(layout: Layout) -> bool:
+    """Exchange heavy replicas for light ones until all brokers bear about the same.
+
+    Return whether anything was exchanged and another pass may find more to do.
+    """
     capacity = sum(layout.capacity(node) for node in layout.takers)
     if not layout.takers or capacity <= 0:
-        return
+        return False
     mean = sum(layout.load[node] for node in layout.takers) / capacity
-    for _ in range(_EXCHANGES_MAX):
+    for count in range(_EXCHANGES_MAX):
         step = next(_exchanges(layout, mean), None)
         if step is None:
-            return
+            return count > 0
         heavy, light, given, taken = step
         layout.replace(given, heavy, light)
         layout.replace(taken, light, heavy)
     layout.reasons.append(
         f"stopped after {_EXCHANGES_MAX} exchanges: plan again when they are done"
     )
+    return False
 
 
 def _exchanges(layout: Layout, mean: float) -> Iterator[tuple[NodeId, NodeId, int, int]]:
