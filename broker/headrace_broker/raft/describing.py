@@ -10,6 +10,7 @@ from headrace_broker.protocol.messages.describe_quorum import (
     Node,
     ReplicaState,
 )
+from headrace_broker.protocol.schema import ZERO_UUID
 
 from .events import ReceivedRequest
 from .leading import progress_of
@@ -61,6 +62,9 @@ def handle_describe(
             )
             for voter in replica.voters
         ]
+    else:
+        for state in (*answer.current_voters, *answer.observers):
+            state.replica_directory_id = ZERO_UUID  # these versions cannot say it
     replica.reply(event.ticket, response)
 
 

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from headrace_broker.protocol.codec import encode_bytes
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from headrace_broker.protocol.messages.begin_quorum_epoch import (
@@ -207,6 +208,17 @@ def test_kip_595_a_leader_of_one_describes_itself_and_refuses_a_voter_that_does_
     assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
     request.voter_id = 1
     assert ask(node, request, 1)[0].error_code == ErrorCode.DUPLICATE_VOTER
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_description_can_be_encoded_in_every_version(version):
+    node = node_of(voters=1)
+    node.step(ev.LogFlushed(1), 1)
+    topic = DescribeQuorumRequestTopicData(
+        topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
+    )
+    response, _ = ask(node, DescribeQuorumRequest(topics=[topic]), version)
+    assert encode_bytes(response, version)
 
 
 def test_an_append_for_another_epoch_is_refused_and_changes_nothing():
