@@ -61,12 +61,13 @@ class Destination:
         if connecting is None or connecting.done():
             connecting = self._connecting = self._loop.create_task(self._open())
             connecting.add_done_callback(_retrieve)
-        try:
-            return await asyncio.wait_for(asyncio.shield(connecting), timeout_ms / 1000)
-        except TimeoutError:
+        # Not wait_for: others wait for the same task, and it must not be cancelled with one of us.
+        await asyncio.wait({connecting}, timeout=timeout_ms / 1000)
+        if not connecting.done():
             raise PeerUnavailable(
                 f"no connection to {self._address} in {timeout_ms} ms", was_sent=False
-            ) from None
+            )
+        return connecting.result()
 
     async def _open(self) -> PeerConnection:
         if self._is_closed:

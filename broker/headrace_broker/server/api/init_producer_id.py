@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
@@ -34,5 +34,11 @@ async def handle(
             else ErrorCode.INVALID_REQUEST
         )
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
-    producer_id = await broker.producer_ids.next_id()
+    try:
+        producer_id = await broker.producer_ids.next_id()
+    except ApiError:
+        # No controller to give a block of ids: whatever became of it, asking again is right. The
+        # code is the one that Kafka's ProducerIdManager answers with, and clients retry it.
+        code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
