@@ -56,7 +56,7 @@ def _run(scenario, image=None):
     asyncio.run(run())
 
 
-async def _until(condition, seconds=5.0):
+async def _until(condition, seconds=60.0):
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (what is awaited is seen in an image only)
             await asyncio.sleep(0.02)
