@@ -47,7 +47,9 @@ class ShardStatus(Enum):
 @dataclass(slots=True)
 class _Timer:
     deadline_s: float
-    handle: asyncio.TimerHandle
+    due_s: float
+    """When the handle fires; uvloop's handle of what is due at once cannot say it."""
+    handle: asyncio.Handle
 
 
 @dataclass(slots=True)
@@ -215,20 +217,21 @@ class ShardDriver:
 
     def _set_timer(self, key: TimerKey, deadline_s: float) -> None:
         timer = self._timers.get(key)
-        if timer is not None and timer.handle.when() <= deadline_s:
+        if timer is not None and timer.due_s <= deadline_s:
             # A heartbeat only moves the deadline: the loop's heap is touched once per session.
             timer.deadline_s = deadline_s
             return
         if timer is not None:
             timer.handle.cancel()
-        self._timers[key] = _Timer(deadline_s, self._loop.call_at(deadline_s, self._fire, key))
+        handle = self._loop.call_at(deadline_s, self._fire, key)
+        self._timers[key] = _Timer(deadline_s, deadline_s, handle)
 
     def _fire(self, key: TimerKey) -> None:
         timer = self._timers.pop(key)
         now_s = self._loop.time()
         if timer.deadline_s > now_s:
             self._set_timer(key, timer.deadline_s)
-        elif now_s - timer.handle.when() > _STALL_S:
+        elif now_s - timer.due_s > _STALL_S:
             self._set_timer(key, now_s + _STALL_S)
         else:
             self._carry_out(decide_timer(self.shard, self._config, key, self._clock.now_ms()))
