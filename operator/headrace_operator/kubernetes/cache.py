@@ -1,0 +1,78 @@
+"""The informer's store: the last seen state of every watched object. No request is made to read it.
+
+Owns nothing but the objects. Kubernetes' events feed it; whoever reads gets the dict itself and
+must not change it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_operator.kubernetes.transport import Object
+
+__all__ = ["CLUSTER_LABEL", "MANAGED_BY", "NODE_ID_LABEL", "POOL_LABEL", "Store"]
+
+#: Labels of everything that the operator creates. Only objects with MANAGED_BY are kept, besides
+#: Headrace's own kinds and SparkApplications.
+MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
+CLUSTER_LABEL = "headrace.dev/cluster"
+POOL_LABEL = "headrace.dev/pool"
+NODE_ID_LABEL = "headrace.dev/node-id"
+
+
+class Store:
+    """Objects by kind, namespace and name."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first list."""
+        self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object, or None."""
+        return self._objects[kind].get((namespace, name))
+
+    def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """Return objects of a kind, by namespace and by labels, in the order of their names."""
+        return [
+            obj
+            for (owner, _), obj in sorted(self._objects[kind].items(), key=lambda item: item[0])
+            if (namespace is None or owner == namespace) and _has_labels(obj, labels)
+        ]
+
+    def iterate(self, kind: str) -> Iterator[Object]:
+        """Yield objects of a kind in no order, without copying."""
+        return iter(self._objects[kind].values())
+
+    def count(self, kind: str) -> int:
+        """How many objects of a kind there are."""
+        return len(self._objects[kind])
+
+    def upsert(self, obj: Object) -> Object | None:
+        """Keep an object as it is now; return what was kept before."""
+        key = _key(obj)
+        objects = self._objects[obj["kind"]]
+        previous = objects.get(key)
+        objects[key] = obj
+        return previous
+
+    def remove(self, obj: Object) -> Object | None:
+        """Forget an object; return what was kept."""
+        return self._objects[obj["kind"]].pop(_key(obj), None)
+
+
+def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])
+
+
+def _has_labels(obj: Mapping[str, Any], labels: Mapping[str, str] | None) -> bool:
+    if not labels:
+        return True
+    has = obj["metadata"].get("labels") or {}
+    return all(has.get(key) == value for key, value in labels.items())

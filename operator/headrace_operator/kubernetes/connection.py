@@ -1,0 +1,125 @@
+"""Where the Kubernetes API is and who we are there: from a kubeconfig or a pod's service account.
+
+Owns nothing but the answer. The official client is left out on purpose: its models alone need more
+memory than the whole operator may have.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+__all__ = ["Connection", "ConnectionSourceError", "find_connection", "read_kubeconfig"]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ConnectionSourceError(Exception):
+    """No cluster is named anywhere; the message says where was looked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An API server and credentials. `token_path` is read again: its content is renewed hourly."""
+
+    server: str
+    ca_path: str | None = None
+    is_insecure: bool = False
+    token: str | None = None
+    token_path: Path | None = None
+    certificate_path: str | None = None
+    private_key_path: str | None = None
+    default_namespace: str = "default"
+
+    def read_token(self) -> str | None:
+        """Return the bearer token as it is now."""
+        if self.token_path is not None:
+            return self.token_path.read_text().strip()
+        return self.token
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Build the TLS context for the API server."""
+        context = ssl.create_default_context(cafile=self.ca_path)
+        if self.is_insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate_path is not None:
+            context.load_cert_chain(self.certificate_path, self.private_key_path)
+        return context
+
+
+def find_connection(kubeconfig: Path | None = None) -> Connection:
+    """Use the given kubeconfig, $KUBECONFIG, the pod's service account, or ~/.kube/config."""
+    named = os.environ.get("KUBECONFIG")
+    home = Path.home() / ".kube" / "config"
+    if kubeconfig is not None:
+        return read_kubeconfig(kubeconfig)
+    if named:
+        return read_kubeconfig(Path(named.split(os.pathsep)[0]))
+    if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
+        return _read_service_account()
+    if home.exists():
+        return read_kubeconfig(home)
+    raise ConnectionSourceError(
+        "no Kubernetes cluster is named: set KUBECONFIG, or run as a pod with a service account"
+    )
+
+
+def read_kubeconfig(path: Path) -> Connection:
+    """Read the current context of a kubeconfig. Raises ConnectionSourceError.
+
+    Certificates and tokens in the file or beside it are understood; `exec` plugins are not.
+    """
+    try:
+        config = yaml.safe_load(path.read_text())
+        context = _named(config["contexts"], config["current-context"])["context"]
+        cluster = _named(config["clusters"], context["cluster"])["cluster"]
+        user = _named(config["users"], context["user"])["user"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
+        raise ConnectionSourceError(f"{path}: no usable current context ({error!r})") from error
+    token_file = user.get("tokenFile")
+    return Connection(
+        server=cluster["server"].rstrip("/"),
+        ca_path=_file(cluster, "certificate-authority", path),
+        is_insecure=bool(cluster.get("insecure-skip-tls-verify")),
+        token=user.get("token"),
+        token_path=path.parent / token_file if token_file else None,
+        certificate_path=_file(user, "client-certificate", path),
+        private_key_path=_file(user, "client-key", path),
+        default_namespace=context.get("namespace", "default"),
+    )
+
+
+def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(entry for entry in entries if entry["name"] == name)
+
+
+def _file(entry: dict[str, Any], key: str, kubeconfig: Path) -> str | None:
+    """Return the path of a credential; inline data becomes a file, which OpenSSL insists on."""
+    if (data := entry.get(f"{key}-data")) is not None:
+        descriptor, name = tempfile.mkstemp(prefix="headrace-")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(base64.b64decode(data))
+        return name
+    if (named := entry.get(key)) is not None:
+        return str(kubeconfig.parent / named)
+    return None
+
+
+def _read_service_account() -> Connection:
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    if ":" in host:
+        host = f"[{host}]"
+    return Connection(
+        server=f"https://{host}:{port}",
+        ca_path=str(SERVICE_ACCOUNT / "ca.crt"),
+        token_path=SERVICE_ACCOUNT / "token",
+        default_namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
+    )
