@@ -449,6 +449,25 @@ def test_a_reset_by_time_takes_what_was_looked_up():
     assert action.describe() == "~ group g: t-0 5 -> 7; t-1 8 -> 9"
 
 
+def test_a_reset_that_cannot_be_keeps_its_job_running():
+    job = application()
+    wanted = group(
+        topics=["t"],
+        targetRef={"kind": "SparkApplication", "name": "job"},
+        reset={
+            "requestId": "r",
+            "to": {"offsets": [{"topic": "t", "partition": 7, "offset": 1}]},
+            "whenActive": "ScaleDown",
+        },
+    )
+    groups = {"g": ObservedGroup(state="Empty", **OFFSETS)}
+    seen = observed(topics={"t": existing(2)}, groups=groups)
+    everything = desired(topic(partitions=2), groups=(wanted,), applications=(job,))
+    planned = plan(seen, everything)
+    assert [type(action) for action in planned.actions] == [StartApplication]
+    assert reasons(planned) == [Reason.INVALID_RESET]
+
+
 def test_a_reset_that_cannot_be_is_a_problem():
     for to, text in (
         ({"offsets": [{"topic": "t", "partition": 0, "offset": 1}]}, "offsets 2 to 10, not 1"),
@@ -490,7 +509,37 @@ def test_a_reset_stops_its_consumer_and_starts_it_afterwards():
 
     assert planned("Stable", running) == [StopApplication]
     assert planned("Stable", {}) == []
-    assert planned("Empty", {}) == [ResetOffsets, StartApplication]
+    # Not started in the same plan: the brokers may refuse the reset.
+    assert planned("Empty", {}) == [ResetOffsets]
+
+
+def test_a_spark_job_is_active_while_it_runs_although_its_group_is_empty():
+    job = application()
+
+    def planned(applications, *, done=None, **reset):
+        wanted = group(
+            topics=["t"],
+            targetRef={"kind": "SparkApplication", "name": "job"},
+            reset={"requestId": "r", "to": {"position": "Earliest"}, **reset},
+            status={"lastReset": {"requestId": done}} if done else {},
+        )
+        groups = {"g": ObservedGroup(state="Empty", **OFFSETS)}
+        seen = observed(topics={"t": existing(2)}, groups=groups, applications=applications)
+        everything = desired(topic(partitions=2), groups=(wanted,), applications=(job,))
+        return plan(seen, everything)
+
+    def kinds(planned):
+        return [type(action) for action in planned.actions]
+
+    running = {job.key: ObservedApplication(is_running=True, fingerprint=fingerprint(job))}
+    waits = planned(running)
+    assert kinds(waits) == []
+    assert "SparkApplication job has stopped" in waits.waiting[0].message
+    assert kinds(planned(running, whenActive="ScaleDown")) == [StopApplication]
+    assert kinds(planned(running, whenActive="ScaleDown", dryRun=True)) == [ResetOffsets]
+    assert kinds(planned({}, whenActive="ScaleDown")) == [ResetOffsets]
+    assert kinds(planned({})) == [ResetOffsets]
+    assert kinds(planned({}, done="r")) == [StartApplication]
 
 
 def test_a_reset_is_done_once_for_each_request_id():

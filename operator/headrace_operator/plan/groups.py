@@ -3,6 +3,11 @@
 A reset is done once for each request id: `status.lastReset` remembers it, and with it the offsets
 that undo it. Kafka refuses to change the offsets of a group with members, so a reset waits until
 the group is empty, or stops its consumer (`whenActive: ScaleDown`), which the next plan starts.
+
+A Spark job is no member of its group: the group looks empty while the job runs, and the job's next
+commit would undo the reset. So a SparkApplication counts as active while it runs, and is not
+started before the reset is done; when it starts, it follows the reset with a new generation of its
+checkpoint (`spark_operator_jobs/README.md`).
 """
 
 from __future__ import annotations
@@ -69,16 +74,45 @@ def pending_reset(group: ConsumerGroup) -> Reset | None:
 
 
 def held_applications(observed: Observed, desired: Desired) -> frozenset[Key]:
-    """Return workloads that must not be started: their group waits to be empty for a reset."""
+    """Return workloads that must not be started before the reset of their group is done."""
     held = set()
     for group in desired.groups:
-        target, reset = group.spec.target_ref, pending_reset(group)
+        key, reset = target_key(group), pending_reset(group)
         existing = observed.groups.get(group.group_id)
-        if target is None or reset is None or existing is None or reset.dry_run:
+        if key is None or reset is None or existing is None or reset.dry_run:
             continue
-        if existing.state not in EMPTY_STATES and reset.when_active == "ScaleDown":
-            held.add((target.kind, group.metadata.namespace, target.name))
+        # What cannot be done is waited for by nobody.
+        if _offsets_of_reset(group, reset, existing, observed)[1]:
+            continue
+        if _is_active(group, existing, observed):
+            is_held = reset.when_active == "ScaleDown"
+        else:
+            is_held = not _is_running(key, observed)
+        if is_held:
+            held.add(key)
     return frozenset(held)
+
+
+def target_key(group: ConsumerGroup) -> Key | None:
+    """Name the workload that reads in this group."""
+    target = group.spec.target_ref
+    return (target.kind, group.metadata.namespace, target.name) if target else None
+
+
+def _is_active(group: ConsumerGroup, existing: ObservedGroup, observed: Observed) -> bool:
+    """Whether somebody reads in the group, whose next commit would undo a reset."""
+    return existing.state not in EMPTY_STATES or (
+        _is_spark(group) and _is_running(target_key(group), observed)
+    )
+
+
+def _is_spark(group: ConsumerGroup) -> bool:
+    return group.spec.target_ref is not None and group.spec.target_ref.kind == "SparkApplication"
+
+
+def _is_running(key: Key | None, observed: Observed) -> bool:
+    running = observed.applications.get(key) if key else None
+    return running is not None and running.is_running
 
 
 def _plan_missing_topics(
@@ -101,12 +135,11 @@ def _plan_missing_topics(
 def _plan_reset(
     group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
 ) -> Iterator[Outcome]:
-    partitions = reset_partitions(group, reset, existing, observed)
-    offsets, problem = reset_offsets(reset, existing, partitions)
+    offsets, problem = _offsets_of_reset(group, reset, existing, observed)
     if problem:
         yield Problem(resource=group.key, reason=Reason.INVALID_RESET, message=problem)
         return
-    if existing.state not in EMPTY_STATES and not reset.dry_run:
+    if _is_active(group, existing, observed) and not reset.dry_run:
         yield from _empty_the_group(group, reset, existing, observed)
         return
     yield ResetOffsets(
@@ -117,6 +150,13 @@ def _plan_reset(
         previous={key: value for key, value in existing.offsets.items() if key in offsets},
         is_dry_run=reset.dry_run,
     )
+
+
+def _offsets_of_reset(
+    group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
+) -> tuple[dict[TopicPartition, int], str]:
+    partitions = reset_partitions(group, reset, existing, observed)
+    return reset_offsets(reset, existing, partitions)
 
 
 def reset_partitions(
@@ -187,18 +227,22 @@ def _out_of_range(key: TopicPartition, offset: int, existing: ObservedGroup) -> 
 def _empty_the_group(
     group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
 ) -> Iterator[Outcome]:
-    members = ", ".join(f"{member.client_id}@{member.host}" for member in existing.members[:3])
-    message = (
-        f"reset {reset.request_id} waits until group {group.group_id} is empty; it is"
-        f" {existing.state} with {len(existing.members)} members ({members})"
-    )
-    target = group.spec.target_ref
-    if reset.when_active == "ScaleDown" and target is not None:
-        key = (target.kind, group.metadata.namespace, target.name)
-        running = observed.applications.get(key)
-        if running is not None and running.is_running:
-            yield StopApplication(resource=key, application=target.name)
+    key = target_key(group)
+    if key is not None and reset.when_active == "ScaleDown" and _is_running(key, observed):
+        yield StopApplication(resource=key, application=key[2])
+    message = f"reset {reset.request_id} waits until {_who_is_active(group, existing)}"
     yield Waiting(resource=group.key, reason=Reason.WAITING_FOR_EMPTY_GROUP, message=message)
+
+
+def _who_is_active(group: ConsumerGroup, existing: ObservedGroup) -> str:
+    if existing.state not in EMPTY_STATES:
+        members = ", ".join(f"{member.client_id}@{member.host}" for member in existing.members[:3])
+        return (
+            f"group {group.group_id} is empty; it is"
+            f" {existing.state} with {len(existing.members)} members ({members})"
+        )
+    kind, _, name = target_key(group) or ("", "", "")
+    return f"{kind} {name} has stopped; write suspend: true there, or whenActive: ScaleDown here"
 
 
 def _plan_deletion(group: ConsumerGroup, existing: ObservedGroup | None) -> Iterator[Outcome]:
