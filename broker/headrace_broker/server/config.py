@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ from headrace_broker.server.quorum_config import QuorumConfig, read_quorum
 from headrace_broker.server.settings import BROKER_SETTINGS
 
 PORT_MAX = 65535
+# Kafka's EnvVarConfigProvider (KIP-887), with config.providers=env.
+_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ConfigError(Exception):
@@ -49,6 +53,7 @@ class BrokerConfig:
     roles: frozenset[str]
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
+    advertised_controllers: tuple[Listener, ...]
     controller_listener_names: tuple[str, ...]
     log_directories: tuple[Path, ...]
     metadata_log_directory: Path
@@ -84,6 +89,7 @@ def read_config(path: Path) -> BrokerConfig:
 def parse_config(text: str, *, source: str = "settings") -> BrokerConfig:
     """Parse properties `text`; `source` names it in errors."""
     static, problems = parse_properties(text, source)
+    static = _with_environment(static, source, problems)
     values = _typed_values(static, source, problems)
     if problems:
         raise ConfigError(problems)
@@ -114,6 +120,23 @@ def parse_properties(text: str, source: str) -> tuple[dict[str, str], list[str]]
         else:
             static[name] = value.strip()
     return static, problems
+
+
+def _with_environment(static: dict[str, str], source: str, problems: list[str]) -> dict[str, str]:
+    """Put environment variables in, where the file asks for it: a pod knows its node only there."""
+    if "env" not in static.get("config.providers", "").split(","):
+        return static
+
+    def variable(name: str, match: re.Match[str]) -> str:
+        value = os.environ.get(match[1])
+        if value is None:
+            problems.append(f"{source}: {name}: there is no environment variable {match[1]}")
+        return value or ""
+
+    return {
+        name: _VARIABLE.sub(lambda match, name=name: variable(name, match), text)  # type: ignore[misc]  # mypy cannot type defaults of a lambda
+        for name, text in static.items()
+    }
 
 
 def _typed_values(static: Mapping[str, str], source: str, problems: list[str]) -> dict[str, Any]:
@@ -174,7 +197,9 @@ def _build(
         if values["advertised.listeners"]
         else client_listeners
     )
-    _check_advertised(advertised, client_listeners, problems, source)
+    _check_advertised(advertised, listeners, problems, source)
+    advertised_controllers = tuple(item for item in advertised if item.name in controllers)
+    advertised = tuple(item for item in advertised if item.name not in controllers)
     quorum = read_quorum(values, {item.name for item in listeners}, problems, source)
     if problems:
         return None
@@ -185,6 +210,7 @@ def _build(
         roles=frozenset(values["process.roles"]),
         listeners=listeners,
         advertised_listeners=tuple(_with_host(item) for item in advertised),
+        advertised_controllers=advertised_controllers,
         controller_listener_names=controllers,
         log_directories=tuple(Path(item) for item in directories),
         metadata_log_directory=Path(values["metadata.log.dir"] or directories[0]),

@@ -107,8 +107,13 @@ def raft_config(config: BrokerConfig, identity: Identity) -> RaftConfig:
 
 
 def _own_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endpoint, ...]:
-    """Where other nodes reach this controller: as the voters' setting says, else where it binds."""
+    """Where other nodes reach this controller.
+
+    As the voters' setting says, else as advertised.listeners says (a controller that joins later
+    is not among the voters), else where it binds.
+    """
     known = config.quorum.voters.get(config.node_id)
+    advertised = {item.name: item for item in config.advertised_controllers}
     found: list[Endpoint] = []
     for listener in config.listeners:
         if listener.name in config.controller_listener_names:
@@ -116,6 +121,8 @@ def _own_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endp
             port = ports.get(listener.name, listener.port)
             if known is not None and not found:
                 host, port = known
+            elif listener.name in advertised:
+                host, port = advertised[listener.name].host, advertised[listener.name].port
             found.append(Endpoint(host, port, listener.name))
     if not found:
         # A quorum of one that binds no port: its address is never used.

@@ -112,6 +112,11 @@ _NETWORK = (
     _list(
         "advertised.listeners", None, "Addresses told to clients; `listeners` where it is not set."
     ),
+    _list(
+        "config.providers",
+        [],
+        "With env, ${env:NAME} in a value of this file is the environment variable (KIP-887).",
+    ),
     _list("controller.listener.names", ["CONTROLLER"], "Listeners of the metadata quorum."),
     _list("controller.quorum.voters", [], "The voters of the metadata quorum, id@host:port."),
     _list(
@@ -161,6 +166,13 @@ _NETWORK = (
         None,
         "host:port of health, metrics and the JSON API; off where not set.",
     ),
+    _int(
+        "headrace.metrics.partitions.max",
+        2000,
+        "Partitions of this broker with series of their own, at /metrics only.",
+    ),
+    _int("headrace.metrics.topics.max", 5000, "Topics of this broker with series of their own."),
+    _int("headrace.metrics.groups.max", 1000, "Groups of this broker with series of their own."),
 )
 
 _TOPICS = (

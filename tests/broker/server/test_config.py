@@ -1,8 +1,11 @@
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
+from headrace_broker.raft.types import Endpoint
 from headrace_broker.server.config import ConfigError, parse_config, read_config
+from headrace_broker.server.quorum import Identity, raft_config
 
 GOOD = """
 # a comment
@@ -105,3 +108,21 @@ def test_every_problem_of_a_file_is_said_at_once(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         read_config(tmp_path / "none.properties")
+
+
+def test_environment_variables_are_put_in_where_the_file_asks_for_it(monkeypatch) -> None:
+    monkeypatch.setenv("HOST_IP", "10.0.0.7")
+    text = GOOD.replace("broker-3.example:19092", "${env:HOST_IP}:31092")
+    config = parse_config(f"{text}config.providers=env\n")
+    assert [item.host for item in config.advertised_listeners] == ["10.0.0.7"]
+    monkeypatch.delenv("HOST_IP")
+    assert "no environment variable HOST_IP" in problems_of(f"{text}config.providers=env\n")
+
+
+def test_a_controller_outside_of_the_voters_says_where_it_is() -> None:
+    text = GOOD.replace("controller.quorum.voters=3@", "controller.quorum.bootstrap.servers=")
+    text = text.replace("listeners=PLAINTEXT://b", "listeners=CONTROLLER://c3:9090,PLAINTEXT://b")
+    config = parse_config(f"{text}cluster.id=c\n")
+    assert [item.name for item in config.advertised_listeners] == ["PLAINTEXT"]
+    identity = Identity(directory_id=UUID(int=1), cluster_id="c", ports={"CONTROLLER": 9093})
+    assert raft_config(config, identity).endpoints == (Endpoint("c3", 9090, "CONTROLLER"),)
