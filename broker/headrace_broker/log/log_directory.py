@@ -10,6 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -94,6 +95,8 @@ class LogDirectory:
         self._log_starts = read_offsets(path / LOG_START_NAME)
         self._high_watermarks = read_offsets(path / HIGH_WATERMARK_NAME)
         self._cleaner_offsets = read_offsets(path / CLEANER_NAME)
+        self._deleted: set[TopicPartition] = set()
+        """Still named by checkpoints on disk; the next ones leave them out."""
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
 
     def _take_clean_marker(self) -> tuple[bool, int]:
@@ -130,6 +133,8 @@ class LogDirectory:
         """Open every partition that has a folder."""
         for partition in sorted(self.partition_folders()):
             self._open(partition, config_for(partition))
+        for key, log in self.logs.items():
+            self._lower_checkpoints(key, log.log_end_offset)
 
     def create(
         self, topic: str, partition: int, config: LogConfig, *, topic_id: TopicId | None = None
@@ -141,6 +146,8 @@ class LogDirectory:
             return known
         folder = self.path / str(key)
         is_new = not folder.exists()
+        if is_new:
+            self._forget(key)
         log = self._open(key, config)
         if topic_id is not None and self.topic_id(topic, partition) != topic_id:
             text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
@@ -166,9 +173,7 @@ class LogDirectory:
         log = self.logs.pop(key, None)
         if log is not None:
             log.abandon()
-        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
-            offsets.pop(key, None)
-        self._cleaner_offsets.pop(key, None)
+        self._deleted.add(key)
         # Kafka's name: the topic cut short where the whole would be too long for a file name.
         suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
         target = self.path / (topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
@@ -195,6 +200,7 @@ class LogDirectory:
             was_clean=self.was_clean,
             log_start_offset=self._log_starts.get(key, 0),
         )
+        log.before_truncation = partial(self._lower_checkpoints, key)
         log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
         log.high_watermark = self._high_watermarks.get(key, log.log_start_offset)
         self.logs[key] = log
@@ -202,9 +208,40 @@ class LogDirectory:
 
     # ---- checkpoints
 
+    def _lower_checkpoints(self, key: TopicPartition, offset: int) -> None:
+        """Let no checkpoint on disk claim anything at or above `offset`, before it is appended.
+
+        Recovery would trust, after a power cut, bytes that came after a truncation and that no
+        fsync covers; a leader would serve them as committed.
+        """
+        for offsets, name in (
+            (self._recovery_points, RECOVERY_POINT_NAME),
+            (self._high_watermarks, HIGH_WATERMARK_NAME),
+        ):
+            if offsets.get(key, 0) > offset:
+                offsets[key] = offset
+                write_offsets(self.path / name, offsets)
+
+    def _forget(self, key: TopicPartition) -> None:
+        """Take a deleted partition out of the checkpoints before its name is used again."""
+        self._deleted.discard(key)
+        for offsets, name in (
+            (self._recovery_points, RECOVERY_POINT_NAME),
+            (self._log_starts, LOG_START_NAME),
+            (self._high_watermarks, HIGH_WATERMARK_NAME),
+            (self._cleaner_offsets, CLEANER_NAME),
+        ):
+            if offsets.pop(key, 0):
+                write_offsets(self.path / name, offsets)
+
     def checkpoint(self) -> None:
         """Write all checkpoints: periodically, after flushes, and after DeleteRecords."""
         logs = self.logs
+        for key in self._deleted:
+            for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
+                offsets.pop(key, None)
+            self._cleaner_offsets.pop(key, None)
+        self._deleted.clear()
         for key, log in logs.items():
             self._recovery_points[key] = log.recovery_point
             self._high_watermarks[key] = log.high_watermark

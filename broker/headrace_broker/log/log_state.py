@@ -4,6 +4,7 @@ Owns which segments there are: opening and recovery, rolling, truncation, durabi
 and reading, which change nothing of that, are `PartitionLog`'s.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.reader import LogReader
 from headrace_broker.log.recovery import load_segments
 from headrace_broker.log.removal import FileRemoval
-from headrace_broker.log.retention import roll_after_ms
+from headrace_broker.log.retention import index_check_size, roll_after_ms
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.segments import LogSegments
 from headrace_broker.log.validation import looks_at_records
@@ -63,6 +64,8 @@ class LogState:
         self.cleaner_offset = Offset(0)
         """Where the part that compaction has not seen yet begins."""
         self.removal = FileRemoval()
+        self.before_truncation: Callable[[int], None] = lambda _offset: None
+        """Told where the log is about to end: a checkpoint above that has to come down first."""
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
@@ -99,6 +102,9 @@ class LogState:
 
     def _recover_epochs(self, recovered_from: int) -> None:
         """Note the epochs of recovered batches whose checkpoint the kill forestalled."""
+        if recovered_from < self.log_end_offset:
+            # What it says of them may be from before a truncation that it does not know of.
+            self.leader_epochs.truncate_from_end(recovered_from)
         for segment in self.segments:
             following = self.segments.after(segment)
             if following is not None and following.base_offset <= recovered_from:
@@ -125,6 +131,8 @@ class LogState:
         """Take over changed topic settings, which hold from the next append on."""
         self.config = config
         self._looks_at_records = looks_at_records(config)
+        self._stamps_append_time = config.stamps_append_time
+        self._index_check_size = index_check_size(config)
         if hasattr(self, "segments"):
             self._active_changed()
 
@@ -173,7 +181,8 @@ class LogState:
 
     @high_watermark.setter
     def high_watermark(self, offset: int) -> None:
-        self._high_watermark = Offset(min(offset, self.log_end_offset))
+        end = self.log_end_offset
+        self._high_watermark = end if offset >= end else Offset(offset)
         if self.producers.has_unstable:
             self.producers.note_high_watermark(self._high_watermark)
 
@@ -247,6 +256,7 @@ class LogState:
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset)
             return
+        self.before_truncation(offset)
         for segment in [held for held in self.segments if held.base_offset > offset]:
             self.segments.remove(segment)
             self.removal.schedule(segment, 0)
@@ -259,6 +269,7 @@ class LogState:
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and begin at `offset`: a follower that its leader has outrun."""
+        self.before_truncation(offset)
         for segment in list(self.segments):
             self.segments.remove(segment)
             self.removal.schedule(segment, 0)

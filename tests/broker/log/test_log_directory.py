@@ -125,3 +125,76 @@ def test_settings_are_read_by_kafkas_names():
     assert config.compacts
     assert config.deletes
     assert LogConfig.from_settings({"message.timestamp.type": "LogAppendTime"}).stamps_append_time
+
+
+def points(directory, name):
+    lines = (directory.path / name).read_text().splitlines()[2:]
+    return {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset", "replication-offset"])
+def test_no_checkpoint_on_disk_stays_above_a_truncation(open_directory, name):
+    directory = open_directory()
+    log = directory.create("events", 0, CONFIG)
+    for _ in range(10):
+        append(log, batch_of(b"value"))
+    log.flush()
+    log.high_watermark = 10
+    directory.checkpoint()
+    assert points(directory, f"{name}-checkpoint") == {"events 0": 10}
+    log.truncate_to(4)
+    # What is appended now is on no disk yet, and recovery must not take it on trust.
+    append(log, batch_of(b"other"))
+    assert points(directory, f"{name}-checkpoint") == {"events 0": 4}
+    log.truncate_fully_and_start_at(2)
+    assert points(directory, f"{name}-checkpoint") == {"events 0": 2}
+
+
+def test_a_torn_batch_after_a_truncation_is_recovered_from(open_directory):
+    directory = open_directory()
+    log = directory.create("events", 0, CONFIG)
+    for _ in range(10):
+        append(log, batch_of(b"value"))
+    log.flush()
+    directory.checkpoint()
+    log.truncate_to(4)
+    append(log, batch_of(b"kept"))
+    end = log.segments.active.size
+    append(log, batch_of(b"torn"))
+    path = log.segments.active.path
+    directory.abandon()
+    with path.open("r+b") as file:  # the size reached the disk, the bytes did not
+        file.seek(end + 30)
+        file.write(bytes(path.stat().st_size - end - 30))
+    again = open_directory()
+    again.open_all(lambda _key: CONFIG)
+    assert again.logs["events", 0].log_end_offset == 5
+
+
+def test_a_recreated_partition_inherits_no_checkpoint(open_directory):
+    directory = open_directory()
+    log = directory.create("events", 0, CONFIG)
+    for _ in range(10):
+        append(log, batch_of(b"value"))
+    log.delete_records_before(7)
+    log.high_watermark = 10
+    log.flush()
+    directory.checkpoint()
+    directory.delete("events", 0)
+    directory.create("events", 0, CONFIG)
+    directory.abandon()  # a kill before the next checkpoint
+    again = open_directory()
+    again.open_all(lambda _key: CONFIG)
+    log = again.logs["events", 0]
+    for _ in range(10):
+        append(log, batch_of(b"other"))
+    assert (log.log_start_offset, log.recovery_point, log.high_watermark) == (0, 0, 0)
+
+
+def test_checkpoints_drop_what_was_deleted(open_directory):
+    directory = open_directory()
+    append(directory.create("events", 0, CONFIG), batch_of(b"value"))
+    directory.checkpoint()
+    directory.delete("events", 0)
+    directory.checkpoint()
+    assert points(directory, "recovery-point-offset-checkpoint") == {}
