@@ -5,7 +5,13 @@ import uuid
 
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
-from headrace_broker.metadata.records import BrokerEndpoint, MetadataRecord, RegisterBrokerRecord
+from headrace_broker.metadata.records import (
+    BrokerEndpoint,
+    ConfigRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+)
+from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.metadata.topics import decide_create_topics
 from headrace_broker.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -32,6 +38,16 @@ def broker_record(
         end_points=[BrokerEndpoint(name="PLAINTEXT", host=f"host{node_id}", port=9000 + node_id)],
         rack=rack,
         fenced=fenced,
+    )
+
+
+def cordon_record(node_id: int, value: str | None = "*") -> ConfigRecord:
+    """What `cordoned.log.dirs` of a broker becomes in the log."""
+    return ConfigRecord(
+        resource_type=ConfigResourceType.BROKER,
+        resource_name=str(node_id),
+        name="cordoned.log.dirs",
+        value=value,
     )
 
 

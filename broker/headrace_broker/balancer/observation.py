@@ -1,9 +1,10 @@
 """The cluster as the balancer sees it: the metadata image, and what brokers measured."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace_broker.balancer.model import BrokerModel, ClusterModel, PartitionModel
+from headrace_broker.metadata.cordons import is_cordoned
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import is_reassigning
 from headrace_broker.protocol.types import NodeId, PartitionIndex
@@ -23,7 +24,6 @@ class Measurements:
 def observe_cluster(
     image: MetadataImage,
     measured: Measurements,
-    cordoned: Collection[NodeId] = (),
     capacities: Mapping[NodeId, float] | None = None,
 ) -> ClusterModel:
     """Return the model of the cluster; a partition on its way counts with its future replicas."""
@@ -32,7 +32,7 @@ def observe_cluster(
             node_id=node,
             rack=broker.rack,
             is_alive=broker.is_active,
-            is_cordoned=node in cordoned,
+            is_cordoned=is_cordoned(image, node),
             capacity=(capacities or {}).get(node, 1.0),
         )
         for node, broker in sorted(image.brokers.items())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headrace_broker.metadata.cordons import placeable_brokers
 from headrace_broker.metadata.decision import Decision, RandomSource
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
@@ -37,7 +38,7 @@ def decide_ensure_topic(
     """
     if wanted.name in image.topics:
         return Decision(records=[], response=None)
-    factor = max(1, min(wanted.replication_factor, len(image.active_brokers())))
+    factor = max(1, min(wanted.replication_factor, len(placeable_brokers(image))))
     topic = CreatableTopic(
         name=wanted.name,
         num_partitions=wanted.num_partitions,

@@ -2,7 +2,8 @@
 
 The table of what the process reads is the server's; it is handed in. What may change while a broker
 runs is here: the defaults of topics, which every broker takes from the image (Kafka's
-DynamicLogConfig). All others are read-only until a restart.
+DynamicLogConfig), and what only the cluster has (`CLUSTER_SETTINGS`). All others are read-only
+until a restart.
 """
 
 import re
@@ -45,9 +46,71 @@ REPLICATION_THROTTLES: Mapping[str, BrokerSetting] = {
     )
 }
 
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
+
+_CORDON = BrokerSetting(
+    name=CORDONED_LOG_DIRS,
+    type=ConfigType.LIST,
+    default=[],
+    doc="With * the broker gets no new replicas; those it has stay (KIP-1066). Of one broker only.",
+)
+
+#: The plan that the controller carries out (`balance_settings`). Of the whole cluster only.
+BALANCE_PLAN = "headrace.balance.plan"
+BALANCE_STATE = "headrace.balance.state"
+BALANCE_THROTTLE = "headrace.balance.throttle"
+BALANCE_CONCURRENT_MOVES = "headrace.balance.concurrent.moves"
+BALANCE_LAST = "headrace.balance.last"
+#: One piece of the plan's moves; a number from 0 follows.
+BALANCE_MOVES_PREFIX = "headrace.balance.moves."
+BALANCE_CONCURRENT_MOVES_DEFAULT = 20
+
+BALANCE_SETTINGS: Mapping[str, BrokerSetting] = {
+    setting.name: setting
+    for setting in (
+        BrokerSetting(
+            name=BALANCE_PLAN,
+            type=ConfigType.STRING,
+            default=None,
+            doc="Hash of the plan of moves that the controller carries out.",
+        ),
+        BrokerSetting(
+            name=BALANCE_STATE,
+            type=ConfigType.STRING,
+            default=None,
+            doc="running, paused or cancelled: what becomes of the plan.",
+        ),
+        BrokerSetting(
+            name=BALANCE_THROTTLE,
+            type=ConfigType.LONG,
+            default=LONG_MAX,
+            doc="Bytes per second that each broker sends and receives for the plan's moves.",
+        ),
+        BrokerSetting(
+            name=BALANCE_CONCURRENT_MOVES,
+            type=ConfigType.INT,
+            default=BALANCE_CONCURRENT_MOVES_DEFAULT,
+            doc="Partitions of the plan whose replicas are copied at the same time.",
+        ),
+        BrokerSetting(
+            name=BALANCE_LAST,
+            type=ConfigType.STRING,
+            default=None,
+            doc="What became of the last plan; the controller writes it.",
+        ),
+    )
+}
+
+#: Settings that no file has, only the cluster's metadata.
+CLUSTER_SETTINGS: Mapping[str, BrokerSetting] = {
+    **REPLICATION_THROTTLES,
+    CORDONED_LOG_DIRS: _CORDON,
+    **BALANCE_SETTINGS,
+}
+
 #: Broker settings that may be changed without a restart: the first synonym of each topic setting,
-#: and the throttles.
-DYNAMIC_BROKER_SETTINGS = frozenset(REPLICATION_THROTTLES) | frozenset(
+#: and those of the cluster's metadata.
+DYNAMIC_BROKER_SETTINGS = frozenset(CLUSTER_SETTINGS) | frozenset(
     setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms
 )
 
@@ -66,7 +129,7 @@ class BrokerSettings:
             name: _as_broker_setting(setting, synonym)
             for name, (setting, synonym) in BROKER_SYNONYMS.items()
         }
-        return {**topics, **REPLICATION_THROTTLES, **self.known}
+        return {**topics, **CLUSTER_SETTINGS, **self.known}
 
 
 def is_sensitive(name: str) -> bool:

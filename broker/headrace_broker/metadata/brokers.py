@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from headrace_broker.metadata.broker_liveness import broker_leaves
+from headrace_broker.metadata.broker_settings import CORDONED_LOG_DIRS
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import Endpoint
 from headrace_broker.metadata.image import MetadataImage
@@ -12,12 +13,14 @@ from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.records import (
     BrokerEndpoint,
     BrokerFeature,
+    ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from headrace_broker.metadata.resources import broker_resource
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import BrokerEpoch, NodeId, ProducerId
 
@@ -137,8 +140,24 @@ def decide_unregister_broker(
     records = [
         *broker_leaves(image, node_id, policy),
         UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.epoch),
+        *_uncordoning(image, node_id),
     ]
     return Decision(records=records, response=None)
+
+
+def _uncordoning(image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
+    """Return what lets the next broker of this id begin like any other."""
+    resource = broker_resource(node_id)
+    if CORDONED_LOG_DIRS not in image.config(resource):
+        return []
+    return [
+        ConfigRecord(
+            resource_type=resource.type,
+            resource_name=resource.name,
+            name=CORDONED_LOG_DIRS,
+            value=None,
+        )
+    ]
 
 
 def decide_allocate_producer_ids(

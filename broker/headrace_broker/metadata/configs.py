@@ -9,12 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from headrace_broker.metadata.broker_settings import (
-    DYNAMIC_BROKER_SETTINGS,
-    REPLICATION_THROTTLES,
-    BrokerSettings,
-)
-from headrace_broker.metadata.config_effects import CLUSTER_WIDE, settled_partitions
+from headrace_broker.metadata.broker_rules import BrokerRules
+from headrace_broker.metadata.broker_settings import BrokerSettings
+from headrace_broker.metadata.config_effects import settled_partitions
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.layers import broker_layers
@@ -26,26 +23,16 @@ from headrace_broker.metadata.resources import (
     ConfigSource,
     ConfigType,
 )
-from headrace_broker.metadata.setting_types import (
-    LONG_MAX,
-    Bounds,
-    format_value,
-    parse_value,
-    split_list,
-)
+from headrace_broker.metadata.setting_types import format_value, split_list
 from headrace_broker.metadata.topic_config import (
     ConfigLayer,
-    invalid_value,
-    parse_broker_text,
     topic_candidates,
     validate_topic_config,
 )
-from headrace_broker.metadata.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS
+from headrace_broker.metadata.topic_settings import TOPIC_SETTINGS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import alter_configs, incremental_alter_configs
 from headrace_broker.protocol.types import NodeId
-
-_RATE = Bounds(low=0, high=LONG_MAX)
 
 
 class ConfigOperation(IntEnum):
@@ -264,58 +251,7 @@ class _TopicRules:
         validate_topic_config(texts, self._layers)
 
 
-class _BrokerRules:
-    """What a broker's dynamic configuration may be; `weaker` is what lies beneath it."""
-
-    def __init__(
-        self, source: ConfigSource, weaker: Sequence[ConfigLayer], settings: BrokerSettings
-    ) -> None:
-        self._source = source
-        self._weaker = weaker
-        self._settings = settings
-
-    def check_name(self, name: str, *, is_set: bool) -> None:
-        """Raise ApiError for a setting that does not exist or that only a restart changes."""
-        if name in CLUSTER_WIDE and self._source is ConfigSource.DYNAMIC_BROKER_CONFIG:
-            # The controller and all leaders must agree on it, or the ELR is wrong (KIP-966).
-            raise ApiError(
-                ErrorCode.INVALID_CONFIG,
-                f"Broker-level {name} cannot be altered; set it for the topic or the cluster",
-            )
-        if name in DYNAMIC_BROKER_SETTINGS or is_set:
-            return
-        if name in self._settings.all():
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Cannot update these configs dynamically: {name}; only the broker's file sets it",
-            )
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown broker config name: {name}")
-
-    def is_list(self, name: str) -> bool:
-        """Return whether the setting's value is a list."""
-        return name in BROKER_SYNONYMS and BROKER_SYNONYMS[name][0].type is ConfigType.LIST
-
-    def inherited(self, name: str) -> str:
-        """Return the text that holds where this layer sets nothing."""
-        for layer in self._weaker:
-            if name in layer.texts:
-                return layer.texts[name]
-        return format_value(BROKER_SYNONYMS[name][0].default) or ""
-
-    def validate(self, texts: Mapping[str, str]) -> None:
-        """Raise ApiError(INVALID_CONFIG) unless every value, and topics made by them, are legal."""
-        for name, text in texts.items():
-            try:
-                if name in REPLICATION_THROTTLES:
-                    _RATE.check(parse_value(text, ConfigType.LONG))
-                else:
-                    parse_broker_text(*BROKER_SYNONYMS[name], text)
-            except ValueError as error:
-                raise invalid_value(name, text, error) from error
-        validate_topic_config({}, [ConfigLayer(source=self._source, texts=texts), *self._weaker])
-
-
-_Rules = _TopicRules | _BrokerRules
+_Rules = _TopicRules | BrokerRules
 
 
 def _rules(image: MetadataImage, settings: BrokerSettings, resource: ConfigResource) -> _Rules:
@@ -331,14 +267,15 @@ def _rules(image: MetadataImage, settings: BrokerSettings, resource: ConfigResou
         raise unsupported_resource(resource)
     if resource.name == "":
         layers = broker_layers(image, settings.node_id, settings.static)
-        return _BrokerRules(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers[2:], settings)
+        source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return BrokerRules(image, source, layers[2:], settings)
     node_id = broker_of(resource)
     if node_id not in image.brokers:
         raise ApiError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {node_id} is registered."
         )
     layers = broker_layers(image, node_id, settings.static)
-    return _BrokerRules(ConfigSource.DYNAMIC_BROKER_CONFIG, layers[1:], settings)
+    return BrokerRules(image, ConfigSource.DYNAMIC_BROKER_CONFIG, layers[1:], settings)
 
 
 def broker_of(resource: ConfigResource) -> NodeId:

@@ -8,6 +8,7 @@ death of one broker would take every group with it.
 from collections import Counter
 from collections.abc import Mapping
 
+from headrace_broker.metadata.cordons import placeable_brokers
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import PartitionImage, TopicImage
 from headrace_broker.metadata.image import MetadataImage
@@ -39,7 +40,7 @@ def decide_grow_internal_topics(
     records: list[MetadataRecord] = []
     for topic, factor in growing:
         for index, partition in sorted(topic.partitions.items()):
-            wanted = min(factor, len(image.active_brokers()))
+            wanted = _wanted(image, partition, factor)
             if len(partition.replicas) >= wanted or is_reassigning(partition):
                 continue
             grown = _grown(image, partition, wanted, replicas)
@@ -54,8 +55,15 @@ def decide_grow_internal_topics(
 
 
 def _is_small(image: MetadataImage, topic: TopicImage, factor: int) -> bool:
-    wanted = min(factor, len(image.active_brokers()))
-    return any(len(partition.replicas) < wanted for partition in topic.partitions.values())
+    return any(
+        len(partition.replicas) < _wanted(image, partition, factor)
+        for partition in topic.partitions.values()
+    )
+
+
+def _wanted(image: MetadataImage, partition: PartitionImage, factor: int) -> int:
+    able = {broker.node_id for broker in placeable_brokers(image)}
+    return min(factor, len(able.union(partition.replicas)))
 
 
 def _grown(
@@ -65,7 +73,7 @@ def _grown(
     while len(replicas) < wanted:
         racks = {image.brokers[node].rack for node in replicas if node in image.brokers}
         chosen = min(
-            (broker for broker in image.active_brokers() if broker.node_id not in replicas),
+            (broker for broker in placeable_brokers(image) if broker.node_id not in replicas),
             key=lambda broker: (
                 broker.rack is not None and broker.rack in racks,
                 counts[broker.node_id],

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from headrace_broker.metadata.cordons import check_not_cordoned
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.records import PartitionRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -92,7 +93,9 @@ def checked_assignment(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"The manual assignment of partition {index} {problem}",
         )
-    return [NodeId(broker_id) for broker_id in broker_ids]
+    replicas = [NodeId(broker_id) for broker_id in broker_ids]
+    check_not_cordoned(image, replicas, f"Partition {index}")
+    return replicas
 
 
 def _assignment_problem(image: MetadataImage, broker_ids: Sequence[int], factor: int) -> str | None:

@@ -2,7 +2,8 @@
 
 Leaders go to the broker that leads least, so that any run of new topics spreads evenly; followers
 go round the remaining brokers with a shift that changes each lap (as Kafka's AdminUtils), other
-racks first. A fenced broker gets a replica only where there are not enough others, and never leads.
+racks first. A fenced broker gets a replica only where there are not enough others, and never leads;
+a cordoned one gets none.
 """
 
 import heapq
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
+from headrace_broker.metadata.cordons import cordoned_brokers, placeable_brokers
 from headrace_broker.metadata.decision import RandomSource
 from headrace_broker.metadata.entities import BrokerImage
 from headrace_broker.metadata.image import MetadataImage
@@ -21,10 +23,11 @@ class Placer:
     """Places partitions one after another; remembers what it placed, for the next ones."""
 
     def __init__(self, image: MetadataImage, rng: RandomSource) -> None:
-        self._registered = len(image.brokers)
-        active = image.active_brokers()
-        self._ring = _interleave_racks(active, rng)
-        self._fenced = sorted(node for node in image.brokers if node not in set(self._ring))
+        usable = image.brokers.keys() - cordoned_brokers(image)
+        self._cordoned = len(image.brokers) - len(usable)
+        self._usable = len(usable)
+        self._ring = _interleave_racks(placeable_brokers(image), rng)
+        self._fenced = sorted(usable - set(self._ring))
         self._racks: Mapping[NodeId, str | None] = {
             node: broker.rack for node, broker in image.brokers.items()
         }
@@ -40,18 +43,19 @@ class Placer:
 
         Raises ApiError(INVALID_REPLICATION_FACTOR) where there are too few brokers.
         """
-        if replication_factor > self._registered:
+        if replication_factor > self._usable:
+            cordoned = f", {self._cordoned} more cordoned" if self._cordoned else ""
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {replication_factor} time(s): The target "
                 f"replication factor of {replication_factor} cannot be reached because only "
-                f"{self._registered} broker(s) are registered.",
+                f"{self._usable} broker(s) are registered{cordoned}.",
             )
         if not self._ring:
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"Unable to replicate the partition {replication_factor} time(s): "
-                "All brokers are currently fenced.",
+                "All brokers are currently fenced or cordoned.",
             )
         return [self._place_one(replication_factor) for _ in range(partitions)]
 

@@ -8,6 +8,7 @@ the replicas from before.
 from collections import Counter
 from collections.abc import Sequence
 
+from headrace_broker.metadata.cordons import check_not_cordoned
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import PartitionImage, TopicImage
 from headrace_broker.metadata.image import MetadataImage
@@ -90,6 +91,7 @@ def _reassign(
         return _cancel(rules, topic, index, partition)
     target = [NodeId(node) for node in asked.replicas]
     _check_assignment(rules.image, target)
+    check_not_cordoned(rules.image, without(target, partition.replicas), f"{name}-{index}")
     original = original_replicas(partition)
     if not allow_factor_change and len(target) != len(original):
         raise ApiError(

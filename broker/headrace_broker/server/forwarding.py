@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.metadata.auto_creation import WantedTopic
+from headrace_broker.metadata.cordons import placeable_brokers
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from headrace_broker.protocol.messages.create_topics import (
@@ -123,7 +124,7 @@ class Forwarding:
 
     async def ensure_topic(self, wanted: WantedTopic) -> None:
         """Make one of the cluster's own topics; raises ApiError."""
-        active = len(self._loader.image.active_brokers())
+        active = len(placeable_brokers(self._loader.image))
         topic = CreatableTopic(
             name=wanted.name,
             num_partitions=wanted.num_partitions,

@@ -8,7 +8,7 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from support.metadata import POLICY, creatable, create, image_with_brokers, replayed
+from support.metadata import POLICY, cordon_record, creatable, create, image_with_brokers, replayed
 
 
 def _request(plan):
@@ -44,7 +44,7 @@ def test_the_controller_takes_a_plan_and_the_next_plan_counts_what_is_on_its_way
 
 
 def test_cordoned_and_fenced_brokers_take_no_replicas():
-    image = image_with_brokers(3)
-    cluster = observe_cluster(image, Measurements(), cordoned=[1], capacities={2: 2.0})
+    image = replayed(image_with_brokers(3), [cordon_record(1)])
+    cluster = observe_cluster(image, Measurements(), capacities={2: 2.0})
     assert [broker.takes_replicas for broker in cluster.brokers] == [False, True, True]
     assert [broker.capacity for broker in cluster.brokers] == [1.0, 2.0, 1.0]

@@ -1,0 +1,52 @@
+"""Which brokers get no new replicas: the dynamic setting `cordoned.log.dirs` (KIP-1066).
+
+Apache Kafka has it from 4.3 on, with paths or `*`. A broker of ours has one log directory, so `*`
+is all that is accepted: the whole broker. It keeps what it has and goes on serving it.
+"""
+
+from collections.abc import Iterable
+
+from headrace_broker.metadata.broker_settings import CORDONED_LOG_DIRS
+from headrace_broker.metadata.entities import BrokerImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.resources import broker_resource
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import NodeId
+
+EVERY_LOG_DIR = "*"
+
+
+def check_cordon(text: str) -> None:
+    """Raise ValueError unless `text` cordons the whole broker, or nothing."""
+    if text not in {"", EVERY_LOG_DIR}:
+        raise ValueError(
+            "must be * (all log directories) or empty: a broker is cordoned as a whole"
+        )
+
+
+def is_cordoned(image: MetadataImage, node_id: NodeId) -> bool:
+    """Whether no new replica may be placed on a broker."""
+    return image.config(broker_resource(node_id)).get(CORDONED_LOG_DIRS) == EVERY_LOG_DIR
+
+
+def cordoned_brokers(image: MetadataImage) -> frozenset[NodeId]:
+    """Return the registered brokers that get no new replicas."""
+    return frozenset(node_id for node_id in image.brokers if is_cordoned(image, node_id))
+
+
+def placeable_brokers(image: MetadataImage) -> list[BrokerImage]:
+    """Return the active brokers that may get new replicas, by id."""
+    return [broker for broker in image.active_brokers() if not is_cordoned(image, broker.node_id)]
+
+
+def check_not_cordoned(
+    image: MetadataImage, new_replicas: Iterable[NodeId], partition: str
+) -> None:
+    """Raise ApiError(INVALID_REPLICA_ASSIGNMENT) where a new replica is for a cordoned broker."""
+    refused = [node for node in new_replicas if is_cordoned(image, node)]
+    if refused:
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"{partition} would get a replica on broker {refused[0]}, which is cordoned "
+            f"({CORDONED_LOG_DIRS}): it gets no new ones.",
+        )
