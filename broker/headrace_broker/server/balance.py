@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.balancer.observation import Measurements, observe_cluster
 from headrace_broker.balancer.plans import plan_drain, plan_rebalance
 from headrace_broker.protocol.types import NodeId
-from headrace_broker.web.balance import BrokerNotFoundError, PlannedBalance
+from headrace_broker.web.planned_balance import BrokerNotFoundError, PlannedBalance
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker

@@ -10,7 +10,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.balance import plan_balance
 from headrace_broker.server.metrics import LATENCY_BUCKETS
-from headrace_broker.web.balance import PlannedBalance
+from headrace_broker.web.planned_balance import PlannedBalance
 from headrace_broker.web.status import ApiStatus, GroupLag, NetworkStatus, PartitionStatus
 
 if TYPE_CHECKING:

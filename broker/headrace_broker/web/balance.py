@@ -9,33 +9,12 @@ BROKER_NOT_FOUND (404).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
-from headrace_broker.balancer.model import BalancePlan
 from headrace_broker.protocol.types import NodeId
-
-
-class BrokerNotFoundError(Exception):
-    """No broker of this id is registered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedBalance:
-    """A plan, and how many partitions this node could not measure: then only counts decide."""
-
-    plan: BalancePlan
-    unmeasured_partitions: int
-
-
-class Planner(Protocol):
-    """Makes the plans."""
-
-    def plan_balance(self, drain: NodeId | None) -> PlannedBalance:
-        """Plan a rebalance, or a drain. Raises BrokerNotFoundError."""
-        ...
+from headrace_broker.web.planned_balance import BrokerNotFoundError, PlannedBalance, Planner
 
 
 def add_balance_routes(app: web.Application, planner: Planner) -> None:

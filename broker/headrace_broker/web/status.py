@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace_broker.web.balance import Planner
+from headrace_broker.web.planned_balance import Planner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
