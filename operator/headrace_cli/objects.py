@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.output import Item
+from headrace_cli.up.views import describe_age
 from headrace_operator.observe import (
     list_offsets,
     observe_brokers,
@@ -118,7 +119,10 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
                 "MEMBERS": str(len(group.members)),
                 "LAG": str(group.lag_records) if group.offsets else "-",
             },
-            wide={"TOPICS": ",".join(_group_topics(group)) or "-"},
+            wide={
+                "LAG-TIME": describe_age(group.lag_seconds),
+                "TOPICS": ",".join(_group_topics(group)) or "-",
+            },
             document=_document(
                 "ConsumerGroup",
                 name,
@@ -130,7 +134,8 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
                     "state": group.state,
                     "members": len(group.members),
                 }
-                | ({"lagRecords": group.lag_records} if group.offsets else {}),
+                | ({"lagRecords": group.lag_records} if group.offsets else {})
+                | ({} if group.lag_seconds is None else {"lagSeconds": group.lag_seconds}),
             ),
         )
         for name, group in sorted(groups.items())

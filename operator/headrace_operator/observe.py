@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.lag import lag_seconds, oldest_unread
 from headrace_operator.plan import (
     Observed,
     ObservedBroker,
@@ -174,7 +175,7 @@ def observe_groups(
     *,
     now_ms: int,
 ) -> dict[str, ObservedGroup]:
-    """Describe the groups that resources name: state, members, offsets, bounds, reset targets."""
+    """Describe the groups that resources name: state, members, offsets, lag, reset targets."""
     by_id = {group.group_id: group for group in groups}
     if not by_id:
         return {}
@@ -206,7 +207,11 @@ def observe_groups(
             end_offsets={key: ends[key] for key in mine if key in ends},
             reset_offsets=_reset_offsets(admin, resets[group_id], mine, ends, now_ms=now_ms),
         )
-    return result
+    oldest = oldest_unread(admin, result)
+    return {
+        group_id: replace(group, lag_seconds=lag_seconds(group, oldest[group_id], now_ms=now_ms))
+        for group_id, group in result.items()
+    }
 
 
 def _partitions(

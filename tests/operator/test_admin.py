@@ -6,8 +6,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from confluent_kafka import KafkaException, Producer
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.structs import OffsetAndMetadata
 
 from headrace_operator.admin import BrokerAdmin
 from headrace_operator.observe import merge_observations, parse_duration_ms, parse_timestamp_ms
@@ -184,6 +186,90 @@ def test_a_group_is_observed_reset_when_empty_and_its_lag_is_counted(bootstrap):
             assert (await observe(admin, wanted)).groups["reader"].lag_records == 4
 
     asyncio.run(scenario())
+
+
+def commit(bootstrap, group_id, offsets):
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    moved = {
+        TopicPartition(*key): OffsetAndMetadata(offset, "", -1) for key, offset in offsets.items()
+    }
+    results = admin.alter_group_offsets(group_id, moved)
+    admin.close()
+    assert not [error for error in results.values() if error.errno]
+
+
+def test_lag_in_seconds_is_the_age_of_the_oldest_record_that_was_not_read(bootstrap):
+    """`produce` writes one record a millisecond from 1,000,000 on."""
+
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            await converge(admin, desired(topic("aged", partitions=3)))
+            produce(bootstrap, "aged", 4000)
+            names = ("behind", "far-behind", "caught-up", "never-committed")
+            wanted = desired(groups=tuple(group(name, topics=["aged"]) for name in names))
+
+            async def seconds(now_ms=2_000_000):
+                groups = (await admin.observe(wanted, now_ms=now_ms)).groups
+                return [groups[name].lag_seconds for name in names]
+
+            # One batch of 4,000 records, or several: the record counts, not its batch.
+            commit(bootstrap, "behind", {("aged", 0): 3000, ("aged", 1): 0})
+            commit(bootstrap, "far-behind", {("aged", 0): 1000})
+            commit(bootstrap, "caught-up", {("aged", 0): 4000, ("aged", 2): 0})
+            assert await seconds() == [997, 999, 0, None]
+            # A record of the future is not behind.
+            assert await seconds(now_ms=1_000_500) == [0, 0, 0, None]
+            # What retention took away is not waited for: the next record that is left counts.
+            client = KafkaAdminClient(bootstrap_servers=bootstrap)
+            client.delete_records({TopicPartition("aged", 0): 2000})
+            client.close()
+            assert await seconds() == [997, 998, 0, None]
+
+    asyncio.run(scenario())
+
+
+def test_lag_in_seconds_looks_at_every_partition_however_large_its_batches_are(bootstrap):
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            await converge(admin, desired(topic("large", partitions=12)))
+            producer = KafkaProducer(bootstrap_servers=bootstrap)
+            for index in range(12):
+                producer.send("large", bytes(400_000), partition=index, timestamp_ms=1000 + index)
+            producer.flush()
+            producer.close()
+            commit(bootstrap, "slow", {("large", index): 0 for index in range(1, 12)})
+            wanted = desired(groups=(group("slow"),))
+            seen = (await admin.observe(wanted, now_ms=11_001)).groups["slow"]
+            assert (seen.lag_records, seen.lag_seconds) == (11, 10)
+
+    asyncio.run(scenario())
+
+
+def test_markers_of_transactions_are_no_lag_in_seconds(bootstrap):
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            await converge(admin, desired(topic("atomic")))
+            try:
+                write_transaction(bootstrap, "atomic")
+            except KafkaException as error:
+                pytest.skip(f"no transactions here: {error}")
+            wanted = desired(groups=(group("past"), group("before")))
+            # The record is at 0, its transaction's marker at 1.
+            commit(bootstrap, "past", {("atomic", 0): 1})
+            commit(bootstrap, "before", {("atomic", 0): 0})
+            groups = (await admin.observe(wanted, now_ms=61_000)).groups
+            assert (groups["past"].lag_records, groups["past"].lag_seconds) == (1, 0)
+            assert (groups["before"].lag_records, groups["before"].lag_seconds) == (2, 60)
+
+    asyncio.run(scenario())
+
+
+def write_transaction(bootstrap, name):
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer"})
+    producer.init_transactions(8)
+    producer.begin_transaction()
+    producer.produce(name, b"one", timestamp=1000)
+    producer.commit_transaction(20)
 
 
 def test_a_reset_by_time_looks_the_offsets_up(bootstrap):

@@ -92,13 +92,19 @@ def _describe_topic(admin: Any, name: str) -> None:
 def _describe_group(admin: Any, name: str) -> None:
     from headrace_cli.objects import load_groups
     from headrace_cli.output import print_table
+    from headrace_cli.up.views import describe_age
 
     group = load_groups(admin, [name]).get(name)
     if group is None or (group.state in {"", "Dead"} and not group.offsets):
         raise CommandError(f"group {name} does not exist")
-    lag = f"{group.lag_records:,} records" if group.offsets else "-"
+    lag = f"{group.lag_records:,} records, {describe_age(group.lag_seconds)}"
     _print_fields(
-        {"Name": name, "State": group.state, "Members": str(len(group.members)), "Lag": lag}
+        {
+            "Name": name,
+            "State": group.state,
+            "Members": str(len(group.members)),
+            "Lag": lag if group.offsets else "-",
+        }
     )
     owners = {key: member for member in group.members for key in member.assignment}
     rows = [

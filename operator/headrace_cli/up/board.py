@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace_cli.up.monitor import read_job_metrics
-from headrace_cli.up.views import format_seconds
+from headrace_cli.up.views import describe_age, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace_cli.up.monitor import Sample
     from headrace_cli.up.views import JobView
     from headrace_operator.local.backend import LocalBackend
+    from headrace_operator.plan import ObservedGroup
 
 __all__ = ["Board"]
 
@@ -47,7 +48,8 @@ class Board:
             self._show_topics(sample)
         self._show_producers({job.name for job in jobs})
         for job in jobs:
-            await self._show_job(job, sample.lags if sample else {})
+            group = sample.groups.get(job.group or "") if sample else None
+            await self._show_job(job, group)
         self._show_addresses(jobs)
 
     def _show_brokers(self, sample: Sample | None) -> None:
@@ -80,7 +82,7 @@ class Board:
         ]
         self._display.status("producer", "\n".join(parts) or None)
 
-    async def _show_job(self, job: JobView, lags: Mapping[str, int | None]) -> None:
+    async def _show_job(self, job: JobView, group: ObservedGroup | None) -> None:
         url = self._backend.metrics_of(job.key)
         values = await asyncio.to_thread(read_job_metrics, url) if url else {}
         state = _state_of(values, is_running=self._backend.applications[job.key].is_running)
@@ -88,9 +90,9 @@ class Board:
             self._states[job.name] = state.name
             self._display.event(f"job {job.name}: {state.name}")
         parts = [part for part in (state.name, state.details) if part]
-        lag = lags.get(job.group or "")
-        if lag is not None:
-            parts.append(f"lag of {job.group}: {lag:,} records")
+        if group is not None and group.offsets:
+            age = describe_age(group.lag_seconds)
+            parts.append(f"lag of {job.group}: {group.lag_records:,} records, {age}")
         self._display.status(f"job {job.name}", " · ".join(parts))
 
     def _show_addresses(self, jobs: Sequence[JobView]) -> None:

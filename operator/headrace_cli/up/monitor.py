@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.clients import admin_client, quiet_kafka_logs
 from headrace_cli.errors import CommandError
 from headrace_cli.up.views import parse_result
+from headrace_operator.lag import lag_seconds, oldest_unread
 from headrace_operator.observe import list_offsets, observe_partitions
+from headrace_operator.plan import ObservedGroup
 from headrace_operator.plan.replicas import ReplicaCounts, count_replicas
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ class Sample:
     #: Records ever written to each topic: the sum of its partitions' end offsets.
     written: Mapping[str, int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
-    #: Records between a group's committed offsets and the ends; None before its first commit.
-    lags: Mapping[str, int | None] = field(default_factory=dict)
+    #: Groups with their committed offsets, the ends and the lag in seconds.
+    groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     #: Over all topics, internal ones too.
     replicas: ReplicaCounts = field(default_factory=ReplicaCounts)
 
@@ -85,22 +88,27 @@ class Monitor:
                 topic: sum(end for key, end in ends.items() if key[0] == topic) for topic in topics
             },
             partitions={topic: sum(key[0] == topic for key in wanted) for topic in topics},
-            lags={group: self._lag(group, read, ends) for group, read in groups.items()},
+            groups=self._groups(groups, ends),
             replicas=count_replicas(seen),
         )
 
-    def _lag(
-        self, group: str, topics: Sequence[str], ends: Mapping[TopicPartition, int]
-    ) -> int | None:
-        committed = {
-            (partition.topic, partition.partition): offset.offset
-            for partition, offset in self._admin.list_group_offsets(group)[group].items()
-            if partition.topic in topics and offset.offset >= 0
+    def _groups(
+        self, groups: Mapping[str, Sequence[str]], ends: Mapping[TopicPartition, int]
+    ) -> dict[str, ObservedGroup]:
+        found = {}
+        for group, topics in groups.items():
+            committed = {
+                (partition.topic, partition.partition): offset.offset
+                for partition, offset in self._admin.list_group_offsets(group)[group].items()
+                if partition.topic in topics and offset.offset >= 0
+            }
+            found[group] = ObservedGroup(state="", offsets=committed, end_offsets=ends)
+        oldest = oldest_unread(self._admin, found)
+        now_ms = int(time.time() * 1000)
+        return {
+            name: replace(group, lag_seconds=lag_seconds(group, oldest[name], now_ms=now_ms))
+            for name, group in found.items()
         }
-        if not committed:
-            return None
-        behind = [max(0, ends.get(key, offset) - offset) for key, offset in committed.items()]
-        return int(sum(behind))
 
 
 class ResultWatcher:

@@ -245,7 +245,10 @@ class Session:
         }
         sample = await asyncio.to_thread(self._monitor.sample, topics, groups)
         if sample is not None:
-            self.summary.lags = dict(sample.lags)
+            self.summary.lags = {
+                name: group.lag_records if group.offsets else None
+                for name, group in sample.groups.items()
+            }
             self.summary.written = {
                 topic: count - self._written_before.get(topic, 0)
                 for topic, count in sample.written.items()

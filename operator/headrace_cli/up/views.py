@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from headrace_operator.plan import Key
     from headrace_operator.resources import SparkApplication
 
-__all__ = ["JobView", "ResultRow", "format_seconds", "job_view", "parse_result"]
+__all__ = [
+    "JobView",
+    "ResultRow",
+    "describe_age",
+    "format_seconds",
+    "job_view",
+    "parse_result",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +87,11 @@ def format_seconds(seconds: float) -> str:
         return f"{minutes}m{rest:02d}s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m"
+
+
+def describe_age(seconds: int | None) -> str:
+    """`3m05s`; - when nobody knows it."""
+    return "-" if seconds is None else format_seconds(seconds)
 
 
 _TITLES = {"hostname": "host", "usage_avg": "avg", "usage_max": "max"}

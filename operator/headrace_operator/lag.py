@@ -1,0 +1,207 @@
+"""How long ago the oldest record that a group has not read was written. Blocking, and only reading.
+
+Kafka's admin protocol knows the offset at a timestamp, not the timestamp at an offset: only a fetch
+has it. One request goes to each leader, of one batch for each partition that is behind.
+
+What counts as the oldest unread record of a partition: the first one at or after the committed
+offset that the log has. So where retention or compaction took records away, the next one that is
+left counts. Markers of transactions are no records: a group that has only markers before it has
+caught up. Records of transactions that are open, or were aborted, count until the group has passed
+them. Partitions without a committed offset have no lag, as in the broker's own metric.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace_operator.plan import ObservedGroup, TopicPartition
+
+__all__ = ["lag_seconds", "oldest_unread"]
+
+#: A producer's default batch. A larger one comes too, one with each request (KIP-74).
+PARTITION_BYTES = 20_000
+RESPONSE_BYTES = 4_000_000
+#: Every request answers for one partition at least; a fetch that goes on longer is given up.
+ROUNDS_MAX = 100
+#: Version 10 is the first with zstd; from 13 on topics have ids instead of names.
+FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 12
+
+
+def oldest_unread(
+    admin: Any, groups: Mapping[str, ObservedGroup]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return when the oldest unread record was written, for each group's partitions behind.
+
+    Milliseconds since 1970. What nobody can tell now (no leader) and what has only markers left is
+    not there. Raises `kafka.errors.KafkaError` when no broker answers.
+    """
+    behind = {
+        (key, group.offsets[key])
+        for group in groups.values()
+        for key, records in group.lag.items()
+        if records
+    }
+    found: dict[tuple[TopicPartition, int], int] = {}
+    # Groups that stand at different offsets of a partition need a request each.
+    while behind:
+        positions = dict(behind)
+        for key, timestamp_ms in _read_timestamps(admin, positions).items():
+            found[key, positions[key]] = timestamp_ms
+        behind -= set(positions.items())
+    return {
+        group_id: {
+            key: found[key, offset]
+            for key, offset in group.offsets.items()
+            if (key, offset) in found
+        }
+        for group_id, group in groups.items()
+    }
+
+
+def lag_seconds(
+    group: ObservedGroup, oldest: Mapping[TopicPartition, int], *, now_ms: int
+) -> int | None:
+    """Return the age of the oldest of all partitions' records; 0 caught up, None not known."""
+    if not group.offsets:
+        return None
+    if not oldest:
+        return 0
+    return max(0, now_ms - min(oldest.values())) // 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What a fetch at a position came to: a record's time, another position, or nothing more."""
+
+    timestamp_ms: int | None = None
+    go_on_at: int | None = None
+    is_gone: bool = False
+
+
+def _read_timestamps(
+    admin: Any, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Return the timestamp of the first record at or after each position."""
+    found: dict[TopicPartition, int] = {}
+    left = dict(positions)
+    leaders = _leaders(admin, left)
+    for _ in range(ROUNDS_MAX):
+        answers = _fetch_all(admin, left, leaders)
+        answers |= _starts(admin, [key for key, answer in answers.items() if answer.is_gone])
+        for key, answer in answers.items():
+            if answer.timestamp_ms is not None:
+                found[key] = answer.timestamp_ms
+            if answer.go_on_at is None:
+                del left[key]
+            else:
+                left[key] = answer.go_on_at
+        if not left or not answers:
+            break
+        # Who got nothing comes first next time: the first one gets its batch whatever its size.
+        left = {key: left[key] for key in sorted(left, key=lambda key: key in answers)}
+    return found
+
+
+def _leaders(admin: Any, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    names = sorted({topic for topic, _ in partitions})
+    return {
+        (topic["name"], entry["partition_index"]): entry["leader_id"]
+        for topic in admin.describe_topics(names)
+        for entry in topic["partitions"]
+        if entry["leader_id"] >= 0
+    }
+
+
+def _fetch_all(
+    admin: Any, positions: Mapping[TopicPartition, int], leaders: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, _Answer]:
+    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    for key, position in positions.items():
+        if key in leaders:
+            by_leader.setdefault(leaders[key], {})[key] = position
+    return {
+        key: answer
+        for leader, mine in by_leader.items()
+        for key, answer in _fetch(admin, leader, mine).items()
+    }
+
+
+def _fetch(
+    admin: Any, leader: int, positions: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, _Answer]:
+    """Fetch a batch for as many partitions as one response holds. The others are not there."""
+    from kafka.errors import OffsetOutOfRangeError
+
+    # The admin client has no fetch of its own; this is the connection that it has to the leader.
+    manager = admin._manager  # noqa: SLF001
+
+    async def send() -> Any:
+        return await manager.send(_request(positions), node_id=leader)
+
+    answers = {}
+    for topic in manager.run(send).responses:
+        for entry in topic.partitions:
+            key = (topic.topic, entry.partition_index)
+            if entry.error_code == OffsetOutOfRangeError.errno:
+                answers[key] = _Answer(is_gone=True)
+            elif entry.error_code:
+                answers[key] = _Answer()
+            elif entry.records or positions[key] >= entry.high_watermark:
+                answers[key] = _first_record(entry.records, positions[key], entry.high_watermark)
+    return answers
+
+
+def _starts(admin: Any, gone: Iterable[TopicPartition]) -> dict[TopicPartition, _Answer]:
+    """Go on where partitions begin now: retention took what was to be read."""
+    from kafka import TopicPartition as ClientPartition
+    from kafka.admin import OffsetSpec
+
+    asked = {ClientPartition(*key): OffsetSpec.EARLIEST for key in gone}
+    found = admin.list_partition_offsets(asked) if asked else {}
+    return {
+        (partition.topic, partition.partition): _Answer(go_on_at=answer.offset)
+        for partition, answer in found.items()
+    }
+
+
+def _request(positions: Mapping[TopicPartition, int]) -> Any:
+    from kafka.protocol.consumer import FetchRequest
+
+    topics: dict[str, list[Any]] = {}
+    for (name, index), position in positions.items():
+        partition = FetchRequest.FetchTopic.FetchPartition(
+            partition=index, fetch_offset=position, partition_max_bytes=PARTITION_BYTES
+        )
+        topics.setdefault(name, []).append(partition)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=RESPONSE_BYTES,
+        topics=[
+            FetchRequest.FetchTopic(topic=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+        forgotten_topics_data=[],
+        min_version=FETCH_VERSION_MIN,
+        max_version=FETCH_VERSION_MAX,
+    )
+
+
+def _first_record(records: bytes | None, position: int, end: int) -> _Answer:
+    from kafka.record import MemoryRecords
+
+    for batch in MemoryRecords(bytes(records or b"")):
+        # Batches older than Kafka 0.11 know neither transactions nor where they end.
+        if getattr(batch, "is_control_batch", False):
+            position = max(position, batch.next_offset)
+            continue
+        for record in batch:
+            if record.offset >= position:
+                known = record.timestamp is not None and record.timestamp >= 0
+                return _Answer(timestamp_ms=record.timestamp if known else None)
+        position = max(position, getattr(batch, "next_offset", position))
+    return _Answer(go_on_at=position if position < end else None)
