@@ -1,0 +1,1 @@
+"""Kubernetes objects as dicts, from resources and assignments. Pure: no client, no clock."""

@@ -1,0 +1,113 @@
+"""Who the brokers of a Cluster are: node ids, roles and places, apart from StatefulSets' ordinals.
+
+Settled once and kept in a ConfigMap (and on each volume claim, which outlives it). A pod is known
+by pool and ordinal, a broker by its node id; this is the only place where both meet. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+
+__all__ = ["Identity", "Node", "cluster_id_of", "next_ordinal", "started", "stopped"]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One broker. `life` counts brokers that had this id: each has a log directory of its own."""
+
+    node_id: int
+    pool: str
+    ordinal: int
+    roles: tuple[str, ...] = ("broker", "controller")
+    rack: str | None = None
+    life: int = 1
+    #: By listener: what the API server gave the Service, so that one made anew gets the same.
+    node_ports: dict[str, int] = {}
+    #: By listener: where a load balancer is.
+    addresses: dict[str, str] = {}
+    #: It joined a formed cluster, and has not been given its share of replicas yet.
+    is_joining: bool = False
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether clients talk to it."""
+        return "broker" in self.roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether it votes in the metadata quorum."""
+        return "controller" in self.roles
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What was settled when the cluster was formed, and which brokers there are."""
+
+    cluster_id: str
+    #: Brokers there were at first: defaults of replication follow from it, for ever.
+    formed_with: int = 1
+    #: The quorum has written who votes into its log. From then on nobody may begin it anew.
+    is_formed: bool = False
+    #: What the brokers run. It changes with spec.version, never with the operator's own version.
+    image: str = ""
+    version: str = ""
+    nodes: tuple[Node, ...] = ()
+    #: By node id: how many brokers have had it.
+    lives: dict[str, int] = {}
+
+    def node(self, node_id: int) -> Node | None:
+        """Return the broker of this id."""
+        return next((node for node in self.nodes if node.node_id == node_id), None)
+
+    def pool(self, name: str) -> tuple[Node, ...]:
+        """Return the brokers of a pool, by ordinal."""
+        mine = (node for node in self.nodes if node.pool == name)
+        return tuple(sorted(mine, key=lambda node: node.ordinal))
+
+    @property
+    def controllers(self) -> tuple[Node, ...]:
+        """Return the nodes that vote, by id."""
+        return tuple(
+            sorted(
+                (node for node in self.nodes if node.is_controller), key=lambda node: node.node_id
+            )
+        )
+
+    def replaced(self, node: Node) -> Identity:
+        """Return it with this broker instead of the one of the same id."""
+        others = [each for each in self.nodes if each.node_id != node.node_id]
+        nodes = tuple(sorted([*others, node], key=lambda each: each.node_id))
+        return msgspec.structs.replace(self, nodes=nodes)
+
+
+def cluster_id_of(uid: str) -> str:
+    """Make a cluster's id of its resource's uid, in Kafka's form (22 characters of base64).
+
+    The same uid gives the same id: an operator that was killed before it wrote it down makes no
+    second one.
+    """
+    digits = uid.replace("-", "")
+    text = base64.urlsafe_b64encode(bytes.fromhex(digits)).rstrip(b"=").decode()
+    # One that begins with a dash looks like an option to Kafka's tools.
+    return f"_{text[1:]}" if text.startswith("-") else text
+
+
+def next_ordinal(identity: Identity, pool: str) -> int:
+    """Return the ordinal of the pool's next pod: StatefulSets count without gaps."""
+    return len(identity.pool(pool))
+
+
+def started(identity: Identity, node: Node) -> Identity:
+    """Return it with a broker that joins, or that is known already (then nothing changes)."""
+    if identity.node(node.node_id) is not None:
+        return identity
+    life = identity.lives.get(str(node.node_id), 0) + 1
+    lives = identity.lives | {str(node.node_id): life}
+    node = msgspec.structs.replace(node, life=life, is_joining=identity.is_formed)
+    return msgspec.structs.replace(identity, lives=lives).replaced(node)
+
+
+def stopped(identity: Identity, node_id: int) -> Identity:
+    """Return it without a broker that was removed. Its id is free; its life is remembered."""
+    nodes = tuple(node for node in identity.nodes if node.node_id != node_id)
+    return msgspec.structs.replace(identity, nodes=nodes)

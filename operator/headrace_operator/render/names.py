@@ -1,0 +1,141 @@
+"""Names, labels and ports of what belongs to a Cluster. Pure.
+
+Labels are those by which the operator finds its objects, selectors a part of them that never
+changes: a StatefulSet's selector is immutable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.resources import API_VERSION
+
+if TYPE_CHECKING:
+    from headrace_operator.render.identity import Node
+    from headrace_operator.resources import Cluster, Pool
+
+__all__ = [
+    "CLUSTER_LABEL",
+    "CONTROLLER_PORT",
+    "HTTP_PORT",
+    "MANAGED_BY",
+    "POOL_LABEL",
+    "REPLICATION_PORT",
+    "RESERVED_PORTS",
+    "bootstrap_service",
+    "broker_service",
+    "fitted",
+    "headless_service",
+    "host_of",
+    "identity_name",
+    "labels",
+    "metadata",
+    "pod_name",
+    "pool_labels",
+    "selector",
+    "stateful_set",
+]
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
+CLUSTER_LABEL = "headrace.dev/cluster"
+POOL_LABEL = "headrace.dev/pool"
+BROKER_LABEL = "headrace.dev/broker"
+
+CONTROLLER_PORT = 9090
+#: Brokers and the operator, whatever clients' listeners demand.
+REPLICATION_PORT = 9091
+HTTP_PORT = 9404
+RESERVED_PORTS = (CONTROLLER_PORT, REPLICATION_PORT, HTTP_PORT)
+
+#: A label's value holds 63 characters, and StatefulSets add a dash and ten to their names.
+STATEFUL_SET_NAME_MAX = 52
+LABEL_MAX = 63
+
+
+def fitted(name: str, length: int = LABEL_MAX) -> str:
+    """Return a name that is no longer than `length`; what is cut is kept apart by a hash."""
+    if len(name) <= length:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: length - 9].rstrip('-.')}-{digest}"
+
+
+def labels(cluster: Cluster) -> dict[str, str]:
+    """Return the labels of everything that belongs to the cluster."""
+    return {
+        "app.kubernetes.io/name": "headrace",
+        "app.kubernetes.io/part-of": "headrace",
+        **MANAGED_BY,
+        **selector(cluster),
+    }
+
+
+def selector(cluster: Cluster) -> dict[str, str]:
+    """Return the labels by which the cluster's pods are selected."""
+    name = fitted(cluster.metadata.name)
+    return {"app.kubernetes.io/instance": name, CLUSTER_LABEL: name}
+
+
+def pool_labels(cluster: Cluster, pool: str) -> dict[str, str]:
+    """Return the labels by which a pool's pods are selected."""
+    return {**selector(cluster), POOL_LABEL: pool}
+
+
+def metadata(cluster: Cluster, name: str, **rest: Any) -> dict[str, Any]:
+    """Return metadata of an object that the garbage collector deletes with the cluster.
+
+    No operator is needed for that. `blockOwnerDeletion` is left out: it needs rights on the owner.
+    """
+    return {
+        "name": name,
+        "namespace": cluster.metadata.namespace,
+        "labels": labels(cluster) | rest.pop("labels", {}),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": "Cluster",
+                "name": cluster.metadata.name,
+                "uid": cluster.metadata.uid,
+                "controller": True,
+            }
+        ],
+        **rest,
+    }
+
+
+def stateful_set(cluster: Cluster, pool: Pool | str) -> str:
+    """Name a pool's StatefulSet."""
+    name = pool if isinstance(pool, str) else pool.name
+    return fitted(f"{cluster.metadata.name}-{name}", STATEFUL_SET_NAME_MAX)
+
+
+def pod_name(cluster: Cluster, node: Node) -> str:
+    """Name a broker's pod."""
+    return f"{stateful_set(cluster, node.pool)}-{node.ordinal}"
+
+
+def headless_service(cluster: Cluster) -> str:
+    """Name the Service that gives pods their names."""
+    return fitted(f"{cluster.metadata.name}-brokers")
+
+
+def bootstrap_service(cluster: Cluster, listener: str | None = None) -> str:
+    """Name the Service that clients begin with: one for all internal listeners."""
+    suffix = f"-{listener}" if listener else ""
+    return fitted(f"{cluster.metadata.name}-bootstrap{suffix}")
+
+
+def broker_service(cluster: Cluster, node: Node, listener: str) -> str:
+    """Name the Service of one broker's external listener."""
+    return fitted(f"{pod_name(cluster, node)}-{listener}")
+
+
+def identity_name(cluster: Cluster) -> str:
+    """Name the ConfigMap that keeps who the brokers are."""
+    return fitted(f"{cluster.metadata.name}-identity")
+
+
+def host_of(cluster: Cluster, node: Node) -> str:
+    """Return a pod's stable name. Without the cluster's domain, which nobody needs to know."""
+    return f"{pod_name(cluster, node)}.{headless_service(cluster)}.{cluster.metadata.namespace}.svc"

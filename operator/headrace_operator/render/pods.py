@@ -1,0 +1,352 @@
+"""The pods of a pool, as a StatefulSet, and the settings they are given. Pure.
+
+Pods are replaced by the operator alone (OnDelete). Each carries what it was made from in
+annotations, so that whoever looks at it later knows what differs from what is wanted, and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.render.names import (
+    BROKER_LABEL,
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    REPLICATION_PORT,
+    fitted,
+    headless_service,
+    labels,
+    metadata,
+    pod_name,
+    pool_labels,
+    selector,
+    stateful_set,
+)
+from headrace_operator.render.properties import (
+    DATA_DIRECTORY,
+    render_properties,
+    static_config,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from headrace_operator.render.identity import Identity
+    from headrace_operator.resources import Cluster, Pool
+
+__all__ = [
+    "CONFIG_ANNOTATION",
+    "INPUTS_ANNOTATION",
+    "REVISION_ANNOTATION",
+    "pool_inputs",
+    "render_pool",
+    "render_settings",
+    "revision_of",
+    "settings_key",
+]
+
+#: What a pod was made from: a short name of all of it, the settings, and the rest by part.
+REVISION_ANNOTATION = "headrace.dev/revision"
+CONFIG_ANNOTATION = "headrace.dev/config"
+INPUTS_ANNOTATION = "headrace.dev/inputs"
+
+SETTINGS_DIRECTORY = "/etc/headrace/broker"
+#: Leaders move away in up to 10 s; then all logs are flushed.
+GRACE_SECONDS = 60
+#: A broker that recovers a large log after a crash is left alone for so long.
+STARTUP_SECONDS_MAX = 3600
+#: The image's own user has this number too; volumes belong to this group.
+GROUP_ID = 10001
+
+
+def pool_inputs(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, str]:
+    """Return what a pool's pods are made from, by part, in short: a restart's reasons come of it.
+
+    Inputs, not what is rendered of them: a newer operator that renders otherwise restarts nothing.
+    """
+    template = pool.pod_template
+    listeners = [
+        (each.name, each.port, each.type, each.tls.enabled) for each in cluster.spec.listeners
+    ]
+    return {
+        "image": identity.image,
+        "listeners": _digest(listeners),
+        "resources": _digest([pool.resources.requests, pool.resources.limits]),
+        "volumes": f"{pool.storage.type} {pool.storage.volumes}",
+        "racks": ",".join(pool.racks),
+        "podTemplate": _digest(
+            [template.metadata.labels, template.metadata.annotations, template.spec]
+        ),
+    }
+
+
+def revision_of(config: Mapping[str, str], inputs: Mapping[str, str]) -> str:
+    """Name what a pod is made from."""
+    return _digest([dict(config), dict(inputs)])
+
+
+def settings_key(pod: str, revision: str) -> str:
+    """Name a pod's file of a revision: a file of another revision can never be taken for it."""
+    return f"{pod}.{revision}.properties"
+
+
+def render_settings(
+    cluster: Cluster,
+    identity: Identity,
+    pool: Pool,
+    kept: Mapping[str, str],
+) -> dict[str, Any]:
+    """Render the ConfigMap with a file for each of the pool's brokers.
+
+    `kept`: files of older revisions whose pods still run: their containers may restart.
+    """
+    revision = revision_of(static_config(cluster), pool_inputs(cluster, identity, pool))
+    files = {
+        settings_key(pod_name(cluster, node), revision): render_properties(cluster, identity, node)
+        for node in identity.pool(pool.name)
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(cluster, stateful_set(cluster, pool)),
+        "data": dict(kept) | files,
+    }
+
+
+def render_pool(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, Any]:
+    """Render a pool's StatefulSet."""
+    is_persistent = pool.storage.type == "Persistent"
+    when_deleted = "Delete" if cluster.spec.deletion_policy == "Delete" else "Retain"
+    spec: dict[str, Any] = {
+        "replicas": len(identity.pool(pool.name)),
+        "serviceName": headless_service(cluster),
+        # A quorum is not ready before a majority of it runs.
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": pool_labels(cluster, pool.name)},
+        "template": _pod_template(cluster, identity, pool),
+    }
+    if is_persistent:
+        spec["persistentVolumeClaimRetentionPolicy"] = {
+            "whenDeleted": when_deleted,
+            "whenScaled": pool.storage.deletion_policy,
+        }
+        spec["volumeClaimTemplates"] = [
+            _claim(cluster, pool, number) for number in range(pool.storage.volumes)
+        ]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": metadata(
+            cluster, stateful_set(cluster, pool), labels=pool_labels(cluster, pool.name)
+        ),
+        "spec": spec,
+    }
+
+
+def _claim(cluster: Cluster, pool: Pool, number: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": str(pool.storage.size)}},
+    }
+    if pool.storage.storage_class_name is not None:
+        spec["storageClassName"] = pool.storage.storage_class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": f"data-{number}",
+            "labels": labels(cluster) | pool_labels(cluster, pool.name),
+        },
+        "spec": spec,
+    }
+
+
+def _pod_template(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, Any]:
+    config = static_config(cluster)
+    inputs = pool_inputs(cluster, identity, pool)
+    revision = revision_of(config, inputs)
+    own_labels = labels(cluster) | pool_labels(cluster, pool.name)
+    if "broker" in pool.roles:
+        own_labels[BROKER_LABEL] = "true"
+    spec = _merged(_pod_spec(cluster, identity, pool, revision), pool.pod_template.spec)
+    return {
+        "metadata": {
+            "labels": pool.pod_template.metadata.labels | own_labels,
+            "annotations": {
+                **pool.pod_template.metadata.annotations,
+                REVISION_ANNOTATION: revision,
+                CONFIG_ANNOTATION: json.dumps(config, sort_keys=True),
+                INPUTS_ANNOTATION: json.dumps(inputs, sort_keys=True),
+            },
+        },
+        "spec": spec,
+    }
+
+
+def _pod_spec(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -> dict[str, Any]:
+    return {
+        "serviceAccountName": fitted(f"{cluster.metadata.name}-brokers"),
+        # A broker has no business with the Kubernetes API.
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "fsGroup": GROUP_ID,
+            # Walking over a large log at each start takes minutes.
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **_placement(cluster, pool),
+        "containers": [_container(cluster, identity, pool, revision)],
+        "volumes": _volumes(cluster, pool),
+    }
+
+
+def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -> dict[str, Any]:
+    ports = [("controller", CONTROLLER_PORT)] if "controller" in pool.roles else []
+    if "broker" in pool.roles:
+        ports.append(("replication", REPLICATION_PORT))
+        ports += [(each.name, each.port) for each in cluster.spec.listeners]
+    ports.append(("http", HTTP_PORT))
+    mounts = [
+        {"name": f"data-{number}", "mountPath": f"{DATA_DIRECTORY}/data-{number}"}
+        for number in range(pool.storage.volumes)
+    ]
+    return {
+        "name": "broker",
+        "image": identity.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": [
+            "headrace",
+            "broker",
+            f"{SETTINGS_DIRECTORY}/{settings_key('$(POD_NAME)', revision)}",
+        ],
+        "env": [
+            _field("POD_NAME", "metadata.name"),
+            _field("HOST_IP", "status.hostIP"),
+        ],
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports],
+        "resources": {
+            key: {name: str(amount) for name, amount in amounts.items()}
+            for key, amounts in (
+                ("requests", pool.resources.requests),
+                ("limits", pool.resources.limits),
+            )
+            if amounts
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS_MAX),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "readinessProbe": _probe("/readyz", period=2, failures=2),
+        "volumeMounts": [
+            {"name": "settings", "mountPath": SETTINGS_DIRECTORY, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, and empty
+            *mounts,
+        ],
+    }
+
+
+def _field(name: str, path: str) -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _probe(path: str, *, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": 5,
+    }
+
+
+def _volumes(cluster: Cluster, pool: Pool) -> list[dict[str, Any]]:
+    volumes: list[dict[str, Any]] = [
+        {"name": "settings", "configMap": {"name": stateful_set(cluster, pool)}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+    ]
+    if pool.storage.type == "Ephemeral":
+        volumes += [
+            {"name": f"data-{number}", "emptyDir": {"sizeLimit": str(pool.storage.size)}}
+            for number in range(pool.storage.volumes)
+        ]
+    return volumes
+
+
+def _placement(cluster: Cluster, pool: Pool) -> dict[str, Any]:
+    """Keep brokers on different machines, and spread them over the racks where there are some."""
+    same_cluster = {"matchLabels": selector(cluster)}
+    affinity: dict[str, Any] = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 100,
+                    "podAffinityTerm": {
+                        "labelSelector": same_cluster,
+                        "topologyKey": "kubernetes.io/hostname",
+                    },
+                }
+            ]
+        }
+    }
+    if not pool.racks:
+        return {"affinity": affinity}
+    zone = "topology.kubernetes.io/zone"
+    affinity["nodeAffinity"] = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {"key": zone, "operator": "In", "values": sorted(pool.racks)}
+                    ]
+                }
+            ]
+        }
+    }
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": zone,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": pool_labels(cluster, pool.name)},
+    }
+    return {"affinity": affinity, "topologySpreadConstraints": [spread]}
+
+
+def _merged(base: Any, overlay: Any) -> Any:
+    """Merge the user's partial PodSpec in: dicts by key, lists of named things by name."""
+    if isinstance(base, dict) and isinstance(overlay, dict):
+        return base | {
+            key: _merged(base[key], value) if key in base else value
+            for key, value in overlay.items()
+        }
+    if _is_named(base) and _is_named(overlay):
+        merged = {each["name"]: each for each in base}
+        for each in overlay:
+            merged[each["name"]] = _merged(merged.get(each["name"], {}), each)
+        return list(merged.values())
+    return overlay
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and "name" in each for each in value
+    )
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def files_in_use(data: Mapping[str, str], pods: Collection[tuple[str, str]]) -> dict[str, str]:
+    """Return the files of `data` that these pods (name, revision) were started with."""
+    wanted = {settings_key(*pod) for pod in pods}
+    return {key: text for key, text in data.items() if key in wanted}

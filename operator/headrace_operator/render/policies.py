@@ -1,0 +1,91 @@
+"""What surrounds brokers: disruption budget, network policy, service account, monitoring. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.render.names import (
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    REPLICATION_PORT,
+    fitted,
+    metadata,
+    selector,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_operator.resources import Cluster
+
+__all__ = ["POD_MONITOR", "render_pod_monitor", "render_policies"]
+
+#: Exists only where the Prometheus operator is installed.
+POD_MONITOR = ("monitoring.coreos.com/v1", "PodMonitor")
+OPERATOR_LABELS = {"app.kubernetes.io/name": "headrace-operator"}
+
+
+def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """Render what every cluster has."""
+    name = cluster.metadata.name
+    yield {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(cluster, fitted(f"{name}-brokers")),
+        "automountServiceAccountToken": False,
+    }
+    yield {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(cluster, fitted(f"{name}-brokers")),
+        # One at a time, whatever pool it is in: partitions have replicas in all of them.
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(cluster)}},
+    }
+    yield {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(cluster, fitted(f"{name}-brokers")),
+        "spec": {
+            "podSelector": {"matchLabels": selector(cluster)},
+            "policyTypes": ["Ingress"],
+            "ingress": _ingress(cluster),
+        },
+    }
+
+
+def _ingress(cluster: Cluster) -> list[dict[str, Any]]:
+    brokers = {"podSelector": {"matchLabels": selector(cluster)}}
+    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": OPERATOR_LABELS}}
+    listeners = [_port(each.port) for each in cluster.spec.listeners]
+    return [
+        {"ports": listeners},
+        {"ports": [_port(CONTROLLER_PORT)], "from": [brokers]},
+        {"ports": [_port(REPLICATION_PORT)], "from": [brokers, operator]},
+        # Probes come from the node, scrapes from wherever Prometheus is.
+        {"ports": [_port(HTTP_PORT)]},
+    ]
+
+
+def _port(port: int) -> dict[str, Any]:
+    return {"port": port, "protocol": "TCP"}
+
+
+def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
+    """Render what tells a Prometheus to scrape the brokers."""
+    api_version, kind = POD_MONITOR
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": metadata(
+            cluster,
+            fitted(f"{cluster.metadata.name}-brokers"),
+            labels=cluster.spec.monitoring.labels,
+        ),
+        "spec": {
+            "selector": {"matchLabels": selector(cluster)},
+            "podTargetLabels": ["headrace.dev/cluster", "headrace.dev/pool"],
+            "podMetricsEndpoints": [
+                {"port": "http", "path": "/metrics", "interval": cluster.spec.monitoring.interval}
+            ],
+        },
+    }

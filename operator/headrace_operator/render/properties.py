@@ -1,0 +1,140 @@
+"""Rendering of brokers' `.properties` for pods. Pure.
+
+What every broker of a pool has in common says whether it has to be restarted; the rest (its id and
+addresses) is its own. Settings that can change while a broker runs are not in the file at all: they
+are the cluster's (`plan.live`), so that a value taken away is gone everywhere at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.brokers import config_text
+from headrace_operator.render.names import (
+    CONTROLLER_PORT,
+    HTTP_PORT,
+    REPLICATION_PORT,
+    host_of,
+)
+from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
+
+if TYPE_CHECKING:
+    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.resources import Cluster, Listener
+
+__all__ = ["DATA_DIRECTORY", "listener_name", "render_properties", "static_config"]
+
+DATA_DIRECTORY = "/var/lib/headrace"
+REPLICATION = "REPLICATION"
+CONTROLLER = "CONTROLLER"
+
+
+def listener_name(listener: Listener) -> str:
+    """Return the listener's name as Kafka writes it."""
+    return listener.name.upper().replace("-", "_")
+
+
+def static_config(cluster: Cluster) -> dict[str, str]:
+    """Return the settings of the spec that a broker reads at its start only."""
+    return {
+        key: config_text(value)
+        for key, value in sorted(cluster.spec.config.items())
+        if key not in LIVE_BROKER_SETTINGS
+    }
+
+
+def render_properties(cluster: Cluster, identity: Identity, node: Node) -> str:
+    """Render one broker's settings, one line each, in a stable order."""
+    settings = (
+        _defaults(identity)
+        | static_config(cluster)
+        | _quorum(cluster, identity)
+        | _owned(cluster, identity, node)
+    )
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
+
+
+def _defaults(identity: Identity) -> dict[str, str]:
+    replicas = max(1, min(identity.formed_with, 3))
+    # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
+    in_sync = max(1, replicas - 1)
+    return {
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(replicas),
+        # Topics come from manifests; a typing error in a name must not make one.
+        "auto.create.topics.enable": "false",
+    }
+
+
+def _quorum(cluster: Cluster, identity: Identity) -> dict[str, str]:
+    """Return who votes while the cluster is formed; afterwards only where to ask.
+
+    Once it is formed, a node with an empty disk must never find voters in its settings: with a
+    majority of such nodes they would begin a second cluster.
+    """
+    addresses = {
+        node.node_id: f"{host_of(cluster, node)}:{CONTROLLER_PORT}" for node in identity.controllers
+    }
+    if identity.is_formed:
+        return {"controller.quorum.bootstrap.servers": ",".join(addresses.values())}
+    voters = [f"{node_id}@{address}" for node_id, address in addresses.items()]
+    return {"controller.quorum.voters": ",".join(voters)}
+
+
+def _owned(cluster: Cluster, identity: Identity, node: Node) -> dict[str, str]:
+    host = host_of(cluster, node)
+    bound: list[str] = []
+    advertised: list[str] = []
+    if node.is_broker:
+        bound.append(f"{REPLICATION}://:{REPLICATION_PORT}")
+        advertised.append(f"{REPLICATION}://{host}:{REPLICATION_PORT}")
+        for listener in cluster.spec.listeners:
+            name = listener_name(listener)
+            bound.append(f"{name}://:{listener.port}")
+            advertised.append(f"{name}://{_address(node, listener, host)}")
+    if node.is_controller:
+        bound.append(f"{CONTROLLER}://:{CONTROLLER_PORT}")
+        advertised.append(f"{CONTROLLER}://{host}:{CONTROLLER_PORT}")
+    names = [REPLICATION, CONTROLLER, *map(listener_name, cluster.spec.listeners)]
+    owned = {
+        "process.roles": ",".join(node.roles),
+        "node.id": str(node.node_id),
+        "cluster.id": identity.cluster_id,
+        "config.providers": "env",
+        "controller.listener.names": CONTROLLER,
+        "listeners": ",".join(bound),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+        "log.dirs": _log_directories(cluster, node),
+        "headrace.http.listener": f"0.0.0.0:{HTTP_PORT}",
+    }
+    if node.is_broker:
+        owned["inter.broker.listener.name"] = REPLICATION
+    if node.rack is not None:
+        owned["broker.rack"] = node.rack
+    return owned
+
+
+def _address(node: Node, listener: Listener, host: str) -> str:
+    if listener.type == "NodePort":
+        # Any node's address would do; its own one costs no hop, and lives as long as the pod.
+        return f"${{env:HOST_IP}}:{node.node_ports[listener.name]}"
+    if listener.type == "LoadBalancer":
+        return f"{node.addresses[listener.name]}:{listener.port}"
+    return f"{host}:{listener.port}"
+
+
+def _log_directories(cluster: Cluster, node: Node) -> str:
+    """Return a directory on each volume: a former broker's data on the same volume stays aside."""
+    pool = next(pool for pool in cluster.spec.pools if pool.name == node.pool)
+    suffix = f"-{node.life}" if node.life > 1 else ""
+    return ",".join(
+        f"{DATA_DIRECTORY}/data-{number}/broker-{node.node_id}{suffix}"
+        for number in range(pool.storage.volumes)
+    )
+
+
+def _escaped(value: str) -> str:
+    """Java's .properties format: backslashes and line breaks are escaped, nothing else need be."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
