@@ -1,0 +1,354 @@
+"""Builds the images `headrace/headrace` and `headrace/jobs` without Docker.
+
+    images/build headrace              writes build/images/headrace.tar, an OCI archive
+    images/build headrace --load       and imports it into the cluster's container runtime
+    images/build jobs --load
+
+The result has the layout that `images/Dockerfile.*` give: Debian's packages, then locked
+requirements, then our code as the last and only small layer. The first two are kept in a cache and
+made again when what they are made from changes, so a rebuild after a change of code takes seconds.
+
+Needs root and mmdebstrap (both for the Debian layer alone), and uv (in the `dev` extra).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from oci import Layer, epoch, pack_directory, read_layer, write_image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+ROOT = Path(__file__).resolve().parent.parent
+VERSION = "0.1.0"
+SUITE = "bookworm"
+PYTHON_VERSION = "3.11"
+MIRROR = "http://deb.debian.org/debian"
+SECURITY_MIRROR = "http://deb.debian.org/debian-security"
+HOME = "opt/headrace"
+VENV = f"{HOME}/venv"
+PACKAGES = f"{VENV}/lib/python{PYTHON_VERSION}/site-packages"
+COMMON_DEBIAN = ("ca-certificates", "netbase", "python3", "tini", "tzdata")
+# Nothing at run time reads these.
+UNUSED = (
+    *("pandas/tests", "numpy/*/tests", "pyarrow/tests", "pyarrow/include"),
+    *("pyspark/examples", "pyspark/data", "pyspark/jars/connect-repl"),
+)
+# Changed when the way from lock file to layer changes, so that no old layer is taken from the cache.
+RECIPE = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """What makes one image different from the other."""
+
+    name: str
+    user: str
+    account: str
+    debian: tuple[str, ...]
+    requirements: str
+    add_code: Callable[[Path], None]
+    settings: dict[str, Any]
+
+
+def add_headrace(root: Path) -> None:
+    """Put broker, operator and command line where pip would install them."""
+    packages = root / PACKAGES
+    for source in (
+        "broker/headrace_broker",
+        "operator/headrace_operator",
+        "operator/headrace_cli",
+    ):
+        copy_package(ROOT / source, packages / Path(source).name)
+    copy_tree(ROOT / "crds", packages / "headrace_operator/crds")
+    add_metadata(packages)
+    script = root / VENV / "bin/headrace"
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(
+        f"#!/{VENV}/bin/python\nfrom headrace_cli.main import main\n\nmain()\n", encoding="utf-8"
+    )
+    script.chmod(0o755)
+
+
+def add_jobs(root: Path) -> None:
+    """Put the jobs, the connector's jars and the entrypoint where SparkApplications name them."""
+    packages = root / PACKAGES
+    copy_package(ROOT / "spark_operator_jobs/headrace_jobs", root / HOME / "headrace_jobs")
+    packages.mkdir(parents=True, exist_ok=True)
+    # A path file, not PYTHONPATH: Spark replaces the variable for the processes it starts.
+    (packages / "headrace_jobs.pth").write_text(f"/{HOME}\n", encoding="utf-8")
+    add_metadata(packages)
+    jars = root / HOME / "jars"
+    jars.mkdir(parents=True)
+    command = [sys.executable, "-m", "headrace_jobs.jars"]
+    for path in run(command, capture=True).split():
+        shutil.copy(path, jars)
+    (root / "opt/spark").symlink_to(f"/{PACKAGES}/pyspark")
+    entrypoint = root / "opt/entrypoint.sh"
+    shutil.copy(ROOT / "images/jobs-entrypoint.sh", entrypoint)
+    entrypoint.chmod(0o755)
+
+
+def add_metadata(packages: Path) -> None:
+    """Write what `importlib.metadata` reads."""
+    metadata = packages / f"headrace-{VERSION}.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True, exist_ok=True)
+    metadata.write_text(
+        f"Metadata-Version: 2.4\nName: headrace\nVersion: {VERSION}\n"
+        "License-Expression: Apache-2.0\n",
+        encoding="utf-8",
+    )
+
+
+def copy_package(source: Path, target: Path) -> None:
+    """Copy a package and compile it: a read-only root keeps no bytecode."""
+    copy_tree(source, target)
+    compile_bytecode(target, Path("/") / target.relative_to(target_root(target)))
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a folder without what Python left in it."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+
+
+def target_root(path: Path) -> Path:
+    """Return the image's root that holds `path`."""
+    return next(parent for parent in path.parents if (parent / HOME).is_dir())
+
+
+def compile_bytecode(folder: Path, installed: Path) -> None:
+    """Compile for the image's Python. The files' time says nothing there, so it is not compared."""
+    python = shutil.which(f"python{PYTHON_VERSION}")
+    if sys.version_info[:2] == tuple(int(part) for part in PYTHON_VERSION.split(".")):
+        python = sys.executable
+    if python is None:
+        say(f"no python{PYTHON_VERSION} here: the image starts without bytecode, more slowly")
+        return
+    run(
+        [
+            *(python, "-m", "compileall", "-q", "-f", "-j", "0"),
+            *("--invalidation-mode", "unchecked-hash"),
+            *("-s", str(folder), "-p", str(installed), str(folder)),
+        ],
+        may_fail=True,  # some packages ship files for other versions of Python
+    )
+
+
+PATH = f"/{VENV}/bin:/usr/local/bin:/usr/bin:/bin"
+IMAGES = {
+    "headrace": Image(
+        name="headrace",
+        user="10001:10001",
+        account="headrace:x:10001:10001::/var/lib/headrace:/usr/sbin/nologin",
+        debian=COMMON_DEBIAN,
+        requirements="requirements/runtime.txt",
+        add_code=add_headrace,
+        settings={
+            "Entrypoint": ["/usr/bin/tini", "--"],
+            "Cmd": ["headrace", "--help"],
+            "Env": [f"PATH={PATH}", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"],
+        },
+    ),
+    "jobs": Image(
+        name="jobs",
+        # Spark's own images and both Spark operators use 185.
+        user="185:0",
+        account="spark:x:185:0::/tmp:/usr/sbin/nologin",
+        debian=(*COMMON_DEBIAN, "openjdk-17-jre-headless", "procps"),
+        requirements="requirements/jobs.txt",
+        add_code=add_jobs,
+        settings={
+            "Entrypoint": ["/opt/entrypoint.sh"],
+            "Env": [
+                f"PATH={PATH}:/opt/spark/bin",
+                "SPARK_HOME=/opt/spark",
+                "HEADRACE_JARS=/opt/headrace/jars",
+                f"PYSPARK_PYTHON=/{VENV}/bin/python",
+                f"PYSPARK_DRIVER_PYTHON=/{VENV}/bin/python",
+                "PYTHONUNBUFFERED=1",
+                "PYTHONDONTWRITEBYTECODE=1",
+                "LANG=C.UTF-8",
+            ],
+        },
+    ),
+}
+
+
+def debian_layer(image: Image, options: argparse.Namespace) -> Layer:
+    """Make the root filesystem: Debian's essential packages and those named, with no apt."""
+    inputs = [SUITE, *image.debian, image.account, options.mirror, options.security_mirror]
+
+    def make(output: Path) -> None:
+        say("making the Debian layer (half a minute)")
+        name = image.account.partition(":")[0]
+        gid = image.account.split(":")[3]
+        group = "" if gid == "0" else f"; echo {name}:x:{gid}: >>$1/etc/group"
+        run(
+            ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential"]
+            + [f"--include={','.join(image.debian)}"]
+            + [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]
+            + ["--dpkgopt=path-include=/usr/share/doc/*/copyright"]
+            # Installing Java makes links to its manual pages, and fails without their folder.
+            + ["--setup-hook=mkdir -p $1/usr/share/man/man1"]
+            + [f"--customize-hook=echo '{image.account}' >>$1/etc/passwd{group}"]
+            + ["--customize-hook=rm -rf $1/var/lib/apt $1/var/cache/* $1/var/log/*"]
+            + [SUITE, str(output), f"deb {options.mirror} {SUITE} main"]
+            + [f"deb {options.security_mirror} {SUITE}-security main"],
+            environment={"SOURCE_DATE_EPOCH": str(epoch())},
+        )
+
+    return cached(f"debian-{image.name}", inputs, make, options)
+
+
+def requirements_layer(image: Image, options: argparse.Namespace) -> Layer:
+    """Install locked requirements into a virtual environment of the image's own Python."""
+    lock = ROOT / image.requirements
+    inputs = [lock.read_text(encoding="utf-8"), RECIPE, *UNUSED]
+
+    def make(output: Path) -> None:
+        say(f"installing {image.requirements}")
+        with tempfile.TemporaryDirectory() as scratch:
+            root = Path(scratch)
+            packages = root / PACKAGES
+            packages.mkdir(parents=True)
+            run(
+                [
+                    *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--link-mode=copy"),
+                    *("--require-hashes", "--python-version", PYTHON_VERSION),
+                    *("--target", str(packages), "-r", str(lock)),
+                ],
+            )
+            shutil.rmtree(packages / "bin", ignore_errors=True)
+            for pattern in UNUSED:
+                for path in packages.glob(pattern):
+                    shutil.rmtree(path)
+            for path in (*packages.rglob("__pycache__"), packages / ".lock"):
+                shutil.rmtree(path, ignore_errors=True)
+            compile_bytecode(packages, Path("/") / PACKAGES)
+            add_interpreter(root / VENV)
+            pack_directory(root, output)
+
+    return cached(f"requirements-{image.name}", inputs, make, options)
+
+
+def add_interpreter(venv: Path) -> None:
+    """Make what `python3 -m venv --without-pip` makes, without running the image's Python."""
+    (venv / "bin").mkdir()
+    for name in ("python", "python3"):
+        (venv / "bin" / name).symlink_to(f"/usr/bin/python{PYTHON_VERSION}")
+    (venv / "pyvenv.cfg").write_text(
+        "home = /usr/bin\ninclude-system-site-packages = false\n", encoding="utf-8"
+    )
+
+
+def code_layer(image: Image, options: argparse.Namespace) -> Layer:
+    """Pack the working tree's code."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        (root / HOME).mkdir(parents=True)
+        image.add_code(root)
+        return pack_directory(root, options.cache / f"code-{image.name}.tar")
+
+
+def cached(
+    name: str, inputs: Sequence[str], make: Callable[[Path], None], options: argparse.Namespace
+) -> Layer:
+    """Return the layer made from `inputs`, which is made unless it is there."""
+    key = hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16]
+    path = options.cache / f"{name}-{key}.tar"
+    if not path.exists():
+        unfinished = path.with_name(f"unfinished-{os.getpid()}-{path.name}")
+        try:
+            make(unfinished)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return read_layer(path)
+
+
+def load(archive: Path) -> None:
+    """Import into a container runtime: the one asked for, or the one beside the cluster's file."""
+    command = os.environ.get("HEADRACE_IMAGE_LOAD")
+    if command is None:
+        socket = Path(os.environ.get("KUBECONFIG", "")).parent / "containerd/containerd.sock"
+        address = ["--address", str(socket)] if socket.is_socket() else []
+        command = shlex.join(["ctr", *address, "--namespace", "k8s.io", "images", "import"])
+    run([*shlex.split(command), str(archive)])
+
+
+def run(
+    command: Sequence[str],
+    *,
+    capture: bool = False,
+    may_fail: bool = False,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """Run a program; what it says goes to standard error."""
+    done = subprocess.run(  # noqa: S603 - programs and arguments are ours
+        command,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+        stdout=subprocess.PIPE if capture else sys.stderr,
+        stderr=subprocess.DEVNULL if may_fail else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and not may_fail:
+        sys.exit(f"images/build: {shlex.join(command)[:200]} ended with {done.returncode}")
+    return done.stdout or ""
+
+
+def say(text: str) -> None:
+    """Report progress."""
+    print(f"images/build: {text}", file=sys.stderr)  # noqa: T201 - a command line
+
+
+def main() -> None:
+    """Build one image."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("image", choices=sorted(IMAGES))
+    parser.add_argument(
+        "--registry", default="", help="prefix of the name, such as r.example/team/"
+    )
+    parser.add_argument("--tag", default=VERSION)
+    parser.add_argument("--output", type=Path, help="archive (default: build/images/IMAGE.tar)")
+    parser.add_argument("--load", action="store_true", help="import it (HEADRACE_IMAGE_LOAD, ctr)")
+    parser.add_argument("--mirror", default=MIRROR, help="Debian's packages")
+    parser.add_argument("--security-mirror", default=SECURITY_MIRROR)
+    default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument("--cache", type=Path, default=default_cache / "headrace/images")
+    options = parser.parse_args()
+    options.cache.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    image = IMAGES[options.image]
+    make_layers = (debian_layer, requirements_layer, code_layer)
+    layers = [make(image, options) for make in make_layers]
+    name = f"{options.registry}headrace/{image.name}:{options.tag}"
+    output = options.output or ROOT / f"build/images/{image.name}.tar"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    settings = {**image.settings, "User": image.user, "WorkingDir": "/tmp"}  # noqa: S108 - writable
+    digest = write_image(output, name=f"docker.io/{name}", layers=layers, settings=settings)
+    if options.load:
+        load(output)
+    megabytes = sum(layer.size for layer in layers) / 1e6
+    say(f"{name} {digest[:19]} {megabytes:.0f} MB in {time.monotonic() - began:.1f} s: {output}")
+
+
+if __name__ == "__main__":
+    main()
