@@ -37,6 +37,7 @@ from headrace_broker.server.group_driver_log import PartitionOffsetsLog
 from headrace_broker.server.listener import Listening
 from headrace_broker.server.loop_delay import LoopDelay
 from headrace_broker.server.metrics import NetworkMetrics
+from headrace_broker.server.partition_changes import PartitionChanges
 from headrace_broker.server.peer_connection import api_key_of
 from headrace_broker.server.peers import PeerConnections
 from headrace_broker.server.producer_ids import ProducerIds
@@ -69,6 +70,7 @@ class Broker:
         self.chance = chance or random.SystemRandom()
         self.on_failure = on_failure
         self.network_metrics = NetworkMetrics()
+        self.changes = PartitionChanges()
         self.budget = Budget(config.values["queued.max.request.bytes"])
         self.apis: Mapping[int, ApiEntry] = load_api_table()
         self.fetch_sessions = FetchSessions(
@@ -106,6 +108,11 @@ class Broker:
         if not self.config.is_broker:
             return self.quorum.leader_id is not None
         return self.lifecycle.unfenced.is_set()
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether there is a quorum, and replicas and groups, to look at yet."""
+        return hasattr(self, "groups")
 
     @property
     def metadata(self) -> MetadataImage:
@@ -278,19 +285,22 @@ class Broker:
             if own is not None and own.incarnation_id != self.incarnation_id:
                 # The former process of this node is certainly gone: this one has its directory.
                 self.controller_tasks.sessions.declare_dead(own.node_id, own.epoch)
+            for node_id in self.peers.refusing:
+                self._broker_died(node_id)
         else:
             self.controller_tasks.end()
         self._watch_brokers(image)
 
     def _watch_brokers(self, image: MetadataImage) -> None:
-        """Hold a connection to each broker while this node is the active controller."""
-        wanted = set()
-        if self.controller.is_active:
-            wanted = {
-                node_id
-                for node_id, broker in image.brokers.items()
-                if not broker.fenced and node_id != self.config.node_id
-            }
+        """Hold a connection to each broker: the active controller to fence it when it dies.
+
+        The others, to know that what they could say of its partitions is about to change.
+        """
+        wanted = {
+            node_id
+            for node_id, broker in image.brokers.items()
+            if not broker.fenced and node_id != self.config.node_id
+        }
         for node_id in sorted(self.peers.watched - wanted):
             self.peers.unwatch(node_id)
         for node_id in sorted(wanted - self.peers.watched):
@@ -318,6 +328,7 @@ class Broker:
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.brokers_changed:
             self._watch_brokers(image)
+        self.changes.count(delta, image, self.config.node_id, self.incarnation_id)
         if not self.config.is_broker:
             return
         await self.replicas.apply(delta, image)

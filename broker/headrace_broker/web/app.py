@@ -1,4 +1,4 @@
-"""The broker's HTTP side: `/healthz`, `/readyz`, `/metrics`, `/api/v1/balance`.
+"""The broker's HTTP side: `/healthz`, `/readyz`, `/metrics`, `/metrics/summary`, `/api/v1/balance`.
 
 Owns its own port, so that a probe or a scrape never waits behind clients' connection limits.
 """
@@ -13,17 +13,16 @@ from headrace_broker.web.metrics import build_registry
 from headrace_broker.web.status import BrokerStatus
 
 _STATUS = web.AppKey("status", BrokerStatus)
-_REGISTRY = web.AppKey("registry", CollectorRegistry)
 
 
 def build_app(status: BrokerStatus) -> web.Application:
     """Return the application for one broker."""
     app = web.Application(client_max_size=65536)
     app[_STATUS] = status
-    app[_REGISTRY] = build_registry(status)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
-    app.router.add_get("/metrics", _metrics)
+    for path, has_partitions in (("/metrics", True), ("/metrics/summary", False)):
+        _add_metrics(app, path, status, build_registry(status, has_partitions=has_partitions))
     add_balance_routes(app, status)
     return app
 
@@ -51,6 +50,14 @@ def _probe(reasons: list[str]) -> web.Response:
     return web.Response(text="ok\n")
 
 
-async def _metrics(request: web.Request) -> web.Response:
-    body = generate_latest(request.app[_REGISTRY])
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+def _add_metrics(
+    app: web.Application, path: str, status: BrokerStatus, registry: CollectorRegistry
+) -> None:
+    """Serve a registry, after a look at what only other brokers know."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        await status.refresh()
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app.router.add_get(path, metrics)

@@ -1,12 +1,13 @@
 """Prometheus metrics, collected when somebody scrapes.
 
-Names that people know are kept (`kafka_consumergroup_lag` …); the rest are `headrace_broker_*` with
-Prometheus' units. Client and member ids are never labels: they are unbounded.
+Names that people know are kept (`kafka_consumergroup_lag` …); the rest are `headrace_*` with
+Prometheus' units. Client and member ids are never labels: they are unbounded. What has the label
+`partition` is served at `/metrics` alone, up to a bound; `/metrics/summary` has all the rest, and
+every rule and dashboard of ours needs only that.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -18,13 +19,19 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from headrace_broker.web.cluster_metrics import cluster_metrics, counter, gauge
+from headrace_broker.web.group_metrics import GroupMetrics
+from headrace_broker.web.partition_metrics import PartitionMetrics
 from headrace_broker.web.status import BrokerStatus
 
 
-def build_registry(status: BrokerStatus) -> CollectorRegistry:
-    """Return a registry with this broker's metrics and its process's (memory, CPU, descriptors)."""
+def build_registry(status: BrokerStatus, *, has_partitions: bool) -> CollectorRegistry:
+    """Return a registry with this broker's metrics and its process's (memory, CPU, descriptors).
+
+    `has_partitions`: with the series of single partitions.
+    """
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(status))
+    registry.register(BrokerCollector(status, has_partitions=has_partitions))
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
@@ -33,8 +40,9 @@ def build_registry(status: BrokerStatus) -> CollectorRegistry:
 class BrokerCollector(Collector):
     """Turns a `BrokerStatus` into metric families."""
 
-    def __init__(self, status: BrokerStatus) -> None:
+    def __init__(self, status: BrokerStatus, *, has_partitions: bool) -> None:
         self._status = status
+        self._has_partitions = has_partitions
 
     def describe(self) -> list[Metric]:
         """Say nothing ahead: registering must not read the broker."""
@@ -42,10 +50,25 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family."""
+        limits = self._status.series_limits()
+        omitted = GaugeMetricFamily(
+            "headrace_broker_metrics_omitted",
+            "What has no series of its own because of headrace.metrics.*.max.",
+            labels=["kind"],
+        )
         yield from self._requests()
         yield from self._network()
-        yield from self._partitions()
-        yield from self._groups()
+        yield from self._node()
+        yield from cluster_metrics(self._status)
+        partitions = PartitionMetrics(limits, has_partitions=self._has_partitions)
+        yield from partitions.collect(self._status)
+        groups = GroupMetrics(limits, has_partitions=self._has_partitions)
+        yield from groups.collect(self._status)
+        omitted.add_metric(["topics"], partitions.topics_omitted)
+        omitted.add_metric(["groups"], groups.groups_omitted)
+        if self._has_partitions:
+            omitted.add_metric(["partitions"], partitions.partitions_omitted)
+        yield omitted
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
@@ -99,7 +122,7 @@ class BrokerCollector(Collector):
                 network.slow_readers_closed,
             ),
         ):
-            yield CounterMetricFamily(f"headrace_broker_{name}", text, value=value)
+            yield counter(name, text, value)
         for name, text, level in (
             ("connections", "Open connections.", network.connections),
             ("fetch_sessions", "Fetch sessions that are kept (KIP-227).", network.fetch_sessions),
@@ -113,91 +136,48 @@ class BrokerCollector(Collector):
                 "The latest it woke since the start.",
                 network.event_loop_delay_seconds_max,
             ),
-            (
-                "ready",
-                "1 when clients may be sent here.",
-                0 if self._status.unready_reasons() else 1,
-            ),
         ):
-            yield GaugeMetricFamily(f"headrace_broker_{name}", text, value=level)
+            yield gauge(name, text, level)
 
-    def _partitions(self) -> Iterator[Metric]:
-        labels = ["topic", "partition"]
-        end = GaugeMetricFamily(
-            "kafka_topic_partition_current_offset",
-            "The next offset that consumers may read up to.",
-            labels=labels,
+    def _node(self) -> Iterator[Metric]:
+        yield gauge(
+            "ready", "1 when clients may be sent here.", int(not self._status.unready_reasons())
         )
-        start = GaugeMetricFamily(
-            "kafka_topic_partition_oldest_offset", "The first offset that is kept.", labels=labels
-        )
-        size = GaugeMetricFamily(
-            "headrace_broker_log_size_bytes", "Size of the log on disk.", labels=labels
-        )
-        leaders = under_replicated = under_minimum = total = 0
-        for item in self._status.partitions():
-            values = [item.topic, str(item.partition)]
-            end.add_metric(values, item.high_watermark)
-            start.add_metric(values, item.log_start_offset)
-            size.add_metric(values, item.size_bytes)
-            total += 1
-            if item.is_leader:
-                leaders += 1
-                under_replicated += item.in_sync_replicas < item.replicas
-                under_minimum += item.in_sync_replicas < item.min_in_sync_replicas
-        yield from (end, start, size)
-        for name, text, count in (
-            ("partitions", "Replicas on this broker.", total),
-            ("leaders", "Partitions that this broker leads.", leaders),
-            (
-                "under_replicated_partitions",
-                "Led partitions with a replica out of sync.",
-                under_replicated,
-            ),
-            (
-                "under_min_isr_partitions",
-                "Led partitions below min.insync.replicas.",
-                under_minimum,
-            ),
-        ):
-            yield GaugeMetricFamily(f"headrace_broker_{name}", text, value=count)
+        replication = self._status.replication()
+        if replication is not None:
+            yield from (
+                counter("isr_shrinks", "In-sync sets that lost a member.", replication.isr_shrinks),
+                counter("isr_expands", "In-sync sets that won one.", replication.isr_expands),
+                counter(
+                    "leader_elections",
+                    "Elections that made this broker a leader.",
+                    replication.leader_elections,
+                ),
+                counter(
+                    "unclean_leader_elections",
+                    "Those of them that may have lost committed records.",
+                    replication.unclean_leader_elections,
+                ),
+            )
+        yield from self._log_directories()
 
-    def _groups(self) -> Iterator[Metric]:
-        labels = ["consumergroup", "topic", "partition"]
-        lag = GaugeMetricFamily(
-            "kafka_consumergroup_lag", "Records behind the readable end.", labels=labels
+    def _log_directories(self) -> Iterator[Metric]:
+        labels = ["log_directory"]
+        online = GaugeMetricFamily(
+            "headrace_broker_log_directory_online", "1 while it answers.", labels=labels
         )
-        committed = GaugeMetricFamily(
-            "kafka_consumergroup_current_offset", "The committed offset.", labels=labels
+        free = GaugeMetricFamily(
+            "headrace_broker_disk_free_bytes", "What its file system has left.", labels=labels
         )
         total = GaugeMetricFamily(
-            "kafka_consumergroup_lag_sum",
-            "Records behind, over a topic.",
-            labels=["consumergroup", "topic"],
+            "headrace_broker_disk_total_bytes", "What its file system holds.", labels=labels
         )
-        seconds = GaugeMetricFamily(
-            "kafka_consumergroup_group_lag_seconds",
-            "Age of the oldest record that a group has not committed; 0 when caught up.",
-            labels=["consumergroup", "topic"],
-        )
-        sums: dict[tuple[str, str], int] = defaultdict(int)
-        ages: dict[tuple[str, str], float] = defaultdict(float)
-        for item in self._status.group_lags():
-            values = [item.group, item.topic, str(item.partition)]
-            lag.add_metric(values, item.lag_records)
-            committed.add_metric(values, item.committed_offset)
-            key = item.group, item.topic
-            sums[key] += item.lag_records
-            ages[key] = max(ages[key], item.lag_seconds)
-        for (group, topic), count in sums.items():
-            total.add_metric([group, topic], count)
-            seconds.add_metric([group, topic], ages[group, topic])
-        members = GaugeMetricFamily(
-            "kafka_consumergroup_members", "Members of a group.", labels=["consumergroup", "state"]
-        )
-        for group, (state, count) in self._status.group_states().items():
-            members.add_metric([group, state], count)
-        yield from (lag, committed, total, seconds, members)
+        for item in self._status.log_directories():
+            online.add_metric([item.path], int(item.is_online))
+            if item.free_bytes is not None and item.total_bytes is not None:
+                free.add_metric([item.path], item.free_bytes)
+                total.add_metric([item.path], item.total_bytes)
+        yield from (online, free, total)
 
 
 def _cumulative(buckets: tuple[float, ...], counts: tuple[int, ...]) -> list[tuple[str, float]]:

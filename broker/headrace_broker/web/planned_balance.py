@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace_broker.balancer.execution import PlanProgress
 from headrace_broker.balancer.model import BalancePlan
 from headrace_broker.protocol.types import NodeId
 
@@ -26,8 +27,14 @@ class PlannedBalance:
 
 
 class Planner(Protocol):
-    """Makes the plans."""
+    """Makes the plans and knows the one under way."""
 
-    def plan_balance(self, drain: NodeId | None) -> PlannedBalance:
+    async def plan_balance(
+        self, drain: NodeId | None, throttle_bytes_per_second: float | None
+    ) -> PlannedBalance:
         """Plan a rebalance, or a drain. Raises BrokerNotFoundError."""
+        ...
+
+    def balance_progress(self) -> tuple[PlanProgress | None, str | None]:
+        """Return the plan under way, and what became of the last one."""
         ...

@@ -1,7 +1,7 @@
 """What the HTTP side needs to know of a broker: the `server` layer implements it.
 
-Reading is cheap and never blocks: everything is in memory, except that the age of a lagging group's
-next record costs one read.
+Reading is cheap: everything is in memory, except that the age of a lagging group's next record
+costs one read, and that `refresh` asks others about partitions that have no replica here.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ class ApiStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """One partition on this broker. An end offset is that of the next record to be written."""
+    """One partition on this broker. An end offset is that of the next record to be written.
+
+    `retention_seconds` is None where age removes nothing.
+    """
 
     topic: str
     partition: int
+    leader: int
     is_leader: bool
+    is_preferred_leader: bool
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
@@ -39,18 +44,82 @@ class PartitionStatus:
     replicas: int
     in_sync_replicas: int
     min_in_sync_replicas: int
+    retention_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """How far a group is behind in one partition; seconds since the next record was written."""
+    """How far a group is behind in one partition; seconds since the next record was written.
+
+    `lag_seconds` is None where a leader elsewhere has not said yet what is at that offset.
+    `expired_records` were removed by retention before the group read them.
+    """
 
     group: str
     topic: str
     partition: int
     committed_offset: int
     lag_records: int
-    lag_seconds: float
+    lag_seconds: float | None
+    expired_records: int
+    commit_timestamp_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationStatus:
+    """What changed for the partitions that this broker leads, since its start.
+
+    An election is counted by the broker that it made the leader, so that sums over brokers hold.
+    """
+
+    isr_shrinks: int
+    isr_expands: int
+    leader_elections: int
+    unclean_leader_elections: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumStatus:
+    """The metadata quorum as this node sees it; `leader` is -1 where there is none."""
+
+    leader: int
+    epoch: int
+    applied_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStatus:
+    """The whole cluster as the active controller sees it.
+
+    `partitions_by_topic` has the partitions of each topic.
+    """
+
+    brokers_active: int
+    brokers_fenced: int
+    partitions: int
+    offline_partitions: int
+    partitions_not_led_by_preferred: int
+    reassigning_partitions: int
+    partitions_by_topic: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirectoryStatus:
+    """One of `log.dirs`; bytes are those of its file system, None where it does not answer."""
+
+    path: str
+    is_online: bool
+    free_bytes: int | None
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLimits:
+    """How many partitions, topics and groups may have series of their own."""
+
+    partitions_max: int
+    topics_max: int
+    groups_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +151,30 @@ class BrokerStatus(Planner, Protocol):
 
     def unhealthy_reasons(self) -> list[str]:
         """Return why this process should be restarted; empty when healthy."""
+        ...
+
+    async def refresh(self) -> None:
+        """Ask the leaders elsewhere what the lag of this broker's groups needs; bounded in time."""
+        ...
+
+    def series_limits(self) -> SeriesLimits:
+        """Return the bounds on series."""
+        ...
+
+    def replication(self) -> ReplicationStatus | None:
+        """Return what changed for the partitions led here; None where this node is no broker."""
+        ...
+
+    def quorum(self) -> QuorumStatus | None:
+        """Return the metadata quorum as this node sees it; None before it takes part."""
+        ...
+
+    def controller(self) -> ControllerStatus | None:
+        """Return the cluster where this node is the active controller, None elsewhere."""
+        ...
+
+    def log_directories(self) -> Iterable[LogDirectoryStatus]:
+        """Return the log directories."""
         ...
 
     def apis(self) -> Iterable[ApiStatus]:
