@@ -55,6 +55,10 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool
 
 
+# A named tuple's own constructor is Python code; this runs for every append.
+_new_tuple = tuple.__new__
+
+
 class PartitionLog(LogState):
     """Appends and reads of one partition, all in its owner's thread."""
 
@@ -92,12 +96,12 @@ class PartitionLog(LogState):
         delta = header.last_offset_delta
         max_timestamp: int = header.max_timestamp
         append_time = NO_APPEND_TIME
-        if config.stamps_append_time:
+        if self._stamps_append_time:
             append_time = TimestampMs(now_ms)
             max_timestamp = now_ms
             view = _stamp_append_time(view, header.attributes, now_ms)
         first_offset = self.log_end_offset
-        last_offset = first_offset + delta
+        last_offset: Offset = first_offset + delta  # type: ignore[assignment]  # NewType costs a call
         segment = self._segment_for(size, last_offset, max_timestamp, now_ms)
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, first_offset)
@@ -108,17 +112,13 @@ class PartitionLog(LogState):
             OFFSET_LENGTH_EPOCH.pack_into(view, 0, first_offset, header.batch_length, leader_epoch)
             position = segment.write(view)
         segment.note_batch(position, size, last_offset, max_timestamp)
-        self.log_end_offset = Offset(last_offset + 1)
+        self.log_end_offset = end = last_offset + 1  # type: ignore[assignment]  # as above
         if producer_id >= 0:
             self._note_producer(view, header, first_offset, max_timestamp)
-        if last_offset + 1 - self.recovery_point >= config.flush_messages:
+        if end - self.recovery_point >= config.flush_messages:
             self.flush()
-        return AppendInfo(
-            first_offset,
-            Offset(last_offset),
-            append_time,
-            self.log_start_offset,
-            is_duplicate=False,
+        return _new_tuple(
+            AppendInfo, (first_offset, last_offset, append_time, self.log_start_offset, False)
         )
 
     def append_as_follower(self, records: memoryview | bytes | bytearray) -> AppendInfo | None:
@@ -205,7 +205,7 @@ class PartitionLog(LogState):
         if (
             segment.size + size > self.config.segment_bytes
             or age > self._roll_after_ms
-            or indexes_full(segment, self.config)
+            or (segment.size >= self._index_check_size and indexes_full(segment, self.config))
         ):
             return self.roll(now_ms)
         return segment

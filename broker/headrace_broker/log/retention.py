@@ -29,6 +29,11 @@ def indexes_full(segment: LogSegment, config: LogConfig) -> bool:
     )
 
 
+def index_check_size(config: LogConfig) -> int:
+    """Return the size below which no segment's indexes can be full: entries lie that far apart."""
+    return config.segment_index_bytes // TIME_ENTRY.size * config.index_interval_bytes
+
+
 def removable_segments(
     segments: LogSegments,
     config: LogConfig,

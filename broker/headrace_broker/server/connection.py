@@ -24,6 +24,7 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import DecodeError, ErrorCode
 from headrace_broker.protocol.wire import skip_tagged
 from headrace_broker.server.context import RequestContext
+from headrace_broker.server.fast_produce import FAST_FROM
 from headrace_broker.server.frames import (
     HEADER,
     LENGTH,
@@ -31,6 +32,7 @@ from headrace_broker.server.frames import (
     PREFIX_FLEXIBLE,
     REQUEST_BYTES_MIN,
     buffer_bytes,
+    client_id_of,
 )
 from headrace_broker.server.slots import CLOSE_CONNECTION, Slot
 
@@ -43,6 +45,7 @@ log = structlog.get_logger()
 _JOIN_BYTES_MAX = 4096  # below it one small copy is cheaper than a vectored write
 _HELD_BYTES_MAX = 32768  # of requests that wait; above it the socket is not read either
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+_PRODUCE = int(ApiKey.PRODUCE)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -122,15 +125,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the requests that are whole now."""
-        server = self._server
-        server.metrics.bytes_in += nbytes
-        self.last_active = server.now()
-        own = self._own
-        if own is None:
-            self._consume(server.shared_buffer, nbytes)
+        self._server.metrics.bytes_in += nbytes
+        self.last_active = self._server.now()
+        if self._own is None:
+            self._consume(self._server.shared_buffer, nbytes)
         else:
             self._filled += nbytes
-            self._consume(own, self._filled)
+            self._consume(self._own, self._filled)
 
     def pause_writing(self) -> None:
         """Take no further request: the client does not read its answers."""
@@ -170,8 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     def _keep(self, view: memoryview, position: int, end: int, needed: int) -> None:
         left = end - position
         if not left:
-            if self._own is not None:
-                self._release_own()
+            self._release_own()
             return
         own = self._own
         if own is None or (len(own) < needed and left == len(own)) or len(own) == left:
@@ -219,17 +219,27 @@ class Connection(asyncio.BufferedProtocol):
                 position += 1
                 if tagged:
                     position = skip_tagged(frame, position, tagged)
+            if api_key == _PRODUCE and version >= FAST_FROM and not self._slots:
+                answer = self._server.fast_produce.answer(frame, version, correlation_id, position)
+                if answer is not None:
+                    return self._answer_at_once(entry, started, answer)
             # Bytes after the body are skipped, as Kafka does: librdkafka 2.16 asks for all topics
             # with a four-byte count where one byte is meant, and so leaves three over.
             request, _ = entry.decoders[version](frame, position)
         except (DecodeError, IndexError) as error:
             self._refuse("malformed request", api=entry.name, version=version, error=str(error))
             return False
-        context = RequestContext(
-            version, correlation_id, self._client_id, self.address, self._server.name, self.identity
-        )
+        except LogDirectoryFailure as error:
+            return self._fail(entry, version, error)
+        return self._perform(entry, (version, correlation_id), started, request)
+
+    def _perform(
+        self, entry: ApiEntry, header: tuple[int, int], started: float, request: Any
+    ) -> bool:
+        server, client_id = self._server, self._client_id
+        context = RequestContext(*header, client_id, self.address, server.name, self.identity)
         try:
-            result = entry.handle(self._server.broker, context, request)
+            result = entry.handle(server.broker, context, request)
             if result.__class__ is entry.response:
                 self._answer(entry, context, started, result)
             elif result is None:
@@ -240,27 +250,14 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._park(entry, context, started, asyncio.ensure_future(result))
         except Exception as error:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
-            self._fail(entry, version, error)
-            return False
+            return self._fail(entry, header[0], error)
         return self._transport is not None
 
     def _read_client_id(self, frame: memoryview, length: int) -> int:
-        if length <= 0:
-            if length < -1:
-                raise DecodeError(f"the client id's length is {length}")
-            self._client_id = ""
-            self._client_id_bytes = None
-            return 10
-        end = 10 + length
-        if end > len(frame):
-            raise DecodeError("the client id is longer than the request")
-        if self._client_id_bytes is None or frame[10:end] != self._client_id_bytes:
-            raw = bytes(frame[10:end])
-            try:
-                self._client_id = raw.decode()
-            except UnicodeDecodeError as error:
-                raise DecodeError("the client id is not UTF-8") from error
-            self._client_id_bytes = raw
+        end = HEADER.size + max(length, 0)
+        known = self._client_id_bytes
+        if known is None or frame[HEADER.size : end] != known or length < 0:
+            self._client_id_bytes, self._client_id = client_id_of(frame, length)
         return end
 
     def _unsupported_version(
@@ -270,14 +267,12 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse("unsupported version", api=entry.name, version=version)
             return False
         # KIP-511: a client newer than we are learns our versions from a response in v0.
-        context = RequestContext(
-            0, correlation_id, "", self.address, self._server.name, self.identity
-        )
-        response = self._server.unsupported_api_versions()
-        self._answer(entry, context, started, response)
+        server = self._server
+        context = RequestContext(0, correlation_id, "", self.address, server.name, self.identity)
+        self._answer(entry, context, started, server.unsupported_api_versions())
         return True
 
-    def _fail(self, entry: ApiEntry, version: int, error: BaseException) -> None:
+    def _fail(self, entry: ApiEntry, version: int, error: BaseException) -> bool:
         """Say a bug of ours with its cause, and end this connection: the outcome is unknown.
 
         A failed disk is no bug, and ends the broker.
@@ -289,6 +284,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         entry.metrics.count_error(ErrorCode.UNKNOWN_SERVER_ERROR)
         self.abort()
+        return False
 
     # responses
 
@@ -297,12 +293,20 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         parts = entry.encoders[context.api_version](response)
         entry.metrics.observe(perf_counter() - started)
-        if self._slots:
-            slot = Slot(entry, context, started)
-            slot.parts = parts
-            self._slots.append(slot)
-        else:
+        if not self._slots:
             self._send(entry, context, parts)
+            return
+        slot = Slot(entry, context, started)
+        slot.parts = parts
+        self._slots.append(slot)
+
+    def _answer_at_once(self, entry: ApiEntry, started: float, answer: bytes) -> bool:
+        """Send a whole frame that nothing is in front of; False when the connection is gone."""
+        entry.metrics.observe(perf_counter() - started)
+        self._server.metrics.bytes_out += len(answer)
+        if self._transport is not None:
+            self._transport.write(answer)
+        return self._transport is not None
 
     def _park(
         self, entry: ApiEntry, context: RequestContext, started: float, future: asyncio.Future[Any]
@@ -335,15 +339,12 @@ class Connection(asyncio.BufferedProtocol):
             self.resume()
 
     def _send(self, entry: ApiEntry, context: RequestContext, parts: list[Any]) -> None:
-        size = 4
-        for part in parts:
-            size += len(part)
+        size = 4 + sum(map(len, parts))
         if context.api_version >= entry.flexible_from and entry.key != _API_VERSIONS:
             prefix = PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
         else:
             prefix = PREFIX.pack(size, context.correlation_id)
-        transport = self._transport
-        if transport is None:
+        if (transport := self._transport) is None:
             return
         self._server.metrics.bytes_out += size + 4
         if size < _JOIN_BYTES_MAX:

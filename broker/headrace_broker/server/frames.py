@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from struct import Struct
 
+from headrace_broker.protocol.errors import DecodeError
+
 LENGTH = Struct(">i")
 HEADER = Struct(">hhih")  # api key, version, correlation id, length of the client id
 PREFIX = Struct(">ii")  # frame length, correlation id
@@ -25,3 +27,17 @@ def buffer_bytes(needed: int, filled: int) -> int:
             capacity *= 2
         return capacity
     return max(min(needed, max(OWN_BUFFER_BYTES_AT_ONCE_MAX, filled * 2)), filled + 1)
+
+
+def client_id_of(frame: memoryview, length: int) -> tuple[bytes, str]:
+    """Return a request's client id as bytes and text; null is empty. Raises DecodeError."""
+    if length < -1:
+        raise DecodeError(f"the client id's length is {length}")
+    end = HEADER.size + max(length, 0)
+    if end > len(frame):
+        raise DecodeError("the client id is longer than the request")
+    raw = bytes(frame[HEADER.size : end])
+    try:
+        return raw, raw.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError("the client id is not UTF-8") from error

@@ -16,6 +16,7 @@ import structlog
 
 from headrace_broker.server.api import api_versions
 from headrace_broker.server.connection import Connection
+from headrace_broker.server.fast_produce import FastProduce
 from headrace_broker.server.frames import OWN_BUFFER_BYTES
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Listening:
         self._connections_per_address_max: int = values["max.connections.per.ip"]
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = broker.budget
+        self.fast_produce = FastProduce(broker)
         # In the order of their arrival: a set's would differ from run to run.
         self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
