@@ -1,10 +1,7 @@
 """Apache Kafka's own DumpLogSegments reads every file that we write, and finds nothing wrong."""
 
-import os
-import shutil
 import subprocess
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +13,7 @@ from headrace_broker.protocol.messages.records.offset_commit import (
     OffsetCommitValue,
 )
 from headrace_broker.protocol.records import encode_record_key, encode_record_value
+from support.kafka_peer import JavaMissingError, jar_directory
 from support.log import START_MS, append, batch_of, marker, open_at
 
 pytestmark = pytest.mark.java
@@ -28,10 +26,10 @@ LOGGER = ("SLF4J", "StatusLogger", "ERROR StatusLogger", "WARNING")
 @pytest.fixture(scope="module")
 def dump():
     """Run DumpLogSegments over files; return what it prints."""
-    default = Path.home() / ".cache/headrace/kafka-4.2.1/lib"
-    jars = Path(os.environ.get("HEADRACE_KAFKA_JARS", default))
-    if not list(jars.glob("kafka-tools-*.jar")) or shutil.which("java") is None:
-        reason = f"NOT CHECKED against Apache Kafka: no java, or no jars in {jars}"
+    try:
+        jars = jar_directory()
+    except JavaMissingError as error:
+        reason = f"NOT CHECKED against Apache Kafka: {error}"
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.warn(reason, stacklevel=1)
