@@ -112,12 +112,17 @@ class Layout:
         return broker is not None and broker.is_alive and (is_new or node in partition.isr)
 
     def plan(self, throttle_bytes_per_second: float) -> BalancePlan:
-        """Return the steps from the cluster as it is to this draft."""
+        """Return the steps from the cluster as it is to this draft.
+
+        What is on the move already is left to end first.
+        """
         moves, leader_moves = [], []
         incoming: dict[NodeId, int] = {}
         for place, (partition, nodes) in enumerate(
             zip(self.partitions, self.replicas, strict=True)
         ):
+            if partition.is_reassigning:
+                continue
             added = [node for node in nodes if node not in partition.replicas]
             if added:
                 moves.append(_move(partition, nodes, len(added)))
@@ -155,5 +160,6 @@ def _leader_move(partition: PartitionModel, nodes: list[NodeId]) -> LeaderMove:
         partition=partition.index,
         from_leader=partition.leader,
         to_leader=nodes[0],
+        from_replicas=partition.replicas,
         replicas=tuple(nodes),
     )

@@ -5,10 +5,10 @@ acts on it. How it is carried out is not the balancer's: a move is a reassignmen
 new replicas are in sync before an old one goes, so no ISR shrinks below min.insync.replicas by it.
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
+from headrace_broker.metadata.balance_settings import PlannedMove, hash_of
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 
@@ -75,6 +75,7 @@ class LeaderMove:
     partition: PartitionIndex
     from_leader: NodeId
     to_leader: NodeId
+    from_replicas: tuple[NodeId, ...]
     replicas: tuple[NodeId, ...]
 
 
@@ -94,7 +95,32 @@ class BalancePlan:
         return not self.moves and not self.leader_moves
 
     @cached_property
+    def steps(self) -> tuple[PlannedMove, ...]:
+        """One step for each partition, as the controller carries it out."""
+        moved = {(move.topic, move.partition) for move in self.moves}
+        copies = (
+            PlannedMove(
+                topic=move.topic,
+                partition=move.partition,
+                before=move.from_replicas,
+                after=move.to_replicas,
+                size_bytes=move.size_bytes,
+            )
+            for move in self.moves
+        )
+        led = (
+            PlannedMove(
+                topic=move.topic,
+                partition=move.partition,
+                before=move.from_replicas,
+                after=move.replicas,
+            )
+            for move in self.leader_moves
+            if (move.topic, move.partition) not in moved
+        )
+        return (*copies, *led)
+
+    @property
     def digest(self) -> str:
         """What identifies the plan: the same steps have the same digest."""
-        text = "\n".join(map(repr, (*self.moves, *self.leader_moves)))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return hash_of(self.steps)

@@ -7,6 +7,8 @@ replication factor stays, no broker has two replicas of a partition, no partitio
 a balanced cluster's plan is empty.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from headrace_broker.balancer.layout import Layout
@@ -18,6 +20,7 @@ from headrace_broker.balancer.replicas import (
     even_out_weight,
     spread_over_racks,
 )
+from headrace_broker.metadata.balance_settings import PlannedMove
 from headrace_broker.protocol.types import NodeId
 
 #: Bytes per second that replication may take on each broker where nothing else is said.
@@ -59,6 +62,12 @@ def plan_drain(
         for broker in cluster.brokers
     )
     layout = Layout(replace(cluster, brokers=brokers))
+    moving = sum(
+        partition.is_reassigning and node_id in partition.replicas
+        for partition in cluster.partitions
+    )
+    if moving:
+        layout.reasons.append(f"{moving} partitions of {node_id} are on the move: try again later")
     empty_broker(layout, node_id)
     spread_leaders(layout)
     return layout.plan(throttle_bytes_per_second)
@@ -69,6 +78,16 @@ def plan_leaders(cluster: ClusterModel) -> BalancePlan:
     layout = Layout(cluster)
     spread_leaders(layout)
     return layout.plan(DEFAULT_THROTTLE_BYTES_PER_SECOND)
+
+
+def estimate_seconds(moves: Iterable[PlannedMove], bytes_per_second: float) -> float:
+    """Return how long copying takes: brokers copy side by side, so whoever gets most decides."""
+    incoming: Counter[NodeId] = Counter()
+    for move in moves:
+        new = [node for node in move.after if node not in move.before]
+        for node in new:
+            incoming[node] += move.size_bytes // len(new)
+    return max(incoming.values(), default=0) / bytes_per_second
 
 
 def _note_unsettled(layout: Layout) -> None:

@@ -152,6 +152,11 @@ def stored_plan(image: MetadataImage) -> StoredPlan | None:
     )
 
 
+def has_plan(image: MetadataImage) -> bool:
+    """Whether a plan is under way or paused."""
+    return BALANCE_PLAN in image.config(broker_resource(None))
+
+
 def balance_throttle(image: MetadataImage) -> int:
     """Return the bytes per second that a broker may copy for the plan under way."""
     texts = image.config(broker_resource(None))

@@ -88,7 +88,7 @@ def _reassign(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a partition {name}-{index}."
         )
     if asked.replicas is None:
-        return _cancel(rules, topic, index, partition)
+        return cancel_reassignment(rules, topic, index)
     target = [NodeId(node) for node in asked.replicas]
     _check_assignment(rules.image, target)
     check_not_cordoned(rules.image, without(target, partition.replicas), f"{name}-{index}")
@@ -134,9 +134,11 @@ def _check_assignment(image: MetadataImage, target: Sequence[NodeId]) -> None:
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
-def _cancel(
-    rules: ReplicationRules, topic: TopicImage, index: PartitionIndex, partition: PartitionImage
+def cancel_reassignment(
+    rules: ReplicationRules, topic: TopicImage, index: PartitionIndex
 ) -> PartitionChangeRecord | None:
+    """Return what leads a partition back to the replicas from before; raises ApiError."""
+    partition = topic.partitions[index]
     if not is_reassigning(partition):
         raise ApiError(
             ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress."

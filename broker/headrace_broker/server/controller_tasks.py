@@ -1,9 +1,10 @@
 """What the active controller does without being asked.
 
 It fences brokers whose session is over or whose process died, gives leaderships back to preferred
-leaders, gives the cluster's own topics their replicas, and ends what can be ended. The decisions
-are `headrace_broker.metadata`'s; here are the pace and the sessions, which live in this process
-alone. Time is the event loop's, which no change of the wall clock touches.
+leaders, gives the cluster's own topics their replicas, ends what can be ended and carries an
+approved plan of moves out. The decisions are `headrace_broker.metadata`'s and the balancer's; here
+are the pace and the sessions, which live in this process alone. Time is the event loop's, which no
+change of the wall clock touches.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from headrace_broker.balancer.execution import decide_advance_plan
+from headrace_broker.metadata.balance_settings import has_plan
 from headrace_broker.metadata.broker_liveness import decide_fence_broker
 from headrace_broker.metadata.broker_sessions import BrokerSessions
 from headrace_broker.metadata.decision import Decision
@@ -31,6 +34,7 @@ from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset
 
 _SESSION_CHECK_MS = 100
 _SETTLE_MS = 1000
+_PLAN_MS = 500
 
 log = structlog.get_logger()
 
@@ -70,6 +74,7 @@ class ControllerTasks:
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._settled_offset = Offset(-1)
+        self._planned_offset = Offset(-1)
         self.sessions = BrokerSessions(values["broker.session.timeout.ms"])
 
     @staticmethod
@@ -86,7 +91,7 @@ class ControllerTasks:
         """Start: this node is the active controller, and `image` is what it decides on."""
         self._cancel()
         self.sessions.begin(image, self.now_ms())
-        self._settled_offset = Offset(-1)
+        self._settled_offset = self._planned_offset = Offset(-1)
         self._task = asyncio.create_task(self._run(), name="controller-tasks")
 
     def end(self) -> None:
@@ -132,7 +137,7 @@ class ControllerTasks:
             return None
 
     async def _run(self) -> None:
-        settle_ms = self.now_ms()
+        settle_ms = plan_ms = self.now_ms()
         balance_every_ms = self._values["leader.imbalance.check.interval.seconds"] * 1000
         balance_ms = settle_ms + balance_every_ms
         try:
@@ -143,6 +148,9 @@ class ControllerTasks:
                 if now_ms >= settle_ms:
                     settle_ms = now_ms + _SETTLE_MS
                     await self._settle()
+                if now_ms >= plan_ms:
+                    plan_ms = now_ms + _PLAN_MS
+                    await self._advance_plan()
                 if now_ms >= balance_ms:
                     balance_ms = now_ms + balance_every_ms
                     await self._balance_leaders()
@@ -173,6 +181,16 @@ class ControllerTasks:
             # Looked at in place first: most of the time there is nothing to submit.
             if decide(self._controller.image).records:
                 await self._try(decide)
+
+    async def _advance_plan(self) -> None:
+        """Take the next steps of an approved plan; nothing where nothing has changed since."""
+        image, policy = self._controller.image, self._controller.policy
+        if image.offset == self._planned_offset or not has_plan(image):
+            return
+        if not decide_advance_plan(image, policy).records:
+            self._planned_offset = image.offset
+        else:
+            await self._try(lambda image: decide_advance_plan(image, policy))
 
     async def _balance_leaders(self) -> None:
         if not self._values["auto.leader.rebalance.enable"]:

@@ -17,6 +17,7 @@ import structlog
 from headrace_broker.log.config import INFINITE, LogConfig
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.metadata.balance_settings import balance_throttle
 from headrace_broker.metadata.entities import TopicImage
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.layers import broker_layers, topic_values
@@ -119,8 +120,11 @@ class ReplicaManager:
             await self._change(image.topics[name], indexes)
         kinds = {resource.type for resource in delta.configs_changed}
         if ConfigResourceType.BROKER in kinds:
-            self.host.leader_throttle.set_rate(self._rate("leader.replication.throttled.rate"))
-            self.host.follower_throttle.set_rate(self._rate("follower.replication.throttled.rate"))
+            planned = balance_throttle(image)
+            leading = self._rate("leader.replication.throttled.rate")
+            following = self._rate("follower.replication.throttled.rate")
+            self.host.leader_throttle.set_rate(min(leading, planned))
+            self.host.follower_throttle.set_rate(min(following, planned))
             changed = set(self._by_name)
         else:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
@@ -153,6 +157,7 @@ class ReplicaManager:
         unsynced_max = unsynced_records_max(log_config)
         # Group commit does it (flushing.py): an fsync in an append would stop the event loop.
         log_config = replace(log_config, flush_messages=INFINITE)
+        is_planned = balance_throttle(self._image) != UNLIMITED
         partitions = self._by_id.get(topic.topic_id)
         if partitions is None:
             partitions = self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
@@ -171,12 +176,13 @@ class ReplicaManager:
                 await asyncio.sleep(0)
             else:
                 partition.log.update_config(log_config)
+            # What a plan copies is throttled without the topics' settings: none is left behind.
             partition.is_leader_throttled = names_replica(
                 config["leader.replication.throttled.replicas"], index, self._node_id
-            )
+            ) or (is_planned and bool(image.adding_replicas))
             partition.is_follower_throttled = names_replica(
                 config["follower.replication.throttled.replicas"], index, self._node_id
-            )
+            ) or (is_planned and self._node_id in image.adding_replicas)
             if partition.apply(image, config["min.insync.replicas"], unsynced_max):
                 self._assign(partition)
 

@@ -1,9 +1,9 @@
 """What the balancer would do, and the plan under way, as JSON. Read only.
 
 `GET /api/v1/balance`: a plan made now; `?drain=ID` that nothing is left on that broker,
-`?throttle=BYTES` for the time that it would take. `settings` are what approves it: whoever does sets
-them, with `headrace.balance.state=running`, for the whole cluster by IncrementalAlterConfigs, so
-this port changes nothing. `GET /api/v1/balance/progress`: the plan that the controller carries out.
+`?throttle=BYTES` for the time that it would take. `settings` are what approves it: whoever does
+sets them, with `headrace.balance.state=running`, for the whole cluster by IncrementalAlterConfigs,
+so this port changes nothing. `GET /api/v1/balance/progress`: the plan that is carried out.
 Errors: `{"error": {"code": ..., "message": ...}}` with INVALID_BROKER_ID, INVALID_THROTTLE (400) or
 BROKER_NOT_FOUND (404).
 """

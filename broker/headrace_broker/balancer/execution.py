@@ -1,0 +1,198 @@
+"""Carries an approved plan out, a step at a time: pure, from the image alone.
+
+Where each move stands is read off its partition, so a new controller goes on where the last one
+stopped, and nobody's memory is needed. A move begins only from the replicas that it was planned
+from: what somebody else has changed meanwhile is skipped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace_broker.metadata.balance_settings import (
+    PlannedMove,
+    PlanState,
+    StoredPlan,
+    is_piece,
+    stored_plan,
+)
+from headrace_broker.metadata.broker_settings import BALANCE_LAST, BALANCE_PLAN, BALANCE_STATE
+from headrace_broker.metadata.cordons import placeable_brokers
+from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.entities import NO_LEADER
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partition_change import (
+    Election,
+    PartitionTarget,
+    is_reassigning,
+    without,
+)
+from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.reassignments import cancel_reassignment, reassignment_target
+from headrace_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
+from headrace_broker.metadata.replication_rules import ReplicationRules
+from headrace_broker.metadata.resources import broker_resource
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.types import NodeId
+
+#: Changes of one batch: moves that copy nothing, and elections.
+_CHANGES_PER_BATCH_MAX = 1000
+
+
+class MoveState(StrEnum):
+    """Where a move stands."""
+
+    PENDING = "pending"
+    BLOCKED = "blocked"
+    """Waits: a broker that it needs is away or cordoned, or the partition has no leader."""
+    MOVING = "moving"
+    ELECTING = "electing"
+    """The replicas are there; the first of them is to lead."""
+    DONE = "done"
+    SKIPPED = "skipped"
+    """The partition is gone, or somebody else has changed its replicas."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanProgress:
+    """A plan and where each of its moves stands, in the plan's order."""
+
+    plan: StoredPlan
+    states: tuple[MoveState, ...]
+
+    def count(self, *states: MoveState) -> int:
+        """Return how many moves stand so."""
+        return sum(state in states for state in self.states)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it can happen any more."""
+        return self.count(MoveState.DONE, MoveState.SKIPPED) == len(self.states)
+
+    @property
+    def moves_left(self) -> Iterator[PlannedMove]:
+        """The moves whose copies are not made yet."""
+        for move, state in zip(self.plan.moves, self.states, strict=True):
+            if state in {MoveState.PENDING, MoveState.BLOCKED, MoveState.MOVING}:
+                yield move
+
+    @property
+    def bytes_left(self) -> int:
+        """What is still to be copied, by the sizes of when the plan was made."""
+        return sum(move.size_bytes for move in self.moves_left)
+
+
+def progress_of(image: MetadataImage) -> PlanProgress | None:
+    """Return the plan under way and where it stands, None where there is none."""
+    plan = stored_plan(image)
+    if plan is None:
+        return None
+    able = {broker.node_id for broker in placeable_brokers(image)}
+    active = {broker.node_id for broker in image.active_brokers()}
+    states = tuple(_state(image, move, able, active) for move in plan.moves)
+    return PlanProgress(plan=plan, states=states)
+
+
+def _state(
+    image: MetadataImage, move: PlannedMove, able: set[NodeId], active: set[NodeId]
+) -> MoveState:
+    partition = image.partition(move.topic, move.partition)
+    if partition is None:
+        return MoveState.SKIPPED
+    if is_reassigning(partition):
+        target = without(partition.replicas, partition.removing_replicas)
+        return MoveState.MOVING if target == move.after else MoveState.SKIPPED
+    if partition.replicas == move.after:
+        first = move.after[0]
+        can_lead = first in active and first in partition.isr
+        return MoveState.ELECTING if can_lead and partition.leader != first else MoveState.DONE
+    if partition.replicas != move.before:
+        return MoveState.SKIPPED
+    new = set(without(move.after, partition.replicas))
+    return MoveState.PENDING if new <= able and partition.leader != NO_LEADER else MoveState.BLOCKED
+
+
+def decide_advance_plan(image: MetadataImage, policy: TopicPolicy) -> Decision[PlanProgress | None]:
+    """Decide the plan's next steps, as many at a time as it says; answer where it stood before.
+
+    A paused plan begins nothing, and what moves goes on. A cancelled one returns what moves to
+    where it was. One that is over is removed, and what became of it is noted.
+    """
+    try:
+        progress = progress_of(image)
+    except ValueError as error:
+        # Written by another version: no reason to stop a controller, or to keep it.
+        records = _end(image, f"unreadable: {error}")
+        return Decision(records=records, response=None)
+    if progress is None:
+        return Decision(records=[], response=None)
+    rules = ReplicationRules(image, policy)
+    records = []
+    if progress.plan.state is PlanState.CANCELLED:
+        records = [*_cancelled(rules, progress), *_end(image, _outcome(progress, "cancelled"))]
+    elif progress.plan.state is PlanState.RUNNING:
+        if progress.is_over:
+            records = _end(image, _outcome(progress, "done"))
+        else:
+            records = list(_steps(rules, progress))
+    return Decision(records=records, response=progress)
+
+
+def _steps(rules: ReplicationRules, progress: PlanProgress) -> Iterator[MetadataRecord]:
+    room = progress.plan.concurrent_moves - progress.count(MoveState.MOVING)
+    made = 0
+    for move, state in zip(progress.plan.moves, progress.states, strict=True):
+        if made == _CHANGES_PER_BATCH_MAX:
+            return
+        record = None
+        if state is MoveState.ELECTING:
+            record = _change(rules, move, PartitionTarget(election=Election.PREFERRED))
+        elif state is MoveState.PENDING and (room > 0 or not move.is_copy):
+            room -= move.is_copy
+            partition = rules.image.topics[move.topic].partitions[move.partition]
+            record = _change(rules, move, reassignment_target(partition, move.after))
+        if record is not None:
+            made += 1
+            yield record
+
+
+def _change(
+    rules: ReplicationRules, move: PlannedMove, target: PartitionTarget
+) -> PartitionChangeRecord | None:
+    return rules.change(rules.image.topics[move.topic], move.partition, target)
+
+
+def _cancelled(rules: ReplicationRules, progress: PlanProgress) -> Iterator[MetadataRecord]:
+    for move, state in zip(progress.plan.moves, progress.states, strict=True):
+        if state is not MoveState.MOVING:
+            continue
+        try:
+            record = cancel_reassignment(rules, rules.image.topics[move.topic], move.partition)
+        except ApiError:
+            # Only the new replicas are in sync: it must be completed.
+            continue
+        if record is not None:
+            yield record
+
+
+def _outcome(progress: PlanProgress, what: str) -> str:
+    done = progress.count(MoveState.DONE, MoveState.ELECTING)
+    skipped = progress.count(MoveState.SKIPPED)
+    total = len(progress.states)
+    return f"{progress.plan.hash} {what}: {done} of {total} moves made, {skipped} skipped"
+
+
+def _end(image: MetadataImage, outcome: str) -> list[MetadataRecord]:
+    resource = broker_resource(None)
+    gone = [
+        name
+        for name in image.config(resource)
+        if name in {BALANCE_PLAN, BALANCE_STATE} or is_piece(name)
+    ]
+    values: dict[str, str | None] = {**dict.fromkeys(gone), BALANCE_LAST: outcome}
+    return [
+        ConfigRecord(
+            resource_type=resource.type, resource_name=resource.name, name=name, value=value
+        )
+        for name, value in values.items()
+    ]
