@@ -47,7 +47,7 @@ UNUSED = (
     *("pandas/tests", "numpy/*/tests", "pyarrow/tests", "pyarrow/include"),
     *("pyspark/examples", "pyspark/data", "pyspark/jars/connect-repl"),
 )
-# Changed when the way from lock file to layer changes, so that no old layer is taken from the cache.
+# Changed when the way from lock file to layer changes: then no old layer is taken from the cache.
 RECIPE = "1"
 
 
@@ -91,11 +91,14 @@ def add_jobs(root: Path) -> None:
     # A path file, not PYTHONPATH: Spark replaces the variable for the processes it starts.
     (packages / "headrace_jobs.pth").write_text(f"/{HOME}\n", encoding="utf-8")
     add_metadata(packages)
-    jars = root / HOME / "jars"
+    jars, spark_jars = root / HOME / "jars", packages / "pyspark/jars"
     jars.mkdir(parents=True)
+    spark_jars.mkdir(parents=True)
     command = [sys.executable, "-m", "headrace_jobs.jars"]
-    for path in run(command, capture=True).split():
+    for path in run(command, capture=True).splitlines():
         shutil.copy(path, jars)
+        # Driver and executors find the connector by themselves, whoever starts them.
+        (spark_jars / Path(path).name).symlink_to(f"/{HOME}/jars/{Path(path).name}")
     (root / "opt/spark").symlink_to(f"/{PACKAGES}/pyspark")
     entrypoint = root / "opt/entrypoint.sh"
     shutil.copy(ROOT / "images/jobs-entrypoint.sh", entrypoint)

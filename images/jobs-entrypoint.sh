@@ -5,7 +5,7 @@
 # so the root may be read-only. Contract: Spark's resource-managers/kubernetes, BasicExecutorFeatureStep.
 set -euo pipefail
 
-classpath=${SPARK_CONF_DIR:-$SPARK_HOME/conf}:${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*:/opt/headrace/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}
+classpath=${SPARK_CONF_DIR:-$SPARK_HOME/conf}:${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}
 
 # Hadoop asks for a user's name; a cluster that chooses the number gives none.
 if ! getent passwd "$(id -u)" >/dev/null; then
