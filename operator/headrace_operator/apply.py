@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace_operator.live_config import alter_live_config
 from headrace_operator.plan import (
     Action,
+    AlterClusterConfig,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -36,6 +38,7 @@ ADMIN_ACTIONS = (
     DeleteGroup,
     MoveReplicas,
     UnregisterBroker,
+    AlterClusterConfig,
 )
 
 _A = TypeVar("_A", bound=Action)
@@ -63,6 +66,7 @@ def apply_actions(admin: Any, actions: Sequence[Action]) -> tuple[Failure, ...]:
     return (
         *_move_replicas(admin, _of(actions, MoveReplicas)),
         *_unregister(admin, _of(actions, UnregisterBroker)),
+        *_alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
         *_create_topics(admin, _of(actions, CreateTopic)),
         *_create_partitions(admin, _of(actions, CreatePartitions)),
         *_alter_configs(admin, _of(actions, AlterTopicConfig)),
@@ -120,6 +124,13 @@ def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure
         code, message = unregister_broker(addresses, action.node_id)
         if code not in (0, BrokerIdNotRegisteredError.errno):
             yield _failure(action, code, message)
+
+
+def _alter_cluster_config(admin: Any, actions: list[AlterClusterConfig]) -> Iterator[Failure]:
+    for action in actions:
+        refusal = alter_live_config(admin, action.set, action.delete)
+        if refusal:
+            yield Failure(action=action, message=refusal)
 
 
 def _alive(admin: Any) -> list[dict[str, Any]]:

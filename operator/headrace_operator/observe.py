@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.lag import lag_seconds, oldest_unread
+from headrace_operator.live_config import observe_live_config
 from headrace_operator.plan import (
     Observed,
     ObservedBroker,
@@ -67,6 +68,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             brokers=brokers,
             partitions=partitions,
             reassigning=reassigning,
+            live_config=observe_live_config(admin),
         ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
@@ -84,7 +86,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
             broker,
             # A node that is only a controller never registers as a broker.
             is_registered=(
-                broker.is_running
+                broker.is_registered
                 if "broker" not in broker.roles
                 else broker.node_id in registered and registered[broker.node_id].is_registered
             ),
@@ -98,6 +100,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         brokers=merged,
         partitions=brokers.cluster.partitions,
         reassigning=brokers.cluster.reassigning,
+        live_config=brokers.cluster.live_config,
         departed=tuple(
             broker.node_id
             for broker in brokers.cluster.brokers

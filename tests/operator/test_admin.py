@@ -13,7 +13,14 @@ from kafka.structs import OffsetAndMetadata
 
 from headrace_operator.admin import BrokerAdmin
 from headrace_operator.observe import merge_observations, parse_duration_ms, parse_timestamp_ms
-from headrace_operator.plan import Observed, ObservedCluster, Plan, is_usable, plan
+from headrace_operator.plan import (
+    AlterClusterConfig,
+    Observed,
+    ObservedCluster,
+    Plan,
+    is_usable,
+    plan,
+)
 from headrace_operator.resources.topic_settings import TOPIC_SETTINGS
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
@@ -111,6 +118,25 @@ def test_the_table_of_topic_settings_is_what_brokers_list(bootstrap):
     assert set(listed) == set(TOPIC_SETTINGS)
 
 
+def test_settings_of_all_brokers_are_set_seen_and_taken_away(bootstrap):
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            name = "log.segment.delete.delay.ms"
+            key = ("Cluster", "default", "c")
+            set_it = AlterClusterConfig(resource=key, set={name: "54321"})
+            assert await admin.apply([set_it]) == ()
+            seen = await admin.observe(desired(), now_ms=0)
+            assert seen.cluster.live_config[name] == "54321"
+            wrong = AlterClusterConfig(resource=key, set={name: "many"})
+            (failure,) = await admin.apply([wrong])
+            assert "Not a number of type LONG" in failure.message
+            assert await admin.apply([AlterClusterConfig(resource=key, delete=(name,))]) == ()
+            seen = await admin.observe(desired(), now_ms=0)
+            assert name not in seen.cluster.live_config
+
+    asyncio.run(scenario())
+
+
 def test_many_topics_are_created_in_one_request(bootstrap):
     async def scenario():
         async with BrokerAdmin(bootstrap) as admin:
@@ -130,7 +156,7 @@ def test_a_refusal_names_its_action_and_what_the_brokers_said(bootstrap):
             actions = plan(await observe(admin, wanted), wanted).actions
             (failure,) = await admin.apply(actions)
             assert failure.action.topic == "refused"
-            assert "InvalidConfig" in failure.message
+            assert "Not a number of type LONG" in failure.message
             assert not failure.is_retriable
             assert "taken" in (await observe(admin, wanted)).topics
 

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 from headrace_operator.plan import (
+    AlterClusterConfig,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -355,12 +356,85 @@ def test_new_settings_go_to_one_broker_at_a_time_controllers_last():
     assert "2 brokers get new settings after broker 2" in planned.waiting[0].message
 
 
-def test_settings_do_not_roll_while_a_partition_is_not_in_sync():
-    lagging = existing(2, 3).__class__(partitions=2, replicas=3, under_replicated=(1,))
-    wanted = desired(cluster=cluster(config={"log.retention.ms": 5}))
-    planned = plan(observed(topics={"t": lagging}), wanted)
+def rolling(brokers, partitions, config=None, topics=None, **rest):
+    seen = ObservedCluster(brokers=tuple(brokers), partitions=partitions, **rest)
+    wanted = cluster([{"name": "a", "replicas": len(brokers)}], config=config or {"num.io": 5})
+    return plan(Observed(cluster=seen, topics=topics or {}), desired(cluster=wanted))
+
+
+def test_a_restart_waits_for_every_partition_and_says_for_which_and_since_when():
+    brokers = [broker(1), joined(2), joined(3)]
+    partitions = {("t", 1): partition(1, 2, 3, in_sync=(1, 2)), ("alone", 0): partition(1)}
+    planned = rolling(brokers, partitions, out_of_sync_since={("t", 1): "2026-01-01T00:00:00Z"})
     assert not planned.actions
-    assert "t-1 is not in sync" in planned.waiting[0].message
+    message = planned.waiting[0].message
+    assert "t-1 is not in sync: 1,2 of 1,2,3 since 2026-01-01T00:00:00Z" in message
+    assert "alone" not in message
+
+
+def test_a_restart_never_takes_a_topic_below_its_minimum_in_sync():
+    brokers = [broker(1), joined(2), joined(3)]
+    strict = {"t": existing(1, 2, min_insync_replicas="2")}
+    planned = rolling(brokers, {("t", 0): partition(2, 3)}, topics=strict)
+    assert not planned.actions
+    assert "t has 2 replicas and min.insync.replicas 2" in planned.waiting[0].message
+    assert rolling(brokers, {("t", 0): partition(2, 3)}, topics={"t": existing(1, 2)}).actions
+
+
+def test_no_broker_is_restarted_while_another_is_away():
+    brokers = [broker(1), joined(2, is_registered=False), joined(3)]
+    planned = rolling(brokers, {})
+    assert not planned.actions
+    assert "broker 2 is not registered" in planned.waiting[0].message
+
+
+def test_a_broker_that_cannot_start_as_it_was_told_is_the_next_whatever_else_is_wrong():
+    brokers = [broker(1), joined(2), joined(3, is_registered=False, failing="CrashLoopBackOff")]
+    (action,) = rolling(brokers, {("t", 0): partition(1, 3, in_sync=(1,))}).actions
+    assert action.node_id == 3
+
+
+def test_what_else_differs_is_a_reason_to_restart():
+    brokers = [broker(1, outdated=("image: a -> b",))]
+    (action,) = rolling(brokers, {}, config=CONFIG).actions
+    assert action.changes == ("image: a -> b",)
+
+
+def test_settings_that_brokers_take_while_they_run_restart_nobody():
+    brokers = [broker(1, config={"num.io": "5"})]
+    config = {"num.io": 5, "log.retention.ms": 9}
+    live = {"log.retention.ms": "1", "log.roll.ms": "2", "leader.replication.throttled.rate": "3"}
+    (action,) = rolling(brokers, {}, config=config, has_live_config=True, live_config=live).actions
+    assert isinstance(action, AlterClusterConfig)
+    assert (dict(action.set), action.delete) == ({"log.retention.ms": "9"}, ("log.roll.ms",))
+    kept = {"log.retention.ms": "9", "leader.replication.throttled.rate": "3"}
+    assert not rolling(brokers, {}, config=config, has_live_config=True, live_config=kept).actions
+    assert not rolling(brokers, {}, config=config, has_live_config=True).actions
+
+
+def test_brokers_that_joined_get_their_share_when_nothing_else_is_to_be_done():
+    brokers = [broker(1), joined(2)]
+    partitions, balance = {("t", 0): partition(1)}, {("t", 0): (2,)}
+    (move,) = rolling(brokers, partitions, config=CONFIG, balance=balance).actions
+    assert (dict(move.moves), move.leaving) == (balance, ())
+    busy = rolling(
+        brokers, partitions, config=CONFIG, balance=balance, reassigning=frozenset(balance)
+    )
+    assert not busy.actions
+    assert "on their way to new brokers" in busy.waiting[0].message
+
+
+def test_the_pods_of_a_set_leave_from_the_highest_ordinal():
+    brokers = [broker(1, ordinal=0), joined(4, ordinal=1), joined(3, ordinal=2)]
+    (stop,) = drained(brokers, {}, 2).actions
+    assert (type(stop), stop.node_id) == (StopBroker, 3)
+
+
+def test_nothing_is_served_in_the_clear_that_should_be_protected():
+    wanted = cluster(listeners=[{"name": "plain", "tls": {"enabled": True}}])
+    planned = plan(Observed(), desired(cluster=wanted))
+    assert not planned.actions
+    assert reasons(planned) == [Reason.NOT_SUPPORTED]
 
 
 def test_plan_mode_shows_what_would_happen_until_its_hash_is_approved():
@@ -371,6 +445,20 @@ def test_plan_mode_shows_what_would_happen_until_its_hash_is_approved():
     assert plan(Observed(), desired(cluster=approved)).actions == asking.proposed
     stale = cluster(updatePolicy="Plan", approvedPlan="0" * 16)
     assert not plan(Observed(), desired(cluster=stale)).actions
+
+
+def test_an_approved_plan_holds_until_its_last_step_and_for_no_other_spec():
+    wanted = {"config": {"num.io": 5}, "updatePolicy": "Plan"}
+    pools = [{"name": "a", "replicas": 2}]
+    old = observed(broker(1), joined(2))
+    asking = plan(old, desired(cluster=cluster(pools, **wanted)))
+    assert [action.node_id for action in asking.proposed] == [2, 1]
+    approved = desired(cluster=cluster(pools, approvedPlan=asking.hash, **wanted))
+    assert [action.node_id for action in plan(old, approved).actions] == [2]
+    half = observed(broker(1), joined(2, config={"num.io": "5"}))
+    assert [action.node_id for action in plan(half, approved).actions] == [1]
+    other = cluster(pools, **{**wanted, "config": {"num.io": 6}}, approvedPlan=asking.hash)
+    assert not plan(half, desired(cluster=other)).actions
 
 
 def test_a_paused_cluster_is_left_alone():

@@ -1,6 +1,7 @@
 """Observe, plan, apply: the plan. Pure values and functions, the same for every backend."""
 
 from headrace_operator.plan.actions import (
+    AlterClusterConfig,
     AlterTopicConfig,
     CreatePartitions,
     CreateTopic,
@@ -40,6 +41,7 @@ from headrace_operator.plan.status import status
 
 __all__ = [
     "Action",
+    "AlterClusterConfig",
     "AlterTopicConfig",
     "Application",
     "CreatePartitions",

@@ -43,13 +43,29 @@ class MoveReplicas(Action):
     """Give partitions new replicas, in the order of preference. Brokers copy while they serve."""
 
     moves: Mapping[TopicPartition, tuple[int, ...]]
-    #: Brokers that the replicas move away from.
+    #: Brokers that the replicas move away from; none: they move to brokers that joined.
     leaving: tuple[int, ...]
 
     def describe(self) -> str:
         """See Action."""
+        if not self.leaving:
+            count = len(self.moves)
+            return f"~ give brokers that joined their share: new replicas for {count} partitions"
         brokers = ", ".join(map(str, self.leaving))
         return f"~ move replicas of {len(self.moves)} partitions away from broker {brokers}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlterClusterConfig(Action):
+    """Set and delete settings of all brokers that they take while they run (KIP-226)."""
+
+    set: Mapping[str, str] = field(default_factory=dict)
+    delete: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"~ all brokers, without a restart: {'; '.join(self.changes)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,24 @@
 
 Node ids are given once: a pool's new broker takes the lowest free id, and a pool shrinks from its
 highest. Settings roll one broker at a time and only while every partition is whole, so that a
-change of settings never costs availability; controllers come last (operators.md, pains 2 to 4).
-Who votes in the metadata quorum is settled when the cluster is formed, and stays.
+change of settings never costs availability (`rolling`); what brokers take while they run is set
+for all of them at once. Who votes in the metadata quorum is settled when the cluster is formed.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.actions import ReconfigureBroker, StartBroker, UnregisterBroker
+import msgspec
+
+from headrace_operator.plan.actions import (
+    AlterClusterConfig,
+    MoveReplicas,
+    StartBroker,
+    UnregisterBroker,
+)
 from headrace_operator.plan.model import (
     Action,
     Observed,
@@ -19,8 +27,10 @@ from headrace_operator.plan.model import (
     Problem,
     Waiting,
 )
-from headrace_operator.plan.removal import plan_removal
+from headrace_operator.plan.removal import MOVES_MAX, plan_removal
+from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
 from headrace_operator.resources import Cluster, Pool, Reason
+from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,22 +48,26 @@ class BrokerPlan:
     actions: tuple[Action, ...]
     waiting: tuple[Waiting, ...]
     problems: tuple[Problem, ...] = ()
+    #: All that is to be done, restarts that wait for their turn among it.
+    proposal: tuple[Action, ...] = ()
 
 
 def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
     """Compare pools with brokers."""
+    if problem := _unsafe(cluster):
+        return BrokerPlan(actions=(), waiting=(), problems=(problem,))
     brokers = observed.cluster.brokers if observed.cluster else ()
     taken = {broker.node_id for broker in brokers}
     voters_left = 0 if brokers else count_voters(cluster)
     are_dedicated = any(pool.roles == ("controller",) for pool in cluster.spec.pools)
-    config = {key: config_text(value) for key, value in cluster.spec.config.items()}
+    config = _start_config(observed, cluster)
     actions: list[Action] = []
     waiting: list[Waiting] = []
     surplus: list[ObservedBroker] = []
     for pool in cluster.spec.pools:
         mine = sorted(
             (broker for broker in brokers if broker.pool == pool.name),
-            key=lambda broker: broker.node_id,
+            key=lambda broker: (broker.ordinal or 0, broker.node_id),
         )
         kept = mine[: pool.replicas]
         surplus += reversed(mine[pool.replicas :])
@@ -70,16 +84,48 @@ def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
             actions.append(_start(cluster, pool, (node_id, roles), config))
     pools = {pool.name for pool in cluster.spec.pools}
     surplus += [broker for broker in brokers if broker.pool not in pools]
-    outcomes = [*plan_removal(observed, cluster, surplus, config), *_departed(observed, cluster)]
+    outcomes: list[Action | Problem | Waiting] = [
+        *plan_removal(observed, cluster, surplus, config),
+        *_departed(observed, cluster),
+        *_plan_live_config(observed, cluster),
+    ]
+    # A drain that is refused keeps nobody from his new settings.
+    if not actions and all(isinstance(each, Problem) for each in outcomes):
+        outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
+    outcomes += _pending(observed, cluster)
     actions += [each for each in outcomes if isinstance(each, Action)]
     waiting += [each for each in outcomes if isinstance(each, Waiting)]
-    if not outcomes and not actions:
-        _roll(observed, cluster, config, actions, waiting)
+    restarts = [
+        restart(cluster, each, config) for each in outdated_brokers(observed, cluster, config)
+    ]
     return BrokerPlan(
         actions=tuple(actions),
         waiting=tuple(waiting),
         problems=tuple(each for each in outcomes if isinstance(each, Problem)),
+        proposal=(*actions, *(each for each in restarts if each not in actions)),
     )
+
+
+def _unsafe(cluster: Cluster) -> Problem | None:
+    """Refuse to serve without the protection that a listener asks for."""
+    for listener in cluster.spec.listeners:
+        if listener.tls.enabled or listener.authentication.type != "None":
+            message = (
+                f"listener {listener.name} asks for TLS or authentication, which brokers do not"
+                " offer yet; nothing is started that would serve it in the clear"
+            )
+            return Problem(resource=cluster.key, reason=Reason.NOT_SUPPORTED, message=message)
+    return None
+
+
+def target_of(cluster: Cluster) -> str:
+    """Name what the brokers of this spec are to become: the same until the spec changes.
+
+    Whoever writes it into `approvedPlan` approves all steps that lead there, and nothing else.
+    """
+    spec = cluster.spec
+    relevant = (spec.pools, spec.listeners, sorted(spec.config.items()), spec.version)
+    return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()[:16]
 
 
 def _departed(observed: Observed, cluster: Cluster) -> Iterator[UnregisterBroker]:
@@ -87,18 +133,60 @@ def _departed(observed: Observed, cluster: Cluster) -> Iterator[UnregisterBroker
         yield UnregisterBroker(resource=cluster.key, node_id=node_id)
 
 
+def _start_config(observed: Observed, cluster: Cluster) -> dict[str, str]:
+    """Return the settings that brokers are started with."""
+    is_live = observed.cluster is not None and observed.cluster.has_live_config
+    return {
+        key: config_text(value)
+        for key, value in cluster.spec.config.items()
+        if not (is_live and key in LIVE_BROKER_SETTINGS)
+    }
+
+
+def _plan_live_config(observed: Observed, cluster: Cluster) -> Iterator[AlterClusterConfig]:
+    seen = observed.cluster
+    if seen is None or not seen.has_live_config or seen.live_config is None:
+        return
+    wanted = {
+        key: config_text(value)
+        for key, value in cluster.spec.config.items()
+        if key in LIVE_BROKER_SETTINGS
+    }
+    current = {
+        key: seen.live_config[key] for key in seen.live_config if key in LIVE_BROKER_SETTINGS
+    }
+    changes = config_changes(current, wanted)
+    if changes:
+        yield AlterClusterConfig(
+            resource=cluster.key,
+            set={key: value for key, value in wanted.items() if current.get(key) != value},
+            delete=tuple(sorted(current.keys() - wanted.keys())),
+            changes=changes,
+        )
+
+
+def _plan_balance(observed: Observed, cluster: Cluster) -> list[Action | Waiting]:
+    """Give brokers that joined their share, so many partitions at a time."""
+    seen = observed.cluster
+    if seen is None or not seen.balance:
+        return []
+    if seen.reassigning:
+        message = f"replicas of {len(seen.reassigning)} partitions are on their way to new brokers"
+        return [Waiting(resource=cluster.key, reason=Reason.RECONCILING, message=message)]
+    moves = dict(sorted(seen.balance.items())[:MOVES_MAX])
+    return [MoveReplicas(resource=cluster.key, moves=moves, leaving=())]
+
+
+def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:
+    return [
+        Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
+        for message in (observed.cluster.pending if observed.cluster else ())
+    ]
+
+
 def config_text(value: str | int) -> str:
     """Return a setting as the broker writes it."""
     return str(value).strip()
-
-
-def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Say each difference as `key: old -> new`."""
-    return tuple(
-        f"{key}: {current.get(key, 'default')} -> {wanted.get(key, 'default')}"
-        for key in sorted({*current, *wanted})
-        if current.get(key) != wanted.get(key)
-    )
 
 
 def _lowest_free(taken: set[int]) -> int:
@@ -141,56 +229,3 @@ def _start(
         config=config,
         rack=rack,
     )
-
-
-def _roll(
-    observed: Observed,
-    cluster: Cluster,
-    config: Mapping[str, str],
-    actions: list[Action],
-    waiting: list[Waiting],
-) -> None:
-    brokers = observed.cluster.brokers if observed.cluster else ()
-    pools = {pool.name for pool in cluster.spec.pools}
-    outdated = [
-        broker for broker in brokers if broker.pool in pools and dict(broker.config) != config
-    ]
-    if not outdated:
-        return
-    blockers = list(_blockers(observed, brokers))
-    if blockers:
-        message = (
-            f"{len(outdated)} brokers get new settings when everything is in sync again:"
-            f" {'; '.join(blockers[:3])}"
-        )
-        waiting.append(
-            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
-        )
-        return
-    outdated.sort(key=lambda broker: ("controller" in broker.roles, broker.node_id))
-    first = outdated[0]
-    actions.append(
-        ReconfigureBroker(
-            resource=cluster.key,
-            node_id=first.node_id,
-            pool=first.pool,
-            config=config,
-            changes=config_changes(first.config, config),
-        )
-    )
-    if len(outdated) > 1:
-        message = f"{len(outdated) - 1} brokers get new settings after broker {first.node_id}"
-        waiting.append(
-            Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
-        )
-
-
-def _blockers(observed: Observed, brokers: tuple[ObservedBroker, ...]) -> Iterator[str]:
-    for broker in brokers:
-        if not broker.is_registered:
-            yield f"broker {broker.node_id} is not registered"
-    # With one replica there is nothing to wait for: the partition goes with its broker anyway.
-    for name, topic in sorted(observed.topics.items()):
-        if topic.replicas > 1:
-            for index in topic.under_replicated:
-                yield f"{name}-{index} is not in sync"

@@ -47,6 +47,12 @@ class ObservedBroker:
     #: Partitions that have a replica here: it is not stopped for good before this is 0.
     replicas: int = 0
     rack: str | None = None
+    #: Its place in the pool where that says who leaves first (a StatefulSet's ordinal).
+    ordinal: int | None = None
+    #: What besides settings differs from what it should be started from.
+    outdated: tuple[str, ...] = ()
+    #: Why it does not run and will not by itself; a broker that recovers is not failing.
+    failing: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +80,16 @@ class ObservedCluster:
     partitions: Mapping[TopicPartition, ObservedPartition] = field(default_factory=dict)
     #: Partitions whose replicas are being moved.
     reassigning: frozenset[TopicPartition] = frozenset()
+    #: When a partition was first seen with fewer replicas in sync than it has (RFC 3339).
+    out_of_sync_since: Mapping[TopicPartition, str] = field(default_factory=dict)
+    #: Whether settings that brokers take while they run are set so, and are in no broker's file.
+    has_live_config: bool = False
+    #: Those settings as the whole cluster has them; None: not asked.
+    live_config: Mapping[str, str] | None = None
+    #: New replicas for partitions, so that brokers that joined get their share; None: not asked.
+    balance: Mapping[TopicPartition, tuple[int, ...]] | None = None
+    #: What the backend waits for, one sentence each.
+    pending: tuple[str, ...] = ()
     #: Brokers that are registered, are gone, and that the backend does not know any more.
     departed: tuple[int, ...] = ()
     is_reachable: bool = True
@@ -207,6 +223,8 @@ class Plan:
     waiting: tuple[Waiting, ...] = ()
     #: What would happen to the cluster once its `approvedPlan` names `hash` (updatePolicy: Plan).
     proposed: tuple[Action, ...] = ()
+    #: Names what the cluster is to become. It holds while the plan is carried out step by step.
+    target: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -216,7 +234,7 @@ class Plan:
     @property
     def hash(self) -> str:
         """Names what is proposed; writing it into `spec.approvedPlan` approves it."""
-        return hash_of(self.proposed)
+        return self.target or hash_of(self.proposed)
 
     def describe(self) -> str:
         """Return the whole plan as text, for a dry run."""

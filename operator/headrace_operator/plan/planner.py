@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace_operator.plan.actions import StopApplication, StopBroker
 from headrace_operator.plan.applications import plan_applications
-from headrace_operator.plan.brokers import plan_brokers
+from headrace_operator.plan.brokers import plan_brokers, target_of
 from headrace_operator.plan.groups import plan_groups
 from headrace_operator.plan.model import (
     Action,
@@ -16,7 +16,6 @@ from headrace_operator.plan.model import (
     Plan,
     Problem,
     Waiting,
-    hash_of,
 )
 from headrace_operator.plan.topics import count_brokers, plan_topics
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
@@ -47,11 +46,11 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         *brokers.waiting,
     ]
     proposed: tuple[Action, ...] = ()
-    if cluster.spec.update_policy == "Plan" and brokers.actions:
-        name = hash_of(brokers.actions)
-        if cluster.spec.approved_plan != name:
-            proposed = brokers.actions
-            message = f"{len(proposed)} actions wait for spec.approvedPlan: {name}"
+    target = target_of(cluster)
+    if cluster.spec.update_policy == "Plan" and cluster.spec.approved_plan != target:
+        proposed = brokers.proposal
+        if proposed:
+            message = f"{len(proposed)} actions wait for spec.approvedPlan: {target}"
             outcomes.append(Waiting(resource=cluster.key, reason=Reason.PLANNED, message=message))
     if not proposed:
         outcomes += brokers.actions
@@ -61,7 +60,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         outcomes += plan_applications(observed, accepted)
     else:
         outcomes += _wait_for_cluster(accepted, observed)
-    return replace(_assemble(outcomes), proposed=proposed)
+    return replace(_assemble(outcomes), proposed=proposed, target=target if proposed else "")
 
 
 def is_usable(observed: Observed) -> bool:

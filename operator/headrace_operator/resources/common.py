@@ -84,6 +84,7 @@ class Reason(StrEnum):
     TOPIC_NOT_FOUND = "TopicNotFound"
     DRAIN_REFUSED = "DrainRefused"
     INVALID_RESET = "InvalidReset"
+    NOT_SUPPORTED = "NotSupported"
     APPLY_FAILED = "ApplyFailed"
 
 

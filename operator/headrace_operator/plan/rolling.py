@@ -1,0 +1,145 @@
+"""Plans which broker is restarted next, and says what it waits for. Pure.
+
+One broker at a time, controllers last, and only while every partition is whole: a restart takes one
+replica out, so nothing falls below min.insync.replicas and no broker that still catches up is
+touched (operators.md, pains 2 to 4). A broker that fails because of what it was started from holds
+up nothing that would help it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import ReconfigureBroker
+from headrace_operator.plan.model import Action, Waiting
+from headrace_operator.resources import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace_operator.plan.model import Observed, ObservedBroker, ObservedCluster
+    from headrace_operator.resources import Cluster
+
+__all__ = ["config_changes", "outdated_brokers", "plan_roll", "restart"]
+
+BLOCKERS_SHOWN = 3
+#: Kafka's default, where neither the topic nor the cluster says anything.
+MIN_IN_SYNC_DEFAULT = "1"
+
+
+def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """Say each difference as `key: old -> new`."""
+    return tuple(
+        f"{key}: {current.get(key, 'default')} -> {wanted.get(key, 'default')}"
+        for key in sorted({*current, *wanted})
+        if current.get(key) != wanted.get(key)
+    )
+
+
+def plan_roll(
+    observed: Observed, cluster: Cluster, config: Mapping[str, str]
+) -> list[Action | Waiting]:
+    """Plan the next restart, or say why there is none yet; nothing when all brokers are current."""
+    outdated = outdated_brokers(observed, cluster, config)
+    if not outdated:
+        return []
+    failing = [broker for broker in outdated if broker.failing]
+    first = (failing or outdated)[0]
+    blockers = [] if failing else list(_blockers(observed, first))
+    if blockers:
+        shown = blockers[:BLOCKERS_SHOWN]
+        if len(blockers) > len(shown):
+            shown.append(f"and {len(blockers) - len(shown)} more")
+        message = (
+            f"{len(outdated)} brokers get new settings when everything is in sync again:"
+            f" {'; '.join(shown)}"
+        )
+        return [_wait(cluster, message)]
+    outcomes: list[Action | Waiting] = [restart(cluster, first, config)]
+    if len(outdated) > 1:
+        message = f"{len(outdated) - 1} brokers get new settings after broker {first.node_id}"
+        outcomes.append(_wait(cluster, message))
+    return outcomes
+
+
+def outdated_brokers(
+    observed: Observed, cluster: Cluster, config: Mapping[str, str]
+) -> list[ObservedBroker]:
+    """Return the brokers that have to be restarted, in the order in which they are."""
+    pools = {pool.name for pool in cluster.spec.pools}
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    outdated = [
+        broker
+        for broker in brokers
+        if broker.pool in pools and (dict(broker.config) != dict(config) or broker.outdated)
+    ]
+    return sorted(outdated, key=lambda broker: ("controller" in broker.roles, broker.node_id))
+
+
+def restart(
+    cluster: Cluster, broker: ObservedBroker, config: Mapping[str, str]
+) -> ReconfigureBroker:
+    """Make the action that restarts a broker as it should be."""
+    return ReconfigureBroker(
+        resource=cluster.key,
+        node_id=broker.node_id,
+        pool=broker.pool,
+        config=config,
+        changes=(*config_changes(broker.config, config), *broker.outdated),
+    )
+
+
+def _wait(cluster: Cluster, message: str) -> Waiting:
+    return Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
+
+
+def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
+    seen = observed.cluster
+    if seen is None:
+        return
+    if not seen.is_reachable:
+        yield "the brokers do not answer"
+        return
+    for each in seen.brokers:
+        if not each.is_registered:
+            why = f" ({each.failing})" if each.failing else ""
+            yield f"broker {each.node_id} is not registered{why}"
+    yield from _out_of_sync(seen)
+    yield from _without_reserve(observed, seen, broker)
+
+
+def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
+    for (topic, index), partition in sorted(seen.partitions.items()):
+        # With one replica there is nothing to wait for: it goes with its broker anyway.
+        if len(partition.replicas) > 1 and partition.is_under_replicated:
+            since = seen.out_of_sync_since.get((topic, index))
+            yield (
+                f"{topic}-{index} is not in sync: {_ids(partition.in_sync)} of"
+                f" {_ids(partition.replicas)}" + (f" since {since}" if since else "")
+            )
+
+
+def _without_reserve(
+    observed: Observed, seen: ObservedCluster, broker: ObservedBroker
+) -> Iterator[str]:
+    """Name topics that refuse writes as soon as one of their replicas is away."""
+    lowest: dict[str, int] = defaultdict(lambda: 1 << 30)
+    for (topic, _), partition in seen.partitions.items():
+        if broker.node_id in partition.replicas and len(partition.replicas) > 1:
+            lowest[topic] = min(lowest[topic], len(partition.replicas))
+    inherited = (seen.live_config or {}).get("min.insync.replicas") or broker.config.get(
+        "min.insync.replicas", MIN_IN_SYNC_DEFAULT
+    )
+    for topic, replicas in sorted(lowest.items()):
+        config = observed.topics[topic].config if topic in observed.topics else {}
+        needed = config.get("min.insync.replicas", inherited)
+        if needed.isdigit() and replicas <= int(needed):
+            yield (
+                f"{topic} has {replicas} replicas and min.insync.replicas {needed}: without broker"
+                f" {broker.node_id} it would refuse writes; lower the one or raise the other"
+            )
+
+
+def _ids(node_ids: Sequence[int]) -> str:
+    return ",".join(map(str, sorted(node_ids))) or "none"
