@@ -13,7 +13,10 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient
 
+from headrace_operator.apply import apply_actions
+from headrace_operator.plan import ResetOffsets
 from support.jobs import JobProcess
 from support.processes import ManagedProcess, free_port, wait_until
 
@@ -153,6 +156,56 @@ def test_the_job_computes_reports_stops_cleanly_and_goes_on_where_it_stopped(
     job.process.kill()
     psutil.wait_procs(jvms, 20)
     assert not any(process.is_running() for process in jvms)  # a dead job leaves no JVM behind
+
+
+def reset(bootstrap, group, source, offset):
+    """Move the group as the operator does."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    action = ResetOffsets(
+        resource=("ConsumerGroup", "default", group),
+        group=group,
+        request_id=f"to-{offset}",
+        offsets={(source, 0): offset},
+    )
+    assert apply_actions(admin, [action]) == ()
+    admin.close()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_reset_of_the_group_moves_the_job_and_its_undo_brings_the_state_back(
+    job, application, broker, group_offsets
+):
+    source, sink = argument(application, "--input-topic"), argument(application, "--output-topic")
+    group = argument(application, "--group")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.create_topics([NewTopic(source, 1, 1), NewTopic(sink, 2, 1)]).values():
+        future.result(30)
+
+    def run(rows, end):
+        """Run the job until it wrote some windows and committed up to an offset."""
+        job.start()
+        wait_until(lambda: job.metrics().get("output_rows_total") == rows, STEP_SECONDS, "windows")
+        wait_until(lambda: group_offsets(group) == {(source, 0): end}, STEP_SECONDS, "the commit")
+        generation = job.metrics()["checkpoint_generation"]
+        assert job.process.stop(30) == 0
+        return generation
+
+    produce_readings(broker.bootstrap, source, range(25))
+    first_windows = [(0, "web/0", 4.5, 10), (0, "web/1", 4.5, 10)]
+    assert run(2, 50) == 1
+    assert read_windows(broker.bootstrap, sink) == first_windows
+
+    reset(broker.bootstrap, group, source, 0)
+    produce_readings(broker.bootstrap, source, range(25, 35))
+    assert run(4, 70) == 2
+    next_windows = [(10, "web/0", 14.5, 10), (10, "web/1", 14.5, 10)]
+    assert read_windows(broker.bootstrap, sink) == sorted([*first_windows * 2, *next_windows])
+
+    # Back where the first generation stopped: what it had counted of the next window is there.
+    reset(broker.bootstrap, group, source, 50)
+    assert run(2, 70) == 1
+    assert read_windows(broker.bootstrap, sink) == sorted([*first_windows, *next_windows] * 2)
 
 
 def run_job(*arguments):

@@ -38,6 +38,11 @@ class JobSettings:
     startup_timeout_seconds: float
     stop_timeout_seconds: float
 
+    @property
+    def topics(self) -> set[str]:
+        """Topics that have to exist before the query starts."""
+        return {self.input_topic, self.output_topic}
+
 
 def add_common_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     """Add the arguments of `JobSettings`; `environment` has defaults for some."""

@@ -15,13 +15,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from kafka.errors import KafkaError
 
 from headrace_jobs.jars import JarError
-from headrace_jobs.progress.checkpoint import committed_position, starting_position
-from headrace_jobs.progress.group import GroupClient, GroupProgress
+from headrace_jobs.jobs.startup import JobError, prepare
+from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
-from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.console import ConsoleSink
 from headrace_jobs.sinks.kafka import KafkaSink
@@ -33,17 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace_jobs.jobs.arguments import JobSettings
+    from headrace_jobs.jobs.startup import Start
 
 __all__ = ["JobError", "run_query"]
 
 _POLL_SECONDS = 0.2
-_SAY_AGAIN_SECONDS = 10.0
 
 _log = structlog.get_logger(__name__)
-
-
-class JobError(Exception):
-    """The job cannot run; the message says why and what to do."""
 
 
 class _Stop:
@@ -85,11 +79,12 @@ def run_query(
     try:
         with contextlib.ExitStack() as cleanup:
             _serve_metrics(settings, metrics, cleanup)
-            client = _wait_for_topics(settings, stop)
-            if client is None:
+            start = prepare(settings, stop)
+            if start is None:
                 return 0
-            cleanup.callback(client.close)
-            _run_session(settings, query_name, _Parts(pipeline, key_columns, client, metrics, stop))
+            cleanup.callback(start.client.close)
+            metrics.checkpoint_generation(start.generation.number)
+            _run_session(settings, query_name, _Parts(pipeline, key_columns, start, metrics, stop))
     except (JobError, JarError, SessionError) as error:
         _log.error(str(error))
         return 1
@@ -104,13 +99,13 @@ class _Parts:
         self,
         pipeline: Callable[[DataFrame], DataFrame],
         key_columns: tuple[str, ...],
-        client: GroupClient,
+        start: Start,
         metrics: JobMetrics,
         stop: _Stop,
     ) -> None:
         self.pipeline = pipeline
         self.key_columns = key_columns
-        self.client = client
+        self.start = start
         self.metrics = metrics
         self.stop = stop
 
@@ -131,31 +126,6 @@ def _serve_metrics(
     if settings.metrics_address_file is not None:
         server.write_address(settings.metrics_address_file)
     _log.info("metrics served", url=server.url)
-
-
-def _wait_for_topics(settings: JobSettings, stop: _Stop) -> GroupClient | None:
-    """Return a client once brokers answer and both topics exist; None when stopped meanwhile."""
-    topics = {settings.input_topic, settings.output_topic}
-    deadline = time.monotonic() + settings.startup_timeout_seconds
-    said_at, client = -_SAY_AGAIN_SECONDS, None
-    while not stop.is_requested:
-        try:
-            client = client or GroupClient(settings.bootstrap_servers, client_id=settings.name)
-            missing = topics - client.partitions(topics).keys()
-            if not missing:
-                return client
-            problem = f"topic {' and '.join(sorted(missing))} does not exist"
-        except (KafkaError, OSError, ValueError) as error:
-            problem = f"no broker answers at {settings.bootstrap_servers} ({error})"
-        if time.monotonic() > deadline:
-            raise JobError(f"gave up after {settings.startup_timeout_seconds:g} s: {problem}")
-        if time.monotonic() - said_at >= _SAY_AGAIN_SECONDS:
-            said_at = time.monotonic()
-            _log.info("waiting", reason=problem)
-        stop.wait(0.5)
-    if client is not None:
-        client.close()
-    return None
 
 
 def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
@@ -188,12 +158,12 @@ def _run_started_query(
 
     group = None
     if settings.group is not None:
-        group = GroupProgress(parts.client, settings.group, parts.metrics)
-        group.start(_first_position(settings, parts.client))
+        group = GroupProgress(parts.start.client, settings.group, parts.metrics)
+        group.start(parts.start.position)
     listener = ProgressListener(parts.metrics, group)
     session.streams.addListener(listener)
     query = _start(session, settings, query_name, parts)
-    _log.info("query started", query=query_name, checkpoint=settings.checkpoint)
+    _log.info("query started", query=query_name, checkpoint=parts.start.generation.path)
     try:
         while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
             pass
@@ -209,20 +179,6 @@ def _run_started_query(
             group.close()
 
 
-def _first_position(settings: JobSettings, client: GroupClient) -> dict[TopicPartition, int]:
-    """Where the query begins; empty when that cannot be told now (the first batch will tell)."""
-    topic = settings.input_topic
-    try:
-        count = client.partitions([topic])[topic]
-        partitions = [TopicPartition(topic, index) for index in range(count)]
-        is_earliest = settings.starting_offsets == "earliest"
-        begin = client.end_offsets(partitions, earliest=is_earliest)
-    except (KafkaError, OSError, KeyError) as error:
-        _log.warning("the group's first offsets are not known yet", error=str(error))
-        return {}
-    return starting_position(begin, committed_position(settings.checkpoint))
-
-
 def _start(session: SparkSession, settings: JobSettings, query_name: str, parts: _Parts) -> Any:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
@@ -233,7 +189,7 @@ def _start(session: SparkSession, settings: JobSettings, query_name: str, parts:
         KafkaSource(
             bootstrap_servers=settings.bootstrap_servers,
             topic=settings.input_topic,
-            starting_offsets=settings.starting_offsets,
+            starting_offsets=parts.start.starting_offsets,
             fail_on_data_loss=settings.fail_on_data_loss,
             max_offsets_per_trigger=settings.max_offsets_per_trigger,
         ),
@@ -252,7 +208,7 @@ def _start(session: SparkSession, settings: JobSettings, query_name: str, parts:
         .observe(OBSERVED_OUTPUT, F.count(F.lit(1)).alias("rows"))
         .writeStream.queryName(query_name)
         .outputMode(settings.output_mode)
-        .option("checkpointLocation", settings.checkpoint)
+        .option("checkpointLocation", parts.start.generation.path)
         .foreachBatch(_write_to(sinks))
     )
     if settings.is_available_now:

@@ -15,7 +15,7 @@ from headrace_jobs.progress.offsets import TopicPartition, end_offsets
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["committed_position", "starting_position"]
+__all__ = ["batch_offsets", "committed_position", "local_folder", "starting_position"]
 
 _HEADER_LINES = 2
 
@@ -26,18 +26,28 @@ def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
     Empty for a new checkpoint, and for one that is no local folder or cannot be read: the first
     batch will tell then.
     """
-    location = checkpoint.removeprefix("file://").removeprefix("file:")
-    if "://" in location:
+    root = local_folder(checkpoint)
+    if root is None:
         return {}
-    root = Path(location)
     try:
         batches = [int(path.name) for path in (root / "commits").iterdir() if path.name.isdigit()]
         if not batches:
             return {}
-        lines = (root / "offsets" / str(max(batches))).read_text().splitlines()
-        return end_offsets(lines[_HEADER_LINES:])
+        return batch_offsets(root, max(batches))
     except (OSError, ValueError):
         return {}
+
+
+def batch_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
+    """Return the end offsets that were planned for a batch. Raises OSError and ValueError."""
+    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    return end_offsets(lines[_HEADER_LINES:])
+
+
+def local_folder(checkpoint: str) -> Path | None:
+    """Return the checkpoint's folder; None when it is on another file system (`s3a://…`)."""
+    location = checkpoint.removeprefix("file://").removeprefix("file:")
+    return None if "://" in location else Path(location)
 
 
 def starting_position(

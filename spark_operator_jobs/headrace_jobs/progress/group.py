@@ -18,6 +18,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
+from headrace_jobs.progress.generations import RESET_NOTE, Reset
 from headrace_jobs.progress.offsets import LagClock, TopicPartition, lag_records
 
 if TYPE_CHECKING:
@@ -70,13 +71,15 @@ class GroupClient:
         found = self._admin.list_partition_offsets(wanted)
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
 
-    def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Return the group's offsets; empty for a group that never was."""
+    def resets(self, group: str) -> dict[TopicPartition, Reset]:
+        """Return where a reset put the group, for partitions that nobody committed since."""
         offsets = self._admin.list_group_offsets({group: None}).get(group, {})
         return {
-            TopicPartition(at.topic, at.partition): entry.offset
+            TopicPartition(at.topic, at.partition): Reset(
+                entry.offset, entry.metadata.removeprefix(RESET_NOTE)
+            )
             for at, entry in offsets.items()
-            if entry.offset >= 0
+            if entry.offset >= 0 and (entry.metadata or "").startswith(RESET_NOTE)
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:

@@ -87,6 +87,9 @@ class JobMetrics:
             "last_progress_timestamp_seconds", "When the query last reported progress."
         )
         self._running = self._gauge("running", "1 while the query runs.")
+        self._generation = self._gauge(
+            "checkpoint_generation", "The generation of the checkpoint; a reset begins another."
+        )
         self._lag_records = self._topic_gauge("lag_records", "Records not processed yet.")
         self._lag_seconds = self._topic_gauge("lag_seconds", "Age of the oldest of these records.")
         self._watermark_seconds = 0.0
@@ -119,6 +122,10 @@ class JobMetrics:
     def stopped(self) -> None:
         """Note that the query ended."""
         self._running.set(0)
+
+    def checkpoint_generation(self, number: int) -> None:
+        """Note which generation of the checkpoint the query runs on."""
+        self._generation.set(number)
 
     def offsets_committed(self) -> None:
         """Count a commit to the group."""

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["LagClock", "TopicPartition", "end_offsets", "lag_records", "parse_offsets"]
+__all__ = [
+    "LagClock",
+    "TopicPartition",
+    "end_offsets",
+    "format_offsets",
+    "lag_records",
+    "parse_offsets",
+]
 
 
 class TopicPartition(NamedTuple):
@@ -38,6 +45,14 @@ def parse_offsets(text: str | None) -> dict[TopicPartition, int]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"not the offsets of a Kafka source: {text[:200]}") from error
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """Return the JSON that `parse_offsets` reads, and the source takes as `startingOffsets`."""
+    document: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        document.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(document)
 
 
 def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, int]:

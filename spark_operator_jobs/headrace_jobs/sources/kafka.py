@@ -24,7 +24,8 @@ MAX_POLL_RECORDS = 20_000
 class KafkaSource:
     """What to read and how.
 
-    `starting_offsets` holds only for a new checkpoint; after that the checkpoint decides.
+    `starting_offsets` (earliest, latest, or Spark's JSON) holds only for a new checkpoint;
+    after that the checkpoint decides.
     `fail_on_data_loss`: when offsets that the checkpoint names are gone (retention was faster than
     the job, or the topic was made anew) the query fails and says so. False goes on with what is
     left: choose it where a gap matters less than a stop.
