@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace_operator.apply import Failure, apply_actions
 from headrace_operator.observe import observe_brokers
+from headrace_operator.observe_some import observe_health, observe_some
 from headrace_operator.plan import Observed, ObservedCluster
 
 if TYPE_CHECKING:
@@ -62,10 +63,21 @@ class BrokerAdmin:
 
     async def observe(self, desired: Desired, *, now_ms: int) -> Observed:
         """Return what the brokers say; without an answer, a cluster that `is_reachable` not."""
+        return await self._observe(lambda admin: observe_brokers(admin, desired, now_ms=now_ms))
+
+    async def observe_some(self, desired: Desired, known: Observed, *, now_ms: int) -> Observed:
+        """Ask again for the topics and groups of `desired` only; the rest is as `known`."""
+        return await self._observe(lambda admin: observe_some(admin, desired, known, now_ms=now_ms))
+
+    async def observe_health(self, known: Observed) -> Observed:
+        """Ask again who is alive and in sync; settings and groups are as `known`."""
+        return await self._observe(lambda admin: observe_health(admin, known))
+
+    async def _observe(self, function: Callable[[Any], Observed]) -> Observed:
         from kafka.errors import KafkaError
 
         try:
-            return await self._call(lambda admin: observe_brokers(admin, desired, now_ms=now_ms))
+            return await self._call(function)
         except KafkaError as error:
             message = str(error)
             cluster = ObservedCluster(

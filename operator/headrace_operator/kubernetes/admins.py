@@ -1,0 +1,52 @@
+"""One connection to the brokers of each Cluster, made when it is needed and fenced.
+
+Owns the `BrokerAdmin`s. Nothing is sent that changes brokers unless leadership is held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_operator.admin import BrokerAdmin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.register import ClusterKey
+    from headrace_operator.plan import Action
+
+__all__ = ["Admins"]
+
+
+class Admins:
+    """Admin connections by Cluster."""
+
+    def __init__(self, fence: Callable[[], None]) -> None:
+        """`fence` raises FencedError when nothing may be changed."""
+        self._fence = fence
+        self._admins: dict[ClusterKey, BrokerAdmin] = {}
+
+    async def of(self, key: ClusterKey, bootstrap_servers: str) -> BrokerAdmin:
+        """Return the connection, a new one where the addresses changed."""
+        admin = self._admins.get(key)
+        if admin is None or admin.bootstrap_servers != bootstrap_servers:
+            await self.forget(key)
+            admin = self._admins[key] = BrokerAdmin(bootstrap_servers)
+        return admin
+
+    async def apply(self, admin: BrokerAdmin, actions: Sequence[Action]) -> tuple[Failure, ...]:
+        """Perform actions. Raises FencedError, and then nothing was sent."""
+        self._fence()
+        return await admin.apply(actions)
+
+    async def forget(self, key: ClusterKey) -> None:
+        """Close a Cluster's connection."""
+        admin = self._admins.pop(key, None)
+        if admin is not None:
+            await admin.close()
+
+    async def close(self) -> None:
+        """Close all."""
+        for key in list(self._admins):
+            await self.forget(key)

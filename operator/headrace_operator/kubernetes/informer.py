@@ -1,0 +1,185 @@
+"""Feeds the store and the register, and turns what changed into keys of the queue.
+
+Owns the mapping from objects to keys. It also lists what is watched now and then: kopf tells
+nothing of deletions that happened while its watch was broken, and a watch that died in silence
+looks like a quiet cluster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_operator.kubernetes.cache import CLUSTER_LABEL
+from headrace_operator.kubernetes.register import cluster_key, parse_managed
+from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
+from headrace_operator.resources import Cluster, parse_resource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_operator.kubernetes.cache import Store
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.queue import WorkQueue
+    from headrace_operator.kubernetes.reconcile import ClusterReconciler
+    from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
+    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.kubernetes.watches import Watched
+
+__all__ = ["Informer", "find_cluster", "list_watched"]
+
+#: How long changes of pods are collected: a restart is many of them, and looking costs.
+PODS_SECONDS = 0.1
+SPARK_APP_LABEL = "sparkoperator.k8s.io/app-name"
+
+
+class Informer:
+    """What is seen, and what has to be done about it."""
+
+    def __init__(
+        self, store: Store, register: Register, queue: WorkQueue, reconciler: ClusterReconciler
+    ) -> None:
+        """Nothing is seen yet."""
+        self._store = store
+        self._register = register
+        self._queue = queue
+        self._reconciler = reconciler
+
+    def see(self, obj: Object, *, is_gone: bool) -> None:
+        """Take an event. An older state than the one that is known is ignored."""
+        kind = obj["kind"]
+        obj["metadata"].pop("managedFields", None)
+        if kind in ("Topic", "ConsumerGroup"):
+            self._see_managed(obj, is_gone=is_gone)
+            return
+        metadata = obj["metadata"]
+        known = self._store.get(kind, metadata.get("namespace", ""), metadata["name"])
+        if known is not None and not _is_newer(obj, known, is_gone=is_gone):
+            return
+        if is_gone:
+            self._store.remove(obj)
+        else:
+            self._store.upsert(obj)
+        if kind == "Cluster":
+            if is_gone or known is None or _intent(known) != _intent(obj):
+                self._mark((metadata["namespace"], metadata["name"]))
+        else:
+            self._see_owned(obj)
+
+    def mark_all(self) -> None:
+        """Make every Cluster due, those among them that do not exist and are referred to."""
+        clusters = {
+            (each["metadata"]["namespace"], each["metadata"]["name"])
+            for each in self._store.iterate("Cluster")
+        }
+        for key in clusters | self._register.clusters():
+            self._mark(key)
+        for application in self._store.list("SparkApplication"):
+            metadata = application["metadata"]
+            self._queue.add(("SparkApplication", metadata["namespace"], metadata["name"]))
+
+    def _see_managed(self, obj: Object, *, is_gone: bool) -> None:
+        resource = parse_managed(obj)
+        if resource is None:
+            return
+        known = self._register.get(resource.key)
+        if known is not None and not _is_newer_version(
+            resource.metadata.resource_version, known.metadata.resource_version, is_gone=is_gone
+        ):
+            return
+        if is_gone:
+            rivals = self._register.with_rivals({resource.key})
+            self._register.remove(resource.key)
+            for rival in rivals:
+                self._mark_managed(rival)
+            self._mark_managed(resource)
+        else:
+            self._register.upsert(resource)
+            if known is None or _intent_of(known) != _intent_of(resource):
+                self._mark_managed(resource)
+
+    def _see_owned(self, obj: Object) -> None:
+        metadata = obj["metadata"]
+        labels = metadata.get("labels") or {}
+        application = labels.get(SPARK_APP_LABEL)
+        if obj["kind"] == "SparkApplication":
+            self._queue.add(("SparkApplication", metadata["namespace"], metadata["name"]))
+        elif application is not None:
+            self._queue.add(("SparkApplication", metadata["namespace"], application))
+        elif (cluster := labels.get(CLUSTER_LABEL)) is not None:
+            self._reconciler.mark((metadata["namespace"], cluster), health=True)
+            self._queue.add_after(("Cluster", metadata["namespace"], cluster), PODS_SECONDS)
+
+    def _mark(self, key: ClusterKey) -> None:
+        self._reconciler.mark(key)
+        self._queue.add(("Cluster", *key))
+
+    def _mark_managed(self, resource: Managed) -> None:
+        key = cluster_key(resource)
+        self._reconciler.mark(key, resource.key)
+        self._queue.add(("Cluster", *key))
+
+
+async def list_watched(
+    client: KubernetesClient, kinds: Sequence[Watched], namespaces: Sequence[str]
+) -> list[Object]:
+    """List everything that is watched."""
+    found: list[Object] = []
+    for api_version, kind in kinds:
+        selector = OWNED_SELECTOR if (api_version, kind) in OWNED_KINDS else None
+        for namespace in namespaces or (None,):
+            found += await client.list(api_version, kind, namespace, selector)
+    return found
+
+
+def find_cluster(store: Store, key: ClusterKey) -> Cluster | None:
+    """Return a Cluster as it is now; None: there is none that this version understands."""
+    document = store.get("Cluster", *key)
+    if document is None:
+        return None
+    try:
+        resource = parse_resource(document)
+    except (msgspec.ValidationError, KeyError):
+        return None
+    return resource if isinstance(resource, Cluster) else None
+
+
+def _intent(obj: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a change of matters: all but the status, which is our own."""
+    metadata = obj["metadata"]
+    return (
+        metadata.get("uid"),
+        metadata.get("generation"),
+        metadata.get("deletionTimestamp"),
+        metadata.get("finalizers"),
+        metadata.get("labels"),
+        metadata.get("annotations"),
+    )
+
+
+def _intent_of(resource: Managed) -> tuple[Any, ...]:
+    metadata = resource.metadata
+    return (
+        metadata.uid,
+        metadata.generation,
+        metadata.deletion_timestamp,
+        metadata.finalizers,
+        metadata.labels,
+        metadata.annotations,
+    )
+
+
+def _is_newer(obj: Mapping[str, Any], known: Mapping[str, Any], *, is_gone: bool) -> bool:
+    return _is_newer_version(
+        obj["metadata"].get("resourceVersion", "0"),
+        known["metadata"].get("resourceVersion", "0"),
+        is_gone=is_gone,
+    )
+
+
+def _is_newer_version(version: str, known: str, *, is_gone: bool) -> bool:
+    """Compare versions as numbers, which they are (KEP-5504 says so at last)."""
+    if is_gone:
+        return int(version) >= int(known)
+    return int(version) > int(known)

@@ -1,0 +1,219 @@
+"""The operator's process: puts informer, queue, lease, reconcilers and HTTP together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace_operator.kubernetes.admins import Admins
+from headrace_operator.kubernetes.cache import Store
+from headrace_operator.kubernetes.client import FencedError, KubernetesClient, KubernetesError
+from headrace_operator.kubernetes.connection import Connection, find_connection
+from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
+from headrace_operator.kubernetes.lease import Election
+from headrace_operator.kubernetes.metrics import OperatorMetrics
+from headrace_operator.kubernetes.queue import WorkQueue
+from headrace_operator.kubernetes.reached import ReachedBrokers
+from headrace_operator.kubernetes.reconcile import ClusterReconciler, Surroundings
+from headrace_operator.kubernetes.register import Register
+from headrace_operator.kubernetes.statuses import StatusWriter
+from headrace_operator.kubernetes.watches import run_watches, watched_kinds
+from headrace_operator.kubernetes.web import start_web
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.queue import QueueKey
+    from headrace_operator.kubernetes.seams import ApplicationRunner, BrokerBackend
+    from headrace_operator.plan import Action
+
+__all__ = ["OperatorConfig", "run_operator"]
+
+LEASE_NAME = "headrace-operator"
+WORKERS = 4
+
+_log = structlog.get_logger("headrace.operator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorConfig:
+    """How the operator runs. No namespaces: all of them."""
+
+    namespaces: Sequence[str] = ()
+    is_spark_runner: bool = False
+    host: str = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus come from outside the pod
+    port: int = 8080
+    lease_namespace: str | None = None
+    kubeconfig: Path | None = None
+    #: Brokers that run elsewhere, by the Cluster's namespace and name.
+    reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+async def run_operator(config: OperatorConfig) -> None:
+    """Run until SIGTERM or SIGINT. Raises what ends a part of it."""
+    connection = find_connection(config.kubeconfig)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    metrics = OperatorMetrics()
+    async with KubernetesClient(connection) as plain:
+        election = Election(
+            plain,
+            namespace=config.lease_namespace or connection.default_namespace,
+            name=LEASE_NAME,
+            identity=f"{os.uname().nodename}_{uuid.uuid4().hex[:8]}",
+            clock=time.monotonic,
+        )
+        async with KubernetesClient(
+            connection, fence=election.check, on_write=metrics.count_write
+        ) as client:
+            operator = _Operator(config, connection, client, election, metrics)
+            await operator.run(stop)
+
+
+class _Operator:
+    def __init__(
+        self,
+        config: OperatorConfig,
+        connection: Connection,
+        client: KubernetesClient,
+        election: Election,
+        metrics: OperatorMetrics,
+    ) -> None:
+        self._config = config
+        self._connection = connection
+        self._client = client
+        self._election = election
+        self._metrics = metrics
+        self._is_synced = False
+        store, register = Store(), Register()
+        backend: BrokerBackend = ReachedBrokers(config.reached)
+        self._queue = WorkQueue(time.monotonic, random.Random())  # noqa: S311 - jitter
+        self._admins = Admins(election.check)
+        self._reconciler = ClusterReconciler(
+            Surroundings(
+                register=register,
+                clusters=lambda key: find_cluster(store, key),
+                backend=backend,
+                admins=self._admins,
+                statuses=StatusWriter(client, store, register, backend),
+                on_action=self._on_action,
+            )
+        )
+        self._informer = Informer(store, register, self._queue, self._reconciler)
+        self._applications: ApplicationRunner | None = None
+        metrics.queue_depth.set_function(lambda: self._queue.depth)
+        metrics.is_leader.set_function(lambda: election.is_leader)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        config = self._config
+        kinds = watched_kinds(with_spark=config.is_spark_runner)
+        web = await start_web(
+            config.host, config.port, self._metrics.registry, self._unhealthy, self._unready
+        )
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            for obj in await list_watched(self._client, kinds, config.namespaces):
+                self._informer.see(obj, is_gone=False)
+            self._is_synced = True
+            watching = run_watches(
+                self._connection,
+                config.namespaces,
+                kinds,
+                lambda obj, is_gone: self._informer.see(obj, is_gone=is_gone),
+                stop,
+            )
+            parts = [watching, self._election.run(), self._lead()]
+            tasks = [asyncio.create_task(each) for each in parts]
+            tasks.append(asyncio.create_task(_until(stop)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            stop.set()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._admins.close()
+            await web.cleanup()
+
+    async def _lead(self) -> None:
+        """Work while the lease is held; begin from the whole state each time it is won."""
+        while True:
+            self._election.changed.clear()
+            if self._election.is_leader:
+                self._informer.mark_all()
+                workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
+                try:
+                    await self._election.changed.wait()
+                finally:
+                    for worker in workers:
+                        worker.cancel()
+                    await asyncio.gather(*workers, return_exceptions=True)
+            else:
+                await self._election.changed.wait()
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            try:
+                await self._reconcile(key)
+            finally:
+                self._queue.done(key)
+
+    async def _reconcile(self, key: QueueKey) -> None:
+        kind, namespace, name = key
+        began = time.monotonic()
+        scope, result = "", "success"
+        try:
+            outcome = await self._reconciler.reconcile((namespace, name))
+            scope = outcome.scope
+            if outcome.is_converged:
+                self._queue.succeeded(key)
+                self._metrics.last_success.labels(*key).set_to_current_time()
+                self._queue.add_resync(key, outcome.again_seconds)
+            else:
+                result = "retry"
+                self._queue.add_after(key, outcome.again_seconds)
+        except FencedError:
+            result = "fenced"
+        except KubernetesError as error:
+            result = "error"
+            delay = self._queue.retry(key)
+            _log.warning("reconcile failed", key=key, error=str(error), retry_seconds=delay)
+        except Exception:  # noqa: BLE001 - one key's bug must not stop the others; it is logged
+            result = "error"
+            delay = self._queue.retry(key)
+            _log.exception("reconcile failed", key=key, retry_seconds=delay)
+        self._metrics.reconciliations.labels(kind, result).inc()
+        self._metrics.reconcile_seconds.labels(kind, scope).observe(time.monotonic() - began)
+
+    def _on_action(self, action: Action, failure: Failure | None) -> None:
+        result = "failure" if failure else "success"
+        self._metrics.actions.labels(type(action).__name__, result).inc()
+        log = _log.warning if failure else _log.info
+        log("action", action=action.describe(), resource=action.resource, failed=bool(failure))
+
+    def _unhealthy(self) -> str:
+        return ""
+
+    def _unready(self) -> str:
+        return "" if self._is_synced else "the first list is not complete"
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.sleep(0)

@@ -1,0 +1,69 @@
+"""Brokers that run elsewhere and are only reached: an operator outside the cluster, and tests.
+
+They are taken to be as the Cluster's pools say; nothing about them is started or changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.plan import Observed, ObservedBroker, ObservedCluster
+from headrace_operator.plan.brokers import FIRST_NODE_ID, config_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.plan import Action, Desired, Plan
+    from headrace_operator.resources import Cluster
+
+__all__ = ["ReachedBrokers"]
+
+
+class ReachedBrokers:
+    """A `BrokerBackend` for brokers that somebody else runs."""
+
+    def __init__(self, addresses: Mapping[tuple[str, str], str]) -> None:
+        """Bootstrap servers by the Cluster's namespace and name."""
+        self._addresses = addresses
+
+    def bootstrap_servers(self, cluster: Cluster) -> str:
+        """See BrokerBackend."""
+        return self._addresses.get((cluster.metadata.namespace, cluster.metadata.name), "")
+
+    async def observe(self, cluster: Cluster) -> Observed:
+        """See BrokerBackend."""
+        servers = self.bootstrap_servers(cluster)
+        config = {key: config_text(value) for key, value in cluster.spec.config.items()}
+        names = [
+            (pool.name, pool.roles) for pool in cluster.spec.pools for _ in range(pool.replicas)
+        ]
+        brokers = tuple(
+            ObservedBroker(
+                node_id=node_id, pool=pool, roles=roles, config=config, is_running=bool(servers)
+            )
+            for node_id, (pool, roles) in enumerate(names, FIRST_NODE_ID)
+        )
+        return Observed(cluster=ObservedCluster(brokers=brokers, bootstrap_servers=servers))
+
+    async def perform(
+        self,
+        actions: Sequence[Action],  # noqa: ARG002 - a protocol's
+        desired: Desired,  # noqa: ARG002
+        observed: Observed,  # noqa: ARG002
+    ) -> tuple[Failure, ...]:
+        """See BrokerBackend; there is nothing to do."""
+        return ()
+
+    def status(
+        self,
+        cluster: Cluster,  # noqa: ARG002
+        observed: Observed,  # noqa: ARG002
+        plan: Plan,  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """See BrokerBackend; there is nothing to add."""
+        return {}
+
+    async def delete(self, cluster: Cluster) -> str:  # noqa: ARG002
+        """See BrokerBackend; others own what is left."""
+        return ""

@@ -1,0 +1,271 @@
+"""`reconcile(key)`: one level-triggered pass over a Cluster and what refers to it.
+
+Observe, plan, perform, observe what changed, write statuses that differ. A pass looks at what is
+dirty: some Topics and groups, or everything. It may be interrupted anywhere and run again: what it
+needs to remember stands in Kubernetes or in the brokers.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace_operator.apply import ADMIN_ACTIONS, Failure
+from headrace_operator.kubernetes.register import cluster_key
+from headrace_operator.observe import merge_observations
+from headrace_operator.plan import Action, Desired, Observed, Plan, Problem, plan
+from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace_operator.kubernetes.admins import Admins
+    from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
+    from headrace_operator.kubernetes.seams import BrokerBackend
+    from headrace_operator.kubernetes.statuses import StatusWriter
+    from headrace_operator.plan import Key
+
+__all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings"]
+
+#: Each round makes the next possible (a topic is created, then seen). The next pass does more.
+ROUNDS_MAX = 3
+#: Observing costs at most this share of one core, however many topics there are.
+OBSERVING_SHARE = 0.01
+RESYNC_SECONDS_MIN = 30.0
+RESYNC_SECONDS_MAX = 600.0
+#: What is waited for is looked at again this soon, and then more seldom while it lasts.
+WAITING_SECONDS = 1.0
+
+_log = structlog.get_logger("headrace.operator.reconcile")
+
+
+@dataclass(kw_only=True)
+class Dirt:
+    """What changed since the last pass."""
+
+    keys: set[Key] = field(default_factory=set)
+    is_everything: bool = True
+    is_health: bool = False
+
+
+@dataclass(kw_only=True)
+class _Memory:
+    """What makes the next pass cheaper. Losing it costs one full pass."""
+
+    dirt: Dirt = field(default_factory=Dirt)
+    #: What the brokers said last, without what the backend knows.
+    seen: Observed | None = None
+    observing_seconds: float = 0.0
+    waited: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a pass did. `again_seconds`: when to look again though nothing is heard."""
+
+    scope: str
+    performed: tuple[Action, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    again_seconds: float = RESYNC_SECONDS_MIN
+    is_converged: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Whom the reconciler works with."""
+
+    register: Register
+    clusters: Callable[[ClusterKey], Cluster | None]
+    backend: BrokerBackend
+    admins: Admins
+    statuses: StatusWriter
+    on_action: Callable[[Action, Failure | None], None]
+
+
+class ClusterReconciler:
+    """Passes over Clusters. One pass for one Cluster at a time: the queue sees to that."""
+
+    def __init__(self, around: Surroundings) -> None:
+        """Nothing is observed before the first pass."""
+        self._around = around
+        self._memories: dict[ClusterKey, _Memory] = {}
+
+    def mark(self, key: ClusterKey, resource: Key | None = None, *, health: bool = False) -> None:
+        """Say what changed: a resource, who is alive, or (neither given) anything."""
+        dirt = self._memories.setdefault(key, _Memory()).dirt
+        if resource is not None:
+            dirt.keys.add(resource)
+        elif health:
+            dirt.is_health = True
+        else:
+            dirt.is_everything = True
+
+    async def reconcile(self, key: ClusterKey) -> Outcome:
+        """Bring everything that is dirty to its spec."""
+        memory = self._memories.setdefault(key, _Memory())
+        dirt = memory.dirt
+        memory.dirt = Dirt(is_everything=False)
+        try:
+            outcome = await _Pass(self._around, key, memory, dirt).run()
+        except BaseException:
+            # Also when cancelled: what was dirty stays dirty.
+            memory.dirt.keys |= dirt.keys
+            memory.dirt.is_everything |= dirt.is_everything
+            memory.dirt.is_health |= dirt.is_health
+            raise
+        if not outcome.is_converged:
+            memory.dirt.keys |= dirt.keys
+        if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
+            del self._memories[key]
+            await self._around.admins.forget(key)
+        return outcome
+
+
+class _Pass:
+    """One pass."""
+
+    def __init__(self, around: Surroundings, key: ClusterKey, memory: _Memory, dirt: Dirt) -> None:
+        self._around = around
+        self._key = key
+        self._memory = memory
+        self._dirt = dirt
+        self._scope = "some"
+        if dirt.is_everything or memory.seen is None:
+            self._scope = "everything"
+        elif dirt.is_health:
+            self._scope = "health"
+        self._is_first_round = True
+
+    async def run(self) -> Outcome:
+        cluster = self._around.clusters(self._key)
+        performed: list[Action] = []
+        failures: tuple[Failure, ...] = ()
+        observed, desired, planned = Observed(), Desired(), Plan()
+        for _ in range(ROUNDS_MAX):
+            desired = self._desired(cluster)
+            observed = await self._observe(cluster, desired)
+            planned = plan(observed, desired)
+            mine = [action for action in planned.actions if self._is_mine(action)]
+            if failures or not (mine or self._is_first_round):
+                break
+            await self._around.statuses.hold(desired, planned)
+            failures = await self._perform(cluster, mine, desired, observed)
+            performed += mine
+            if not mine:
+                break
+            self._dirt.keys |= {action.resource for action in mine}
+            self._is_first_round = False
+        planned = _with_failures(planned, failures)
+        is_whole = cluster is not None and self._scope != "some"
+        await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
+        return self._outcome(tuple(performed), failures, planned)
+
+    def _desired(self, cluster: Cluster | None) -> Desired:
+        """Collect what the pass is about, as it is now."""
+        register = self._around.register
+        resources = (
+            register.of_cluster(self._key)
+            if self._scope == "everything" or cluster is None
+            else register.with_rivals(self._dirt.keys)
+        )
+        return desired_of(cluster, [each for each in resources if cluster_key(each) == self._key])
+
+    def _is_mine(self, action: Action) -> bool:
+        """Leave what concerns brokers to passes that looked at all of them."""
+        return self._scope != "some" or action.resource[0] in ("Topic", "ConsumerGroup")
+
+    async def _observe(self, cluster: Cluster | None, desired: Desired) -> Observed:
+        if cluster is None:
+            return Observed()
+        backend = await self._around.backend.observe(cluster)
+        servers = self._around.backend.bootstrap_servers(cluster)
+        if not servers:
+            return backend
+        admin = await self._around.admins.of(self._key, servers)
+        now_ms = int(time.time() * 1000)
+        known = self._memory.seen
+        if known is None or (self._scope == "everything" and self._is_first_round):
+            began = time.monotonic()
+            seen = await admin.observe(desired, now_ms=now_ms)
+            self._memory.observing_seconds = time.monotonic() - began
+        else:
+            if self._scope == "health" and self._is_first_round:
+                known = await admin.observe_health(known)
+            resources = self._around.register.with_rivals(self._dirt.keys)
+            some = desired_of(cluster, resources)
+            seen = await admin.observe_some(some, known, now_ms=now_ms)
+        is_reachable = seen.cluster is not None and seen.cluster.is_reachable
+        self._memory.seen = seen if is_reachable else None
+        return merge_observations(backend, seen)
+
+    async def _perform(
+        self,
+        cluster: Cluster | None,
+        actions: Sequence[Action],
+        desired: Desired,
+        observed: Observed,
+    ) -> tuple[Failure, ...]:
+        if cluster is None:
+            return ()
+        failures: list[Failure] = []
+        on_backend = [action for action in actions if not isinstance(action, ADMIN_ACTIONS)]
+        if on_backend or (self._scope != "some" and self._is_first_round):
+            failures += await self._around.backend.perform(on_backend, desired, observed)
+        on_brokers = [action for action in actions if isinstance(action, ADMIN_ACTIONS)]
+        servers = self._around.backend.bootstrap_servers(cluster)
+        if on_brokers and servers:
+            admin = await self._around.admins.of(self._key, servers)
+            failures += await self._around.admins.apply(admin, on_brokers)
+        failed = {id(failure.action): failure for failure in failures}
+        for action in actions:
+            self._around.on_action(action, failed.get(id(action)))
+        return tuple(failures)
+
+    def _outcome(
+        self, performed: tuple[Action, ...], failures: tuple[Failure, ...], planned: Plan
+    ) -> Outcome:
+        left = [action for action in planned.actions if self._is_mine(action)]
+        is_converged = not (left or planned.waiting or failures)
+        memory = self._memory
+        memory.waited = 0 if is_converged else memory.waited + 1
+        again = self._memory.observing_seconds / OBSERVING_SHARE
+        again = min(max(again, RESYNC_SECONDS_MIN), RESYNC_SECONDS_MAX)
+        if not is_converged:
+            again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), 16))
+        return Outcome(
+            scope=self._scope,
+            performed=performed,
+            failures=failures,
+            again_seconds=again,
+            is_converged=is_converged,
+        )
+
+
+def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired:
+    """Sort resources into what `plan` takes; deleted are those with a deletionTimestamp. Pure."""
+    every: list[Cluster | Managed] = [*resources]
+    if cluster is not None:
+        every.append(cluster)
+    return Desired(
+        cluster=cluster,
+        topics=tuple(each for each in resources if isinstance(each, Topic)),
+        groups=tuple(each for each in resources if isinstance(each, ConsumerGroup)),
+        deleted=frozenset(each.key for each in every if each.metadata.deletion_timestamp),
+    )
+
+
+def _with_failures(planned: Plan, failures: Sequence[Failure]) -> Plan:
+    """Say in the conditions what the brokers refused."""
+    problems = [
+        Problem(
+            resource=failure.action.resource,
+            reason=Reason.APPLY_FAILED,
+            message=failure.describe(),
+            is_stalling=not failure.is_retriable,
+        )
+        for failure in failures
+    ]
+    return replace(planned, problems=(*problems, *planned.problems))

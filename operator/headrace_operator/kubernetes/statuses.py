@@ -1,0 +1,166 @@
+"""Writes statuses that differ, Events on transitions, and the finalizers that deletion needs.
+
+Converged input writes nothing: what would be written is compared with what was seen last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.kubernetes.register import Register, parse_managed
+from headrace_operator.plan.finalizers import FINALIZER, finalizer_changes
+from headrace_operator.plan.report import changed, report
+from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace_operator.kubernetes.cache import Store
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.seams import BrokerBackend
+    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.plan import Desired, Key, Observed, Plan
+
+__all__ = ["StatusWriter"]
+
+WRITES_AT_ONCE = 16
+
+_log = structlog.get_logger("headrace.operator.status")
+
+_Resource = Cluster | Topic | ConsumerGroup
+
+
+class StatusWriter:
+    """Writes what a pass found out."""
+
+    def __init__(
+        self, client: KubernetesClient, store: Store, register: Register, backend: BrokerBackend
+    ) -> None:
+        """`store` has the Clusters, `register` the rest; both learn at once what was written."""
+        self._client = client
+        self._store = store
+        self._register = register
+        self._backend = backend
+        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._events: set[asyncio.Task[None]] = set()
+
+    async def write(
+        self, observed: Observed, desired: Desired, plan: Plan, *, is_whole: bool
+    ) -> None:
+        """Write each status that differs. `is_whole`: the Cluster's too."""
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        wanted = report(observed, desired, plan, now=now)
+        resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+        work = [
+            self._write(resource, wanted[resource.key])
+            for resource in resources
+            if changed(msgspec.to_builtins(resource.status), wanted[resource.key])
+        ]
+        cluster = desired.cluster
+        if is_whole and cluster is not None:
+            status = dict(wanted[cluster.key]) | dict(self._backend.status(cluster, observed, plan))
+            if changed(cluster.document.get("status") or {}, status):
+                work.append(self._write(cluster, status))
+        await _all(work)
+        changes = finalizer_changes(desired, plan)
+        await _all([self._finalize(key, is_wanted=wanted) for key, wanted in changes.items()])
+
+    async def hold(self, desired: Desired, plan: Plan) -> None:
+        """Add finalizers before anything is made that a deletion would have to clean up."""
+        changes = finalizer_changes(desired, plan)
+        await _all([self._finalize(key, is_wanted=True) for key in changes if changes[key]])
+
+    async def _finalize(self, key: Key, *, is_wanted: bool) -> None:
+        resource = self._register.get(key)
+        if resource is None:
+            return
+        kept = [each for each in resource.metadata.finalizers if each != FINALIZER]
+        metadata: Object = {
+            "finalizers": [*kept, FINALIZER] if is_wanted else kept,
+            # Somebody else's finalizer must not be lost: a change in between is a conflict.
+            "resourceVersion": resource.metadata.resource_version,
+        }
+        async with self._slots:
+            written = await self._client.patch(_reference(resource), {"metadata": metadata})
+        self._learn(key, written)
+
+    async def _write(self, resource: _Resource, status: Object) -> None:
+        body = {**_reference(resource), "status": status}
+        try:
+            async with self._slots:
+                written = await self._client.apply_status(body)
+        except KubernetesError as error:
+            # Gone, or another object of the same name by now: its own event comes.
+            if error.is_not_found or error.is_conflict:
+                return
+            raise
+        self._learn(resource.key, written)
+        self._tell(resource, status)
+
+    def _learn(self, key: Key, written: Object | None) -> None:
+        """Know at once what was written: the next pass must not write it again."""
+        if written is None:
+            return
+        if key[0] == "Cluster":
+            written["metadata"].pop("managedFields", None)
+            self._store.upsert(written)
+        elif (resource := parse_managed(written)) is not None:
+            self._register.upsert(resource)
+
+    def _tell(self, resource: _Resource, status: Object) -> None:
+        """Record an Event when Ready has another status or reason than before."""
+        ready = _ready(status)
+        previous = next((each for each in resource.status.conditions if each.type == "Ready"), None)
+        if ready is None or (
+            previous is not None
+            and (previous.status, previous.reason) == (ready["status"], ready["reason"])
+        ):
+            return
+        stalled = next(each for each in status["conditions"] if each["type"] == "Stalled")
+        event = self._client.event(
+            _reference(resource),
+            reason=ready["reason"],
+            message=ready.get("message", ""),
+            kind="Warning" if stalled["status"] == "True" else "Normal",
+        )
+        task = asyncio.get_running_loop().create_task(self._quietly(event))
+        self._events.add(task)
+        task.add_done_callback(self._events.discard)
+
+    async def _quietly(self, event: Any) -> None:
+        async with self._slots:
+            try:
+                await event
+            except Exception as error:  # noqa: BLE001 - an Event is never worth a failed pass
+                _log.warning("event not recorded", error=str(error))
+
+
+def _reference(resource: _Resource) -> Object:
+    metadata = resource.metadata
+    return {
+        "apiVersion": API_VERSION,
+        "kind": resource.kind,
+        "metadata": {
+            "namespace": metadata.namespace,
+            "name": metadata.name,
+            "uid": metadata.uid,
+        },
+    }
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((each for each in status["conditions"] if each["type"] == "Ready"), None)
+
+
+async def _all(work: Iterable[Any]) -> None:
+    """Do all, whatever fails, and raise what failed first."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,88 @@
+"""Observes again what a small change concerns: some topics and groups, not all of them.
+
+Blocking, like `observe`. The rest stays as it was seen last, so that one new Topic among thousands
+costs the same few requests as one among ten.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.observe import (
+    observe_groups,
+    observe_partitions,
+    observe_reassignments,
+    observe_topics,
+)
+from headrace_operator.plan import ObservedBroker, ObservedCluster, ObservedTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.plan import Desired, Observed, ObservedPartition, TopicPartition
+
+__all__ = ["observe_health", "observe_some"]
+
+
+def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) -> Observed:
+    """Ask for the topics and groups of `desired`, and put them into what is `known`."""
+    names = {topic.topic_name for topic in desired.topics}
+    for group in desired.groups:
+        names |= {*group.spec.topics, *(group.spec.reset.topics if group.spec.reset else ())}
+    listed = admin.describe_topics(sorted(names)) if names else []
+    found = [topic for topic in listed if not topic["error_code"] and not topic["is_internal"]]
+    fresh = observe_topics(admin, found)
+    topics = {name: topic for name, topic in known.topics.items() if name not in names} | fresh
+    groups = dict(known.groups)
+    groups |= observe_groups(admin, desired.groups, topics, now_ms=now_ms)
+    cluster = known.cluster
+    if cluster is not None:
+        kept = {key: each for key, each in cluster.partitions.items() if key[0] not in names}
+        cluster = replace(cluster, partitions=kept | observe_partitions(found))
+    return replace(known, cluster=cluster, topics=topics, groups=groups)
+
+
+def observe_health(admin: Any, known: Observed) -> Observed:
+    """Ask who is alive and in sync, everywhere; settings and groups stay as they are known."""
+    described = admin.describe_cluster()
+    reassigning = observe_reassignments(admin)
+    listed = admin.describe_topics()
+    partitions = observe_partitions(listed)
+    replicas = Counter(node for each in partitions.values() for node in each.replicas)
+    cluster = ObservedCluster(
+        cluster_id=described["cluster_id"],
+        brokers=tuple(
+            ObservedBroker(
+                node_id=broker["broker_id"],
+                pool="",
+                roles=("broker",),
+                is_registered=not broker.get("is_fenced", False),
+                address=f"{broker['host']}:{broker['port']}",
+                replicas=replicas[broker["broker_id"]],
+                rack=broker.get("rack"),
+            )
+            for broker in described["brokers"]
+        ),
+        partitions=partitions,
+        reassigning=reassigning,
+    )
+    names = {topic["name"] for topic in listed}
+    topics = {
+        name: _with_health(topic, name, partitions)
+        for name, topic in known.topics.items()
+        if name in names
+    }
+    return replace(known, cluster=cluster, topics=topics)
+
+
+def _with_health(
+    topic: ObservedTopic, name: str, partitions: Mapping[TopicPartition, ObservedPartition]
+) -> ObservedTopic:
+    mine = [(index, partitions.get((name, index))) for index in range(topic.partitions)]
+    under = tuple(index for index, each in mine if each is None or each.is_under_replicated)
+    offline = tuple(index for index, each in mine if each is None or each.leader < 0)
+    if (under, offline) == (topic.under_replicated, topic.offline):
+        return topic
+    return replace(topic, under_replicated=under, offline=offline)

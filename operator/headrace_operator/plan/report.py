@@ -1,0 +1,143 @@
+"""`report`: the whole status of each resource, as Kubernetes stores it. Pure.
+
+Conditions are `status`'s; around them stands what was observed. `observedGeneration` follows only
+when a generation was worked off or is stalled: until then kstatus sees that it is in progress.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_operator.plan.status import UNKNOWN_SINCE, status
+from headrace_operator.resources import Cluster, Condition, ConditionType, ConsumerGroup, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.plan.model import Desired, Key, Observed, Plan
+
+__all__ = ["changed", "report"]
+
+PENDING_MAX = 32
+TEXT_MAX = 1024
+
+Status = dict[str, Any]
+
+
+def report(
+    observed: Observed, desired: Desired, plan: Plan, *, now: str = UNKNOWN_SINCE
+) -> Mapping[Key, Status]:
+    """Return the status that each Cluster, Topic and ConsumerGroup of `desired` should have.
+
+    `now` is RFC 3339, used for conditions whose status changes. What cannot be observed now stays
+    as the resource's status says it was.
+    """
+    conditions = status(observed, desired, plan, now=now)
+    found: dict[Key, Status] = {}
+    for topic in desired.topics:
+        found[topic.key] = _topic(topic, observed, plan, conditions[topic.key])
+    for group in desired.groups:
+        found[group.key] = _group(group, observed, conditions[group.key])
+    if desired.cluster is not None:
+        key = desired.cluster.key
+        found[key] = _cluster(desired.cluster, observed, plan, conditions[key])
+    return found
+
+
+def changed(previous: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a status has to be written. Conditions have no order."""
+    return _normalized(previous) != _normalized(wanted)
+
+
+def _normalized(document: Mapping[str, Any]) -> Status:
+    conditions = sorted(document.get("conditions", ()), key=lambda each: str(each["type"]))
+    return {**document, "conditions": conditions}
+
+
+def _common(resource: Cluster | Topic | ConsumerGroup, conditions: tuple[Condition, ...]) -> Status:
+    states = {condition.type: condition.status for condition in conditions}
+    is_in_progress = states[ConditionType.RECONCILING] == "True"
+    is_stalled = states[ConditionType.STALLED] == "True"
+    generation = resource.metadata.generation
+    if is_in_progress and not is_stalled:
+        generation = resource.status.observed_generation
+    document: Status = {"conditions": [_condition(each) for each in conditions]}
+    if generation:
+        document["observedGeneration"] = generation
+    return document
+
+
+def _condition(condition: Condition) -> Status:
+    document: Status = {
+        "type": str(condition.type),
+        "status": condition.status,
+        "reason": str(condition.reason),
+        "lastTransitionTime": condition.last_transition_time,
+    }
+    if condition.message:
+        document["message"] = condition.message[:TEXT_MAX]
+    if condition.observed_generation:
+        document["observedGeneration"] = condition.observed_generation
+    return document
+
+
+def _topic(
+    topic: Topic, observed: Observed, plan: Plan, conditions: tuple[Condition, ...]
+) -> Status:
+    document = _common(topic, conditions)
+    document["topicName"] = topic.topic_name
+    existing = observed.topics.get(topic.topic_name)
+    if existing is not None:
+        document["partitions"] = existing.partitions
+        document["replicas"] = existing.replicas
+        if existing.topic_id:
+            document["topicId"] = existing.topic_id
+    elif observed.cluster is None or not observed.cluster.is_reachable:
+        document |= _kept(topic.status, ("partitions", "replicas", "topicId"))
+    pending = [each.describe()[:TEXT_MAX] for each in plan.actions if each.resource == topic.key]
+    if pending:
+        document["pending"] = pending[:PENDING_MAX]
+    return document
+
+
+def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition, ...]) -> Status:
+    document = _common(group, conditions)
+    document["groupId"] = group.group_id
+    document |= _kept(group.status, ("lastReset",))
+    existing = observed.groups.get(group.group_id)
+    if existing is None:
+        return document | _kept(group.status, ("state", "members", "lagRecords", "lagSeconds"))
+    document["state"] = existing.state
+    document["members"] = len(existing.members)
+    document["lagRecords"] = existing.lag_records
+    if existing.lag_seconds is not None:
+        document["lagSeconds"] = existing.lag_seconds
+    return document
+
+
+def _cluster(
+    cluster: Cluster, observed: Observed, plan: Plan, conditions: tuple[Condition, ...]
+) -> Status:
+    document = _common(cluster, conditions)
+    seen = observed.cluster
+    document["brokers"] = sum(pool.replicas for pool in cluster.spec.pools)
+    document["readyBrokers"] = sum(
+        broker.is_registered and broker.is_running for broker in (seen.brokers if seen else ())
+    )
+    if seen is not None and seen.cluster_id:
+        document["clusterId"] = seen.cluster_id
+    else:
+        document |= _kept(cluster.status, ("clusterId",))
+    if seen is not None and seen.bootstrap_servers:
+        document["bootstrapServers"] = seen.bootstrap_servers
+    if plan.proposed:
+        actions = [action.describe()[:TEXT_MAX] for action in plan.proposed]
+        document["plan"] = {"hash": plan.hash, "actions": actions}
+    return document
+
+
+def _kept(previous: msgspec.Struct, names: tuple[str, ...]) -> Status:
+    known = msgspec.to_builtins(previous)
+    return {name: known[name] for name in names if name in known}
