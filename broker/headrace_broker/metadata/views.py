@@ -1,5 +1,7 @@
 """The image as clients of one listener see it: addresses, reachable leaders, offline replicas."""
 
+from collections.abc import Collection
+
 from headrace_broker.metadata.entities import BrokerImage, Endpoint, PartitionImage
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ErrorCode
@@ -41,12 +43,16 @@ class ClusterView:
             if not broker.fenced and broker.endpoint(listener) is not None
         }
 
-    def brokers(self, *, include_fenced: bool = False) -> list[tuple[BrokerImage, Endpoint]]:
-        """Return the brokers with an address on this listener, by id."""
+    def brokers(
+        self, *, include_fenced: bool = False, also: Collection[NodeId] = ()
+    ) -> list[tuple[BrokerImage, Endpoint]]:
+        """Return the brokers with an address on this listener, by id; fenced ones in `also`."""
         found = []
         for _, broker in sorted(self.image.brokers.items()):
             endpoint = broker.endpoint(self._listener)
-            if endpoint is not None and (include_fenced or not broker.fenced):
+            if endpoint is not None and (
+                include_fenced or not broker.fenced or broker.node_id in also
+            ):
                 found.append((broker, endpoint))
         return found
 

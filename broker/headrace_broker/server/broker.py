@@ -29,6 +29,7 @@ from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.context import RequestContext
 from headrace_broker.server.controller import ControllerDriver
 from headrace_broker.server.controller_tasks import ControllerTasks
+from headrace_broker.server.departures import Departures
 from headrace_broker.server.dispatch import ApiEntry, load_api_table, served_by
 from headrace_broker.server.fetch_sessions import FetchSessions
 from headrace_broker.server.forwarding import Forwarding
@@ -88,6 +89,7 @@ class Broker:
         self.replicas: ReplicaManager
         self.replication: Replication
         self.groups: GroupCoordinator
+        self.departures: Departures
         self.producer_ids: ProducerIds
         self.incarnation_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
         self._is_stopping = False
@@ -227,6 +229,8 @@ class Broker:
         self.replicas.host.on_failure = self.on_failure
         self.replication = Replication(self.replicas, self.peers, config.values)
         self.groups = GroupCoordinator(group_config(config.values), self.clock)
+        self.departures = Departures()
+        self.controller.subscribe(self.departures.changed)
         self.controller.subscribe(self._metadata_changed)
 
     async def _serve(self) -> None:

@@ -48,6 +48,10 @@ class Destination:
         self._connection: PeerConnection | None = None
         self._connecting: asyncio.Task[PeerConnection] | None = None
         self._lost = asyncio.Event()
+        self.connected_at = self.lost_at = -1.0
+        """When the latest connection was made and lost, on the loop's clock."""
+        self.is_refused = False
+        """Whether the port refused the latest attempt to connect."""
         self._backoff = 0.0
         self._not_before = 0.0
         self._is_closed = False
@@ -87,11 +91,14 @@ class Destination:
             connection.close()
             self._backoff = min(max(self._backoff * 2, _BACKOFF_SECONDS_MIN), BACKOFF_SECONDS_MAX)
             self._not_before = self._loop.time() + self._backoff
-            if isinstance(error, ConnectionRefusedError):
+            self.is_refused = isinstance(error, ConnectionRefusedError)
+            if self.is_refused:
                 self._on_refused(self._address)
             raise PeerUnavailable(f"{self._address}: {error}", was_sent=False) from error
         self._backoff = 0.0
+        self.is_refused = False
         self._lost.clear()
+        self.connected_at = self._loop.time()
         self._connection = connection
         return connection
 
@@ -108,6 +115,7 @@ class Destination:
         if connection is not self._connection:
             return
         self._connection = None
+        self.lost_at = self._loop.time()
         self._lost.set()
         if self._is_closed:
             return

@@ -277,12 +277,28 @@ class PeerConnections:
 
     @property
     def broken(self) -> frozenset[NodeId]:
-        """The nodes of which a connection broke that has not been made again."""
-        return frozenset(
+        """The brokers of which a connection broke, with none made since.
+
+        Lanes that nobody needs are not made again: one that was shows that the process is back.
+        """
+        broken: dict[Address, float] = {}
+        for (address, _), destination in self._destinations.items():
+            if destination.is_broken and address in self._brokers:
+                broken[address] = max(broken.get(address, -1.0), destination.lost_at)
+        if broken:
+            for (address, _), destination in self._destinations.items():
+                if destination.connected_at > broken.get(address, destination.connected_at):
+                    del broken[address]
+        return frozenset(self._brokers[address] for address in broken)
+
+    @property
+    def refusing(self) -> frozenset[NodeId]:
+        """The brokers whose ports refused the latest connection: their processes are gone."""
+        return self.broken & {
             self._brokers[address]
             for (address, _), destination in self._destinations.items()
-            if destination.is_broken and address in self._brokers
-        )
+            if destination.is_refused and address in self._brokers
+        }
 
     def _refused(self, address: Address) -> None:
         if self._is_closed:

@@ -17,6 +17,7 @@ from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import parse_config
 from headrace_broker.server.peers import (
     Address,
+    Lane,
     PeerConnections,
     PeerUnavailable,
     says_not_controller,
@@ -51,11 +52,11 @@ async def _peers(book=None):
 
 
 @contextlib.asynccontextmanager
-async def _broker(directory, node_id=1):
+async def _broker(directory, node_id=1, port=0):
     failures = []
     broker = Broker(
         parse_config(
-            f"node.id={node_id}\nlisteners=PLAINTEXT://{LOOPBACK}:0\nlog.dirs={directory}\n"
+            f"node.id={node_id}\nlisteners=PLAINTEXT://{LOOPBACK}:{port}\nlog.dirs={directory}\n"
         ),
         on_failure=failures.append,
     )
@@ -166,6 +167,32 @@ def test_a_process_that_dies_is_noticed_at_once_and_found_again_when_it_is_back(
                 assert (await peers.send(NodeId(1), MetadataRequest(topics=[]))).brokers
 
     asyncio.run(run())
+
+
+def test_a_process_that_is_back_is_not_broken_though_no_one_needs_its_other_lanes(tmp_path):
+    async def run():
+        book = Book()
+        async with _peers(book) as peers:
+            async with _broker(tmp_path) as (_, address):
+                book.brokers[NodeId(1)] = address
+                request = MetadataRequest(topics=[])
+                await peers.send(NodeId(1), request, lane=Lane.FETCH)
+                await peers.send(NodeId(1), request, lane=Lane.REQUEST)
+                assert not peers.broken
+            await _until(lambda: peers.refusing == {1})
+            assert peers.broken == {1}
+            async with _broker(tmp_path, port=address.port):
+                await peers.send(NodeId(1), request, lane=Lane.REQUEST)
+                assert not peers.broken
+                assert not peers.refusing
+
+    asyncio.run(run())
+
+
+async def _until(condition):
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 (a state of sockets, without an event)
+            await asyncio.sleep(0.005)
 
 
 def test_a_node_without_an_address_is_unavailable():

@@ -35,6 +35,14 @@ async def handle(
         # Before the queue: a controller with much to do must not let sessions end (KAFKA-14996).
         offset = Offset(request.current_metadata_offset)
         tasks.sessions.touch(node_id, epoch, offset, tasks.now_ms())
+        if not request.want_shut_down:
+            decision = decide_heartbeat(
+                controller.image, request, tasks.sessions, controller.policy, tasks.now_ms()
+            )
+            if not decision.records:
+                # Nor does the answer wait for what is being published, a topic of a thousand
+                # partitions say: the next heartbeat comes only after it.
+                return decision.response
     try:
         return await controller.submit(
             lambda image: decide_heartbeat(

@@ -54,7 +54,7 @@ async def handle(
             MetadataResponseBroker(
                 node_id=image.node_id, host=endpoint.host, port=endpoint.port, rack=image.rack
             )
-            for image, endpoint in view.brokers()
+            for image, endpoint in view.brokers(also=broker.departures.recent())
         ],
         cluster_id=broker.directory.cluster_id,
         controller_id=view.controller_id(broker.config.node_id),
