@@ -13,6 +13,7 @@ from headrace_cli.commands.broker import run_broker
 from headrace_cli.commands.cluster import cluster_app
 from headrace_cli.commands.consume import consume
 from headrace_cli.commands.cpu_load import produce_cpu_load
+from headrace_cli.commands.delete import delete
 from headrace_cli.commands.describe import describe
 from headrace_cli.commands.diff import diff
 from headrace_cli.commands.down import down
@@ -50,6 +51,7 @@ for function, name in (
     (up, "up"),
     (apply, "apply"),
     (diff, "diff"),
+    (delete, "delete"),
     (get, "get"),
     (describe, "describe"),
     (produce, "produce"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,6 @@ from headrace_cli.options import ClusterName, DataDirectory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace_operator.local.layout import ClusterLayout
-    from headrace_operator.local.reconcile import Outcome
-    from headrace_operator.local.state import ClusterState
     from headrace_operator.resources import Resource
 
 __all__ = ["apply"]
@@ -29,6 +25,7 @@ def apply(
     cluster: ClusterName = None,
 ) -> None:
     """Make a cluster what these manifests say: now if it runs, else at its next `up`."""
+    from headrace_cli.change import change_running
     from headrace_cli.clients import find_layout
     from headrace_cli.manifests import load_valid_manifests
     from headrace_operator.local.desired import DesiredStore
@@ -44,7 +41,7 @@ def apply(
         _report(resources, before)
         typer.echo(f"cluster {layout.root.name} is not running: this holds from its next `up`")
         return
-    outcome = asyncio.run(_reconcile(layout, state, resources))
+    outcome = change_running(layout, state, lambda store: store.put(resources))
     _report(resources, before)
     for action in outcome.performed:
         typer.echo(f"  {action.describe()}")
@@ -62,23 +59,6 @@ def apply(
     ]
     if problems:
         raise CommandError("\n".join(problems))
-
-
-async def _reconcile(
-    layout: ClusterLayout, state: ClusterState, resources: Sequence[Resource]
-) -> Outcome:
-    from headrace_operator.local.desired import DesiredStore, desired_of
-    from headrace_operator.local.reconcile import Reconciler, StateBackend, reconcile_lock
-
-    store = DesiredStore(layout)
-    reconciler = Reconciler(StateBackend(state), store)
-    try:
-        # Locked before it is stored: else `up` would see the manifests first, and do our work.
-        async with reconcile_lock(layout):
-            store.put(resources)
-            return await reconciler.reconcile(lambda: desired_of(store.load(), state.cluster))
-    finally:
-        await reconciler.close()
 
 
 def _report(resources: Sequence[Resource], before: Sequence[dict[str, object]]) -> None:

@@ -28,6 +28,10 @@ def down(
     delete_data: Annotated[
         bool, typer.Option("--delete-data", help="Remove topics, offsets and checkpoints too.")
     ] = False,
+    even_protected: Annotated[
+        bool,
+        typer.Option("--even-protected", help="Delete what deletionPolicy: Protect keeps, too."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -37,6 +41,8 @@ def down(
     from headrace_operator.local.state import load_state
 
     layout = find_layout(data_dir, cluster)
+    if delete_data and not even_protected:
+        _refuse_protected(layout)
     if delete_data and not yes:
         _confirm(layout)
     state = load_state(layout.state_file)
@@ -44,6 +50,16 @@ def down(
         _stop(state)
     if delete_data:
         _delete(layout)
+
+
+def _refuse_protected(layout: ClusterLayout) -> None:
+    from headrace_cli.change import protections
+    from headrace_operator.local.desired import DesiredStore
+
+    protected = protections(DesiredStore(layout).load())
+    if protected:
+        hint = "nothing was stopped or deleted; --even-protected deletes all the same"
+        raise CommandError("\n".join([*protected, hint]))
 
 
 def _confirm(layout: ClusterLayout) -> None:

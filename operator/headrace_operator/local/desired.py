@@ -3,12 +3,15 @@
 `headrace up PATH` merges its manifests in, `headrace apply FILE` puts its own in; whoever
 reconciles reads the whole set. What `apply` changed survives the next `up` of unchanged manifests:
 a manifest of PATH replaces a stored one only when it differs from what `up` read last time.
+`headrace delete` marks a manifest as Kubernetes does, with a deletionTimestamp; whoever reconciles
+takes it away when nothing is left of what it described.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -61,7 +64,7 @@ class DesiredStore:
         for resource in resources:
             stored = statuses.setdefault(_name(resource), StoredStatus())
             digest = _digest(resource.document)
-            if stored.source_digest != digest or not self._path(resource).exists():
+            if stored.source_digest != digest or not self._path_of(resource.key).exists():
                 self._put(resource, stored)
             stored.source_digest = digest
         self._save_statuses(statuses)
@@ -71,6 +74,23 @@ class DesiredStore:
         statuses = self._load_statuses()
         for resource in resources:
             self._put(resource, statuses.setdefault(_name(resource), StoredStatus()))
+        self._save_statuses(statuses)
+
+    def mark_deleted(self, keys: Iterable[Key]) -> None:
+        """Ask for the deletion of these resources; they stay until it is done."""
+        for key in keys:
+            path = self._path_of(key)
+            document = yaml.safe_load(path.read_text())
+            moment = datetime.now(UTC).isoformat(timespec="seconds")
+            document["metadata"].setdefault("deletionTimestamp", moment)
+            _replace(path, yaml.safe_dump(document, sort_keys=False))
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Forget these resources."""
+        statuses = self._load_statuses()
+        for key in keys:
+            self._path_of(key).unlink(missing_ok=True)
+            statuses.pop("/".join(key), None)
         self._save_statuses(statuses)
 
     def load(self) -> list[Resource]:
@@ -125,13 +145,10 @@ class DesiredStore:
         if digest != stored.spec_digest:
             stored.generation += 1
             stored.spec_digest = digest
-        path = self._path(resource)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(yaml.safe_dump(resource.document, sort_keys=False))
-        temporary.replace(path)
+        _replace(self._path_of(resource.key), yaml.safe_dump(resource.document, sort_keys=False))
 
-    def _path(self, resource: Resource) -> Path:
-        kind, namespace, name = resource.key
+    def _path_of(self, key: Key) -> Path:
+        kind, namespace, name = key
         return self._folder / f"{kind.lower()}.{namespace}.{name}.yaml"
 
     def _load_statuses(self) -> dict[str, StoredStatus]:
@@ -144,9 +161,7 @@ class DesiredStore:
     def _save_statuses(self, statuses: Mapping[str, StoredStatus]) -> None:
         content = msgspec.json.format(msgspec.json.encode(statuses)) + b"\n"
         if not self._statuses_path.exists() or self._statuses_path.read_bytes() != content:
-            temporary = self._statuses_path.with_suffix(".tmp")
-            temporary.write_bytes(content)
-            temporary.replace(self._statuses_path)
+            _replace(self._statuses_path, content.decode())
 
 
 def cluster_of(resources: Iterable[Resource]) -> list[Cluster]:
@@ -172,7 +187,15 @@ def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
         applications=tuple(
             each for each in listed if isinstance(each, SparkApplication | Deployment)
         ),
+        deleted=frozenset(each.key for each in listed if each.metadata.deletion_timestamp),
     )
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old one or the new one."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text)
+    temporary.replace(path)
 
 
 def _name(resource: Resource) -> str:

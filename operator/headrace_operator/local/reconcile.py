@@ -175,9 +175,11 @@ class Reconciler:
         unfinished |= {problem.resource for problem in planned.problems}
         unfinished |= {wait.resource for wait in planned.waiting}
         resources: list[Resource] = [*desired.topics, *desired.groups]
+        gone = desired.deleted - unfinished
         self._store.record_observed(
-            [resource for resource in resources if resource.key not in unfinished]
+            [resource for resource in resources if resource.key not in unfinished | gone]
         )
+        self._store.remove(gone)
 
 
 @contextlib.asynccontextmanager
