@@ -121,15 +121,22 @@ class KubernetesClient(Transport):
         query = {"fieldManager": FIELD_MANAGER}
         return await self.write("POST", path, obj["kind"], body=obj, query=query)
 
-    async def evict(self, namespace: str, name: str, *, grace_period: int | None = None) -> bool:
+    async def evict(
+        self, namespace: str, name: str, *, uid: str | None = None, grace_period: int | None = None
+    ) -> bool:
         """Evict a pod as PodDisruptionBudgets allow; False: one forbids it now, or it is gone."""
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
         }
+        options: Object = {}
         if grace_period is not None:
-            body["deleteOptions"] = {"gracePeriodSeconds": grace_period}
+            options["gracePeriodSeconds"] = grace_period
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if options:
+            body["deleteOptions"] = options
         where = await self.resource_type("v1", "Pod")
         try:
             await self.write("POST", where.path(namespace, name, "eviction"), "Pod", body=body)

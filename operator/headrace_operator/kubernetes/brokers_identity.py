@@ -1,0 +1,130 @@
+"""Loads and saves who the brokers of a Cluster are: a ConfigMap, and a copy on each volume claim.
+
+The ConfigMap goes with its Cluster; claims that are retained keep what a Cluster of the same name
+needs to take its data up again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
+from headrace_operator.render.identity import Identity, Node
+from headrace_operator.render.names import identity_name, labels, pod_name, selector
+
+if TYPE_CHECKING:
+    from headrace_operator.kubernetes.cache import Store
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.resources import Cluster
+
+__all__ = ["CLAIM_ANNOTATION", "Identities"]
+
+CLAIM_ANNOTATION = "headrace.dev/broker"
+
+
+class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a volume claim remembers: the broker whose data it has, and its cluster."""
+
+    cluster: Identity
+    node: Node
+
+
+class Identities:
+    """Who the brokers are, by Cluster."""
+
+    def __init__(self, client: KubernetesClient, store: Store) -> None:
+        """Everything that lasts is in Kubernetes."""
+        self._client = client
+        self._store = store
+
+    async def load(self, cluster: Cluster) -> Identity | None:
+        """Return the identity, from retained claims where the ConfigMap is gone; None: a new one.
+
+        Raises KubernetesError.
+        """
+        found = await self._config_map(cluster)
+        if found is not None and _is_of(found, cluster):
+            return msgspec.json.decode(found["data"][IDENTITY_KEY], type=Identity)
+        return self._recovered(cluster)
+
+    async def save(self, cluster: Cluster, identity: Identity) -> None:
+        """Write it down. Raises KubernetesError (Conflict) when somebody else wrote meanwhile."""
+        rendered = render_identity(cluster, identity)
+        found = await self._config_map(cluster)
+        if found is None:
+            written = await self._client.create(rendered)
+        else:
+            version = found["metadata"]["resourceVersion"]
+            metadata = rendered["metadata"] | {"resourceVersion": version}
+            written = await self._client.replace(rendered | {"metadata": metadata})
+        self._store.upsert(written)
+
+    async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:
+        """Write on each claim whose data it has, where that is not there yet."""
+        for node in identity.nodes:
+            copy = msgspec.structs.replace(identity, nodes=(), lives={})
+            text = msgspec.json.encode(_Claim(cluster=copy, node=node)).decode()
+            for claim in self.claims_of(cluster, node):
+                await self._mark(claim, text)
+
+    async def unmark_claims(self, cluster: Cluster, node: Node) -> None:
+        """Take it from the claims of a broker that was drained: nothing on them is needed."""
+        for claim in self.claims_of(cluster, node):
+            await self._mark(claim, None)
+
+    def claims_of(self, cluster: Cluster, node: Node) -> list[Object]:
+        """Return the claims of a broker's pod."""
+        suffix = f"-{pod_name(cluster, node)}"
+        return [
+            claim
+            for claim in self._claims(cluster)
+            if claim["metadata"]["name"].endswith(suffix)
+            and claim["metadata"]["name"].removesuffix(suffix).startswith("data-")
+        ]
+
+    async def _config_map(self, cluster: Cluster) -> Object | None:
+        namespace, name = cluster.metadata.namespace, identity_name(cluster)
+        found = self._store.get("ConfigMap", namespace, name)
+        # Nothing in the store may mean that its event did not come yet; this must not be guessed.
+        return found or await self._client.get("v1", "ConfigMap", namespace, name)
+
+    def _claims(self, cluster: Cluster) -> list[Object]:
+        namespace = cluster.metadata.namespace
+        return self._store.list("PersistentVolumeClaim", namespace, selector(cluster))
+
+    def _recovered(self, cluster: Cluster) -> Identity | None:
+        marked = [
+            msgspec.json.decode(text, type=_Claim)
+            for claim in self._claims(cluster)
+            if (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
+        ]
+        if not marked:
+            return None
+        nodes = {each.node.node_id: each.node for each in marked}
+        return msgspec.structs.replace(
+            marked[0].cluster,
+            nodes=tuple(nodes[node_id] for node_id in sorted(nodes)),
+            lives={str(node_id): node.life for node_id, node in nodes.items()},
+        )
+
+    async def _mark(self, claim: Object, text: str | None) -> None:
+        metadata = claim["metadata"]
+        has = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
+        if has == text or metadata.get("deletionTimestamp"):
+            return
+        patch = {"metadata": {"annotations": {CLAIM_ANNOTATION: text}}}
+        reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+        written = await self._client.patch(reference, patch)
+        if written is not None:
+            self._store.upsert(written)
+
+
+def _is_of(obj: Object, cluster: Cluster) -> bool:
+    """Whether it belongs to this Cluster, and not to a former one of the same name."""
+    owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences", [])
+    return any(owner["uid"] == cluster.metadata.uid for owner in owners) and (
+        (obj["metadata"].get("labels") or {}).items() >= labels(cluster).items()
+    )

@@ -1,0 +1,109 @@
+"""What StatefulSets and pods say about brokers. Pure: objects in, observations out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.plan import ObservedBroker
+from headrace_operator.render.names import pod_name, stateful_set
+from headrace_operator.render.pods import CONFIG_ANNOTATION, INPUTS_ANNOTATION, pool_inputs
+from headrace_operator.render.properties import static_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.resources import Cluster
+
+__all__ = ["Seen", "failure_of", "is_ready", "observed_broker"]
+
+#: Reasons why a container waits that do not go away by waiting.
+FAILING_REASONS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The objects of a Cluster, by name."""
+
+    stateful_sets: Mapping[str, Object]
+    pods: Mapping[str, Object]
+
+
+def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen) -> ObservedBroker:
+    """Return what is known of a broker without asking it."""
+    owner = seen.stateful_sets.get(stateful_set(cluster, node.pool))
+    pod = seen.pods.get(pod_name(cluster, node))
+    replicas = owner["spec"].get("replicas", 1) if owner is not None else 0
+    wanted = static_config(cluster)
+    annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
+    # A pod that is not there will be made of what is wanted now.
+    config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
+    return ObservedBroker(
+        node_id=node.node_id,
+        pool=node.pool,
+        roles=node.roles,
+        config=config,
+        is_running=node.ordinal < replicas,
+        is_registered=is_ready(pod),
+        address=pod_name(cluster, node),
+        rack=node.rack,
+        ordinal=node.ordinal,
+        outdated=_outdated(cluster, identity, node, annotations) if pod else (),
+        failing=failure_of(pod),
+    )
+
+
+def is_ready(pod: Object | None) -> bool:
+    """Whether a pod is ready, and not about to end."""
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def failure_of(pod: Object | None) -> str:
+    """Say why a pod will not run as it is; '' for one that runs, starts or recovers."""
+    status = (pod or {}).get("status", {})
+    for container in status.get("containerStatuses") or []:
+        waiting = container.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") in FAILING_REASONS:
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            code = f", exit code {ended['exitCode']}" if ended else ""
+            return f"{waiting['reason']}{code}"
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""
+
+
+def _outdated(
+    cluster: Cluster, identity: Identity, node: Node, annotations: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Say what else than settings the pod was made from that is wanted otherwise now."""
+    pool = next((pool for pool in cluster.spec.pools if pool.name == node.pool), None)
+    if pool is None:
+        return ()
+    wanted = pool_inputs(cluster, identity, pool)
+    has: dict[str, str] = json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
+    # Whether a value says anything to a reader: a digest does not.
+    shown = {"image", "volumes", "racks"}
+    return tuple(
+        f"{part}: {has.get(part)} -> {value}" if part in shown else f"{part} changed"
+        for part, value in wanted.items()
+        # A part that this pod's maker did not know restarts nothing: operators are upgraded, too.
+        if part in has and has[part] != value
+    )
