@@ -19,6 +19,7 @@ from headrace_cli.commands.diff import diff
 from headrace_cli.commands.down import down
 from headrace_cli.commands.get import get
 from headrace_cli.commands.groups import groups_app
+from headrace_cli.commands.operator import operator_app
 from headrace_cli.commands.produce import produce
 from headrace_cli.commands.up import up
 from headrace_cli.commands.version import version
@@ -63,6 +64,7 @@ for function, name in (
     app.command(name=name)(function)
 app.add_typer(groups_app, name="groups")
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(operator_app, name="operator")
 
 
 def run() -> int:
