@@ -32,6 +32,10 @@ class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     node: Node
 
 
+class IdentityLostError(Exception):
+    """Who the brokers are was deleted while it was written. The next pass finds out what is left."""
+
+
 class Identities:
     """Who the brokers are, by Cluster."""
 
@@ -55,11 +59,13 @@ class Identities:
         rendered = render_identity(cluster, identity)
         found = await self._config_map(cluster)
         if found is None:
-            written = await self._client.create(rendered)
+            written: Object | None = await self._client.create(rendered)
         else:
             version = found["metadata"]["resourceVersion"]
-            metadata = rendered["metadata"] | {"resourceVersion": version}
-            written = await self._client.replace(rendered | {"metadata": metadata})
+            patch = {"metadata": {"resourceVersion": version}, "data": rendered["data"]}
+            written = await self._client.patch(rendered, patch)
+        if written is None:
+            raise IdentityLostError(f"{cluster.title}: its identity was deleted at this moment")
         self._store.upsert(written)
 
     async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:

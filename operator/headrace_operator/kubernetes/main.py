@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace_operator.kubernetes.admins import Admins
+from headrace_operator.kubernetes.brokers import DEFAULT_IMAGE, BrokersOnKubernetes
 from headrace_operator.kubernetes.cache import Store
 from headrace_operator.kubernetes.client import FencedError, KubernetesClient, KubernetesError
 from headrace_operator.kubernetes.connection import Connection, find_connection
@@ -23,7 +24,7 @@ from headrace_operator.kubernetes.informer import Informer, find_cluster, list_w
 from headrace_operator.kubernetes.lease import Election
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.queue import WorkQueue
-from headrace_operator.kubernetes.reached import ReachedBrokers
+from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
 from headrace_operator.kubernetes.reconcile import ClusterReconciler, Surroundings
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.kubernetes.statuses import StatusWriter
@@ -58,6 +59,8 @@ class OperatorConfig:
     kubeconfig: Path | None = None
     #: Brokers that run elsewhere, by the Cluster's namespace and name.
     reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: What brokers of new Clusters run.
+    broker_image: str = DEFAULT_IMAGE
 
 
 async def run_operator(config: OperatorConfig) -> None:
@@ -99,7 +102,10 @@ class _Operator:
         self._metrics = metrics
         self._is_synced = False
         store, register = Store(), Register()
-        backend: BrokerBackend = ReachedBrokers(config.reached)
+        backend: BrokerBackend = ReachedOrOwn(
+            ReachedBrokers(config.reached),
+            BrokersOnKubernetes(client, store, image=config.broker_image),
+        )
         self._queue = WorkQueue(time.monotonic, random.Random())  # noqa: S311 - jitter
         self._admins = Admins(election.check)
         self._reconciler = ClusterReconciler(

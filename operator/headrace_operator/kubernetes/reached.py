@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.plan import Action, Desired, Plan
     from headrace_operator.resources import Cluster
 
-__all__ = ["ReachedBrokers"]
+__all__ = ["ReachedBrokers", "ReachedOrOwn"]
 
 
 class ReachedBrokers:
@@ -67,3 +68,39 @@ class ReachedBrokers:
     async def delete(self, cluster: Cluster) -> str:  # noqa: ARG002
         """See BrokerBackend; others own what is left."""
         return ""
+
+
+class ReachedOrOwn:
+    """A `BrokerBackend` that leaves reached Clusters to the one, and all others to the other."""
+
+    def __init__(self, reached: ReachedBrokers, own: BrokerBackend) -> None:
+        """Who is whose follows from the addresses that were given at the start."""
+        self._reached = reached
+        self._own = own
+
+    def bootstrap_servers(self, cluster: Cluster) -> str:
+        """See BrokerBackend."""
+        return self._of(cluster).bootstrap_servers(cluster)
+
+    async def observe(self, cluster: Cluster) -> Observed:
+        """See BrokerBackend."""
+        return await self._of(cluster).observe(cluster)
+
+    async def perform(
+        self, actions: Sequence[Action], desired: Desired, observed: Observed
+    ) -> tuple[Failure, ...]:
+        """See BrokerBackend."""
+        if desired.cluster is None:
+            return ()
+        return await self._of(desired.cluster).perform(actions, desired, observed)
+
+    def status(self, cluster: Cluster, observed: Observed, plan: Plan) -> Mapping[str, Any]:
+        """See BrokerBackend."""
+        return self._of(cluster).status(cluster, observed, plan)
+
+    async def delete(self, cluster: Cluster) -> str:
+        """See BrokerBackend."""
+        return await self._of(cluster).delete(cluster)
+
+    def _of(self, cluster: Cluster) -> BrokerBackend:
+        return self._reached if self._reached.bootstrap_servers(cluster) else self._own

@@ -221,7 +221,8 @@ def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) 
         "name": "broker",
         "image": identity.image,
         "imagePullPolicy": "IfNotPresent",
-        "command": [
+        # Arguments, not the command: the image's own entrypoint passes signals on.
+        "args": [
             "headrace",
             "broker",
             f"{SETTINGS_DIRECTORY}/{settings_key('$(POD_NAME)', revision)}",
