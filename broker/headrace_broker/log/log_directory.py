@@ -50,6 +50,7 @@ CLEANER_NAME: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
 _FOLDER_NAME_MAX: Final = 249
+_QUORUM_TOPIC: Final = "__cluster_metadata"  # its log is checked whole at every start
 _log = structlog.get_logger(__name__)
 
 
@@ -97,35 +98,42 @@ class LogDirectory:
         self._cleaner_offsets = read_offsets(path / CLEANER_NAME)
         self._deleted: set[TopicPartition] = set()
         """Still named by checkpoints on disk; the next ones leave them out."""
-        self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self._unrecovered: set[str] = set()
+        """Folders that a kill may have left torn and that no process has opened since."""
+        self._take_clean_marker()
 
-    def _take_clean_marker(self) -> tuple[bool, int]:
+    def _take_clean_marker(self) -> None:
         """Read the marker and remove it durably: from now on a kill is a kill."""
         marker = self.path / CLEAN_SHUTDOWN_NAME
         try:
             content = json.loads(marker.read_bytes() or b"{}")
-            epoch = int(content.get("brokerEpoch", -1))
+            self.previous_broker_epoch = int(content.get("brokerEpoch", -1))
+            self._unrecovered = set(content.get("unrecovered", ()))
         except FileNotFoundError:
-            return False, -1
-        except (ValueError, AttributeError):
-            epoch = -1
+            self._unrecovered = {folder.name for folder in self._folders().values()}
+            return
+        except (ValueError, AttributeError, TypeError):
+            self._unrecovered = {folder.name for folder in self._folders().values()}
+        self.was_clean = True
         remove_quietly(marker)
         sync_directory(self.path)
-        return True, epoch
 
     # ---- partitions
 
     def partition_folders(self) -> dict[TopicPartition, Path]:
         """Every `topic-partition` folder; removes what a deletion left."""
+        self.remove_deleted()
+        return self._folders()
+
+    def _folders(self) -> dict[TopicPartition, Path]:
         folders: dict[TopicPartition, Path] = {}
         for entry in self.path.iterdir():
-            if not entry.is_dir():
-                continue
-            if entry.name.endswith(DELETE_SUFFIX):
-                shutil.rmtree(entry, ignore_errors=True)
-                continue
             topic, separator, index = entry.name.rpartition("-")
-            if separator and topic and index.isdigit():
+            if topic == _QUORUM_TOPIC or not (separator and topic and index.isdigit()):
+                continue
+            if entry.is_dir():
                 folders[TopicPartition(topic, int(index))] = entry
         return folders
 
@@ -133,8 +141,6 @@ class LogDirectory:
         """Open every partition that has a folder."""
         for partition in sorted(self.partition_folders()):
             self._open(partition, config_for(partition))
-        for key, log in self.logs.items():
-            self._lower_checkpoints(key, log.log_end_offset)
 
     def create(
         self, topic: str, partition: int, config: LogConfig, *, topic_id: TopicId | None = None
@@ -174,6 +180,7 @@ class LogDirectory:
         if log is not None:
             log.abandon()
         self._deleted.add(key)
+        self._unrecovered.discard(str(key))
         # Kafka's name: the topic cut short where the whole would be too long for a file name.
         suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
         target = self.path / (topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
@@ -197,14 +204,20 @@ class LogDirectory:
             config,
             clock=self._clock,
             recovery_point=self._recovery_points.get(key, 0),
-            was_clean=self.was_clean,
+            was_clean=not self._may_be_torn(key),
             log_start_offset=self._log_starts.get(key, 0),
         )
+        self._unrecovered.discard(str(key))
+        self._lower_checkpoints(key, log.log_end_offset)
         log.before_truncation = partial(self._lower_checkpoints, key)
         log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
         log.high_watermark = self._high_watermarks.get(key, log.log_start_offset)
         self.logs[key] = log
         return log
+
+    def _may_be_torn(self, key: TopicPartition) -> bool:
+        """Whether a folder was not closed by whoever wrote to it last."""
+        return str(key) in self._unrecovered
 
     # ---- checkpoints
 
@@ -275,12 +288,17 @@ class LogDirectory:
         write_offsets(self.path / LOG_START_NAME, moved)
 
     def close(self, *, broker_epoch: int = -1) -> None:
-        """Close every log, write the checkpoints, mark the shutdown as clean, give the lock up."""
+        """Close every log, write the checkpoints, mark the shutdown as clean, give the lock up.
+
+        A process that stops before it has opened all folders does not vouch for the others.
+        """
         for log in self.logs.values():
             log.close()
         self.checkpoint()
-        marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
-        replace_file(self.path / CLEAN_SHUTDOWN_NAME, marker.encode())
+        content: dict[str, object] = {"version": 0, "brokerEpoch": broker_epoch}
+        if self._unrecovered:
+            content["unrecovered"] = sorted(self._unrecovered)
+        replace_file(self.path / CLEAN_SHUTDOWN_NAME, json.dumps(content).encode())
         self.abandon()
 
     def abandon(self) -> None:

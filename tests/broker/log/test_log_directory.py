@@ -198,3 +198,22 @@ def test_checkpoints_drop_what_was_deleted(open_directory):
     directory.delete("events", 0)
     directory.checkpoint()
     assert points(directory, "recovery-point-offset-checkpoint") == {}
+
+
+def test_a_stop_before_a_torn_log_was_opened_does_not_vouch_for_it(open_directory):
+    directory = open_directory()
+    for topic in ("events", "others"):
+        append(directory.create(topic, 0, CONFIG), batch_of(b"value"))
+        append(directory.create(topic, 0, CONFIG), batch_of(b"torn"))
+    paths = [log.segments.active.path for log in directory.logs.values()]
+    directory.abandon()
+    for path in paths:
+        path.write_bytes(path.read_bytes()[:-3])
+    for _ in range(2):  # stopped as it should be, but before it got to the logs
+        directory = open_directory()
+        directory.close()
+    directory = open_directory()
+    assert directory.was_clean
+    assert directory.create("events", 0, CONFIG).log_end_offset == 1
+    directory.close()
+    assert open_directory().create("others", 0, CONFIG).log_end_offset == 1

@@ -28,11 +28,8 @@ def _nothing(_original: Any) -> Any:
     return lambda *_arguments, **_named: None
 
 
-def _always_clean(original: Any) -> Any:
-    def take(self: LogDirectory) -> tuple[bool, int]:
-        return True, original(self)[1]
-
-    return take
+def _never(_original: Any) -> Any:
+    return lambda *_arguments, **_named: False
 
 
 def _no_states(original: Any) -> Any:
@@ -53,7 +50,11 @@ def _flush_later(original: Any) -> Any:
     def begin(self: LogState) -> Flush:
         begun = original(self)
         return Flush(
-            directory=begun.directory, offset=begun.offset, epochs=begun.epochs, segments=()
+            directory=begun.directory,
+            offset=begun.offset,
+            epochs=begun.epochs,
+            truncations=begun.truncations,
+            segments=(),
         )
 
     return begin
@@ -70,8 +71,8 @@ STORAGE_MUTANTS = (
     Mutant(
         name="nothing is recovered after a kill",
         owner=LogDirectory,
-        attribute="_take_clean_marker",
-        replace=_always_clean,
+        attribute="_may_be_torn",
+        replace=_never,
     ),
     Mutant(
         name="an append is not fsynced",
