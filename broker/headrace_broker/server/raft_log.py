@@ -120,15 +120,17 @@ class MetadataLog:
     def begin_flush(self) -> Callable[[], None]:
         """Return the fsync of all that is appended now; it may run in another thread.
 
-        Only the batches count: indexes and epochs are made again from them at start.
+        Only the batches count: indexes and epochs are made again from them at start, so that
+        nothing of them is written here.
         """
-        flush = self._log.begin_flush()
+        log = self._log
+        segments = tuple(log.segments.from_offset(log.recovery_point))
         directory = self.directory
         # A segment that begins above what is durable has a name that may not be.
-        is_new = flush.segments[-1].base_offset >= self._log.recovery_point
+        is_new = segments[-1].base_offset >= log.recovery_point
 
         def run() -> None:
-            for segment in flush.segments:
+            for segment in segments:
                 sync_file(segment.path)
             if is_new:
                 sync_directory(directory)
