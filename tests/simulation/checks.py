@@ -4,10 +4,7 @@ from typing import Any
 
 from simulation.cluster import Cluster, Node
 from simulation.history import History
-from simulation.loop import Process
 from simulation.quorum_checks import QuorumChecks
-
-_STEPS_BETWEEN = 25
 
 
 class Checks:
@@ -17,16 +14,12 @@ class Checks:
         self._cluster = cluster
         self._history = history
         self._quorum = QuorumChecks(cluster, history)
-        self._steps = 0
         self._watermarks: dict[tuple[int, int, str, int], int] = {}
         self._leaders: dict[tuple[str, int, int], int] = {}
         self._epochs: dict[tuple[int, int, str, int], int] = {}
 
-    def after_step(self, _process: Process) -> None:
-        """Check, every few steps, what is cheap to check."""
-        self._steps += 1
-        if self._steps % _STEPS_BETWEEN:
-            return
+    def check(self) -> None:
+        """Check what must hold at any moment."""
         for node in self._cluster.nodes:
             if node.broker is not None:
                 self._quorum.check(node)

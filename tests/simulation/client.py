@@ -335,6 +335,7 @@ class Producer:
         self.partition = partition
         self.idempotent = idempotent
         self.in_flight_max = client.chance.choice((1, 2, 5)) if idempotent else 1
+        self.pause_seconds = client.chance.choice((0.02, 0.06, 0.2))
         self._sent = 0
         self._sequence = 0
         self._id = (-1, -1)
@@ -348,8 +349,7 @@ class Producer:
             while len(window) < self.in_flight_max and not is_over():
                 window.append(self._next_batch())
             window = await self._send(window)
-            if self.client.chance.random() < 0.3:
-                await asyncio.sleep(self.client.chance.expovariate(20))
+            await asyncio.sleep(self.client.chance.expovariate(1 / self.pause_seconds))
 
     async def _init(self) -> tuple[int, int] | None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
@@ -464,6 +464,7 @@ class Consumer:
         chance = self.client.chance
         while not is_over():
             await self.poll()
+            await asyncio.sleep(chance.expovariate(20))
             draw = chance.random()
             if draw < 0.1 and self.position:
                 self.attempted = max(self.attempted, self.position)

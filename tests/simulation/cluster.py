@@ -66,7 +66,8 @@ class Node:
 
     @property
     def is_ready(self) -> bool:
-        return self.is_running and self.broker is not None and self.broker.is_ready
+        is_stopping = self._stopping is not None and self._stopping.is_set()
+        return self.broker is not None and self.broker.is_ready and not is_stopping
 
     def start(self) -> None:
         """Start the broker's process."""
@@ -198,9 +199,18 @@ class Cluster:
             "log.dirs": str(node.disk.root),
             "offsets.topic.num.partitions": "2",
             "offsets.topic.replication.factor": str(min(3, len(self.nodes))),
-            "log.flush.offset.checkpoint.interval.ms": "2000",
-            "log.retention.check.interval.ms": "5000",
-            "log.cleaner.backoff.ms": "1500",
+            # Everything periodic several times as often as by default: a seed is a few seconds.
+            "log.flush.offset.checkpoint.interval.ms": "700",
+            "log.retention.check.interval.ms": "1000",
+            "log.cleaner.backoff.ms": "500",
+            "replica.high.watermark.checkpoint.interval.ms": "500",
+            "replica.lag.time.max.ms": "2000",
+            "broker.heartbeat.interval.ms": "300",
+            "broker.session.timeout.ms": "1500",
+            "controller.quorum.election.timeout.ms": "300",
+            "controller.quorum.election.backoff.max.ms": "300",
+            "controller.quorum.fetch.timeout.ms": "600",
+            "controller.quorum.request.timeout.ms": "600",
             **self.settings,
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())

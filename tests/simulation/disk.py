@@ -18,7 +18,6 @@ import fcntl
 import os
 import random
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,12 +69,16 @@ class Entry:
 
 @dataclass(slots=True)
 class Descriptor:
-    """An open descriptor of a simulated process."""
+    """An open descriptor of a simulated process; a directory's has no real one behind it."""
 
     real: int
     path: str
     inode: int
-    is_directory: bool
+    is_appending: bool = False
+
+    @property
+    def is_directory(self) -> bool:
+        return self.real < 0
 
 
 class Disk:
@@ -119,8 +122,16 @@ class Disk:
         self.is_stopped = True
         self.stop_at = None
         for descriptor in self.descriptors.values():
-            _REAL["close"](descriptor.real)
+            if not descriptor.is_directory:
+                _REAL["close"](descriptor.real)
         self.descriptors.clear()
+
+    def close(self) -> None:
+        """Give back what the simulation itself holds open; the disk is not used any more."""
+        self.detach()
+        for file in self.files.values():
+            _REAL["close"](file.fd)
+        self.files.clear()
 
     def step(self) -> bool:
         """Count an operation; True where the process dies in the middle of this one."""
@@ -268,6 +279,8 @@ class FileSystem:
 
     def __init__(self) -> None:
         self.disks: list[Disk] = []
+        self._roots: dict[str, Disk] = {}
+        self._root_size: set[int] = set()
         self.on_fsync: Callable[[Disk, float], None] = lambda _disk, _delay: None
         self._owners: dict[int, Disk] = {}
         self._next = _FIRST_DESCRIPTOR
@@ -276,6 +289,8 @@ class FileSystem:
     def installed(self) -> Iterator[None]:
         """Route `os` through the disks."""
         replaced = {name: getattr(self, "_" + name) for name in _REAL}
+        self._roots = {str(disk.root): disk for disk in self.disks}
+        self._root_size = {len(root) for root in self._roots}
         flock, fd_based = fcntl.flock, shutil._use_fd_functions
         try:
             for name, function in replaced.items():
@@ -292,10 +307,10 @@ class FileSystem:
     def _disk(self, path: Any) -> tuple[Disk | None, str]:
         if not isinstance(path, str | bytes | os.PathLike):
             return None, ""
-        text = os.fsdecode(os.fspath(path))
-        for disk in self.disks:
-            root = str(disk.root)
-            if text.startswith(root) and text[len(root) : len(root) + 1] in ("", "/"):
+        text = os.fsdecode(path)
+        for size in self._root_size:
+            disk = self._roots.get(text[:size])
+            if disk is not None and text[size : size + 1] in ("", "/"):
                 return disk, text
         return None, text
 
@@ -316,22 +331,25 @@ class FileSystem:
             return _REAL["open"](path, flags, mode, dir_fd=dir_fd)
         if disk.step():
             disk.die()
-        exists = os.path.lexists(text)
-        size = os.stat(text).st_size if exists and flags & os.O_TRUNC else 0
-        old = Path(text).read_bytes() if size else b""
-        if not exists and flags & os.O_CREAT and disk.is_full and disk.chance.random() < 0.5:
+        if flags & os.O_DIRECTORY:
+            return self._new_descriptor(disk, Descriptor(-1, text, os.stat(text).st_ino))
+        exists = not flags & os.O_CREAT or os.path.lexists(text)
+        old = Path(text).read_bytes() if exists and flags & os.O_TRUNC else b""
+        if not exists and disk.is_full and disk.chance.random() < 0.5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
         real = _REAL["open"](path, flags, mode)
-        status = _REAL["fstat"](real)
+        inode = _REAL["fstat"](real).st_ino
         if not exists:
             disk.note_entry(os.path.dirname(text), Entry("create", os.path.basename(text)))
-        if size:
-            disk.note_change(real, status.st_ino, Change(0, old, size, b"", 0))
+        if old:
+            disk.note_change(real, inode, Change(0, old, len(old), b"", 0))
+        is_appending = bool(flags & os.O_APPEND)
+        return self._new_descriptor(disk, Descriptor(real, text, inode, is_appending))
+
+    def _new_descriptor(self, disk: Disk, descriptor: Descriptor) -> int:
         self._next += 1
         self._owners[self._next] = disk
-        disk.descriptors[self._next] = Descriptor(
-            real, text, status.st_ino, stat.S_ISDIR(status.st_mode)
-        )
+        disk.descriptors[self._next] = descriptor
         return self._next
 
     def _close(self, fd):
@@ -339,7 +357,9 @@ class FileSystem:
             return _REAL["close"](fd)
         disk = self._owners[fd]
         descriptor = disk.descriptors.pop(fd, None)
-        return _REAL["close"](descriptor.real) if descriptor is not None else None
+        if descriptor is not None and not descriptor.is_directory:
+            _REAL["close"](descriptor.real)
+        return None
 
     def _fstat(self, fd):
         return _REAL["fstat"](self._descriptor(fd)[1].real if fd in self._owners else fd)
@@ -363,7 +383,7 @@ class FileSystem:
         if fd not in self._owners:
             return _REAL["write"](fd, data)
         disk, descriptor = self._descriptor(fd)
-        if fcntl.fcntl(descriptor.real, fcntl.F_GETFL) & os.O_APPEND:
+        if descriptor.is_appending:
             position = _REAL["fstat"](descriptor.real).st_size
         else:
             position = os.lseek(descriptor.real, 0, os.SEEK_CUR)
@@ -408,7 +428,10 @@ class FileSystem:
                 _REAL["close"](fd)
             change = Change(position, old, size, data, max(size, end))
             disk.note_change(descriptor.real, descriptor.inode, change)
-            _write_all(descriptor.real, data, position)
+            if descriptor.is_appending:
+                _REAL["write"](descriptor.real, data)
+            else:
+                _REAL["pwrite"](descriptor.real, data, position)
         if dies:
             disk.die()
         return len(data)
@@ -539,12 +562,3 @@ def _remove_tree(path: str) -> None:
         else:
             _REAL["unlink"](inner)
     _REAL["rmdir"](path)
-
-
-def _write_all(fd: int, data: bytes, position: int) -> None:
-    """Write to the real file; `fd` may have been opened for appending."""
-    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    if flags & os.O_APPEND:
-        _REAL["write"](fd, data)
-    else:
-        _REAL["pwrite"](fd, data, position)

@@ -20,7 +20,9 @@ from typing import Any
 CURRENT: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 
 _TASKS_BEFORE_PRUNING = 256
-_STEPS_PER_INSTANT_MAX = 200_000
+_TURNS_PER_INSTANT_MAX = 100_000
+_NEVER = float("inf")
+STEPS_BETWEEN_CHECKS = 25
 
 
 class ProcessEnded(BaseException):
@@ -64,13 +66,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.steps = 0
         self.trace = 0
         self.unhandled: list[dict[str, Any]] = []
-        self.after_step: Callable[[Process], None] = lambda _process: None
+        self.check: Callable[[], None] = lambda: None
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.Handle, Process]] = []
         self._sequence = 0
         self._processes: list[Process] = []
         self._started = 0
-        self._steps_at_instant = 0
+        self._turns_at_instant = 0
         self.kernel = self.process("kernel", "")
 
     # ---- processes
@@ -100,18 +102,20 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         process.is_dead = True
         process.ready.clear()
         self._processes.remove(process)
-        self.note("end", process.name)
+        self.note(f"end {process.name}")
         for end in process.on_end:
             end()
         for task in process.tasks:
-            if not task.done():
+            if task.done():
+                task._log_traceback = False  # type: ignore[attr-defined]  # nobody is left to ask it
+            else:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _close(task)
         process.tasks.clear()
 
-    def note(self, *facts: object) -> None:
+    def note(self, fact: str, data: bytes = b"") -> None:
         """Mix facts into the trace's hash; equal seeds must give equal traces."""
-        self.trace = zlib.crc32(repr((round(self._now, 9), *facts)).encode(), self.trace)
+        self.trace = zlib.crc32(data, zlib.crc32(f"{self._now:.9f} {fact}".encode(), self.trace))
 
     # ---- running
 
@@ -132,6 +136,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             asyncio._set_running_loop(None)
 
     def _step(self) -> None:
+        """Let one process run what is ready, as an event loop of its own would in one turn."""
         now = self._now
         runnable = [
             process
@@ -142,33 +147,43 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._advance()
             return
         process = runnable[0] if len(runnable) == 1 else self.chance.choice(runnable)
-        handle = process.ready.popleft()
-        if handle.cancelled():
-            return
-        self.steps += 1
-        self._steps_at_instant += 1
-        if self._steps_at_instant > _STEPS_PER_INSTANT_MAX:
+        ready = process.ready
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            self.steps += 1
+            handle._run()
+            if process.must_end is not None:
+                process.must_end()
+            if not self.steps % STEPS_BETWEEN_CHECKS:
+                self.check()
+            # A callback may end, stop or hold up its own process.
+            if not ready or process.is_paused or process.busy_until > now:
+                break
+        self._turns_at_instant += 1
+        if self._turns_at_instant > _TURNS_PER_INSTANT_MAX:
             raise Stalled(f"{process} never waits: {handle!r}")
-        handle._run()
-        if process.must_end is not None:
-            process.must_end()
-        self.after_step(process)
 
     def _advance(self) -> None:
         """Move time to the next timer, or to the end of somebody's system call."""
-        times = [process.busy_until for process in self._processes if process.ready]
-        busy = min((time for time in times if time > self._now), default=None)
+        now = self._now
+        due = _NEVER
+        for process in self._processes:
+            if process.ready and now < process.busy_until < due:
+                due = process.busy_until
         timers = self._timers
-        while timers and (timers[0][2].cancelled() or timers[0][3].is_dead):
+        while timers and (timers[0][2]._cancelled or timers[0][3].is_dead):
             heapq.heappop(timers)
-        if not timers and busy is None:
+        if timers and timers[0][0] < due:
+            due = timers[0][0]
+        if due == _NEVER:
             raise Stalled("no timer is left")
-        due = timers[0][0] if timers else busy
-        self._now = max(self._now, min(due, busy) if busy is not None else due)  # type: ignore[type-var]  # one of both is set
-        self._steps_at_instant = 0
-        while timers and timers[0][0] <= self._now:
+        self._now = now = max(now, due)
+        self._turns_at_instant = 0
+        while timers and timers[0][0] <= now:
             _, _, handle, process = heapq.heappop(timers)
-            if not handle.cancelled() and not process.is_dead:
+            if not handle._cancelled and not process.is_dead:
                 process.ready.append(handle)
 
     # ---- asyncio's interface
@@ -186,7 +201,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_soon(self, callback, *args, context=None):
-        context = context or contextvars.copy_context()
+        if context is None:
+            context = contextvars.copy_context()
         handle = asyncio.Handle(callback, args, self, context)
         process = context.get(CURRENT) or self.kernel
         if not process.is_dead:
@@ -199,7 +215,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def call_at(self, when, callback, *args, context=None):
-        context = context or contextvars.copy_context()
+        if context is None:
+            context = contextvars.copy_context()
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         process = context.get(CURRENT) or self.kernel
         if not process.is_dead:

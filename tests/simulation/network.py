@@ -176,7 +176,7 @@ class Transport(asyncio.Transport):
         if self.is_closing() or self.process.is_dead or not data:
             return
         data = bytes(data)
-        self.network.loop.note("write", self.network.number(self), data)
+        self.network.loop.note(f"write {self.network.number(self)}", data)
         self.outgoing.write(data)
         if self.get_write_buffer_size() > self._high and not self._writes_paused:
             self._writes_paused = True

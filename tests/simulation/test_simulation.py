@@ -1,6 +1,7 @@
 """The simulator on fixed seeds, on fresh ones, on itself, and on planted bugs."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,10 @@ def assert_holds(outcome: Outcome, nodes: int) -> None:
     assert outcome.acknowledged
 
 
+def descriptors() -> list[str]:
+    return sorted(path.name for path in Path("/proc/self/fd").iterdir())
+
+
 @pytest.mark.parametrize(("seed", "nodes"), FIXED_SEEDS)
 def test_every_promise_holds_on_fixed_seeds(seed, nodes):
     assert_holds(simulate(seed, nodes), nodes)
@@ -37,6 +42,15 @@ def test_the_same_seed_gives_the_same_trace(seed, nodes):
     first, second = simulate(seed, nodes), simulate(seed, nodes)
     assert (first.trace, first.steps) == (second.trace, second.steps)
     assert simulate(seed + 1, nodes).trace != first.trace
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_seed_leaves_as_many_descriptors_as_it_found(nodes):
+    simulate(1, nodes)
+    before = descriptors()
+    for seed in range(1, 4):
+        simulate(seed, nodes)
+    assert descriptors() == before
 
 
 @pytest.mark.slow
