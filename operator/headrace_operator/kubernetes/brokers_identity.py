@@ -33,7 +33,7 @@ class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class IdentityLostError(Exception):
-    """Who the brokers are was deleted while it was written. The next pass finds out what is left."""
+    """Who the brokers are was deleted while it was written; the next pass finds what is left."""
 
 
 class Identities:
