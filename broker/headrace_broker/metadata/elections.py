@@ -5,7 +5,7 @@ restarts have moved. An unclean election may lose committed records, so it happe
 topic allows it or an operator asks for it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import NO_LEADER, PartitionImage
@@ -21,7 +21,7 @@ from headrace_broker.protocol.messages.elect_leaders import (
     PartitionResult,
     ReplicaElectionResult,
 )
-from headrace_broker.protocol.types import PartitionIndex
+from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 #: Elections of one batch, as Kafka's MAX_ELECTIONS_PER_IMBALANCE.
 ELECTIONS_PER_BATCH_MAX = 1000
@@ -106,16 +106,23 @@ def has_preferred_leader(partition: PartitionImage) -> bool:
 
 
 def decide_preferred_leaders(
-    image: MetadataImage, policy: TopicPolicy, limit: int = ELECTIONS_PER_BATCH_MAX
+    image: MetadataImage,
+    policy: TopicPolicy,
+    limit: int = ELECTIONS_PER_BATCH_MAX,
+    *,
+    among: Collection[NodeId] | None = None,
 ) -> Decision[int]:
     """Decide that up to `limit` partitions return to their preferred leader; answer how many.
 
-    Only those whose first replica is in sync and active: the rest is left as it is.
+    Only those whose first replica is in sync and active (and `among` these): the rest is left as
+    it is.
     """
     rules = ReplicationRules(image, policy)
 
     def is_due(partition: PartitionImage) -> bool:
         first = partition.replicas[0]
+        if among is not None and first not in among:
+            return False
         return partition.leader != first and first in partition.isr and first in rules.active
 
     return _elect_where(rules, is_due, Election.PREFERRED, limit)

@@ -27,6 +27,7 @@ from headrace_broker.metadata.elections import (
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.internal_topics import decide_grow_internal_topics
+from headrace_broker.metadata.leader_returns import LeaderReturns
 from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.reassignments import decide_complete_reassignments
 from headrace_broker.protocol.errors import ApiError
@@ -76,6 +77,10 @@ class ControllerTasks:
         self._settled_offset = Offset(-1)
         self._planned_offset = Offset(-1)
         self.sessions = BrokerSessions(values["broker.session.timeout.ms"])
+        self._returns = LeaderReturns(
+            delay_ms=values["headrace.leader.return.delay.ms"],
+            interval_ms=values["leader.imbalance.check.interval.seconds"] * 1000,
+        )
 
     @staticmethod
     def now_ms() -> int:
@@ -92,6 +97,7 @@ class ControllerTasks:
         self._cancel()
         self.sessions.begin(image, self.now_ms())
         self._settled_offset = self._planned_offset = Offset(-1)
+        self._returns.begin()
         self._task = asyncio.create_task(self._run(), name="controller-tasks")
 
     def end(self) -> None:
@@ -148,6 +154,7 @@ class ControllerTasks:
                 if now_ms >= settle_ms:
                     settle_ms = now_ms + _SETTLE_MS
                     await self._settle()
+                    await self._return_leaders(now_ms)
                 if now_ms >= plan_ms:
                     plan_ms = now_ms + _PLAN_MS
                     await self._advance_plan()
@@ -191,6 +198,19 @@ class ControllerTasks:
             self._planned_offset = image.offset
         else:
             await self._try(lambda image: decide_advance_plan(image, policy))
+
+    async def _return_leaders(self, now_ms: int) -> None:
+        """Give brokers that came back what they are preferred for, once they are in sync."""
+        if not self._values["auto.leader.rebalance.enable"]:
+            return
+        image, policy = self._controller.image, self._controller.policy
+        self._returns.observe(image, now_ms)
+        due = self._returns.due(image, now_ms)
+        if not due or not decide_preferred_leaders(image, policy, among=due).records:
+            return
+        moved = await self._try(lambda image: decide_preferred_leaders(image, policy, among=due))
+        if moved:
+            log.info("leaderships given back", brokers=sorted(due), partitions=moved)
 
     async def _balance_leaders(self) -> None:
         if not self._values["auto.leader.rebalance.enable"]:

@@ -341,6 +341,12 @@ _CONTROLLER = (
         default=True,
     ),
     _long("leader.imbalance.check.interval.seconds", 300, "How often that is looked after.", low=1),
+    _int(
+        "headrace.leader.return.delay.ms",
+        2000,
+        "A broker that is back leads again after this, once in sync; each time longer if it comes "
+        "back again and again.",
+    ),
 )
 
 BROKER_SETTINGS: Mapping[str, Setting] = {

@@ -35,6 +35,7 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "headrace.fetch.max.wait.ms": SettingType.INTEGER,
     "headrace.fetch.session.max.partitions": SettingType.INTEGER,
     "headrace.kraft.version": SettingType.INTEGER,
+    "headrace.leader.return.delay.ms": SettingType.INTEGER,
     "headrace.max.groups": SettingType.INTEGER,
     "headrace.max.in.flight.requests.per.connection": SettingType.INTEGER,
     "headrace.max.partitions": SettingType.INTEGER,

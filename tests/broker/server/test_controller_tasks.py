@@ -11,6 +11,7 @@ _VALUES = {
     "broker.session.timeout.ms": 400,
     "leader.imbalance.check.interval.seconds": 1,
     "auto.leader.rebalance.enable": True,
+    "headrace.leader.return.delay.ms": 100,
     "offsets.topic.replication.factor": 3,
 }
 
