@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_cli.output import Item
 from headrace_cli.up.views import describe_age
+from headrace_operator.balance import cordoned_brokers
 from headrace_operator.observe import (
     list_offsets,
     observe_brokers,
@@ -147,11 +148,15 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
     known = {broker.node_id: broker for broker in (target.state.brokers if target.state else [])}
     described = admin.describe_cluster()
     counts = count_replicas(observe_partitions(admin.describe_topics()))
+    alive = [each["broker_id"] for each in described["brokers"] if not each.get("is_fenced")]
+    cordoned = cordoned_brokers(admin, alive)
     items = []
     for broker in sorted(described["brokers"], key=lambda broker: broker["broker_id"]):
         node_id = broker["broker_id"]
         local = known.get(node_id)
         state = "Fenced" if broker.get("is_fenced") else "Registered"
+        if node_id in cordoned:
+            state += ",Cordoned"
         address = f"{broker['host']}:{broker['port']}"
         items.append(
             Item(
@@ -174,6 +179,7 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
                     "nodeId": node_id,
                     "address": address,
                     "state": state,
+                    "cordoned": node_id in cordoned,
                     "leaders": counts.leaders[node_id],
                     "replicas": counts.replicas[node_id],
                     "inSyncReplicas": counts.in_sync[node_id],
@@ -192,6 +198,8 @@ def cluster_item(admin: Any, target: Target) -> Item:
     name = target.state.cluster if target.state else described["cluster_id"]
     ready = sum(not broker.get("is_fenced") for broker in described["brokers"])
     wanted = len(target.state.brokers) if target.state else len(described["brokers"])
+    alive = [each["broker_id"] for each in described["brokers"] if not each.get("is_fenced")]
+    cordoned = sorted(cordoned_brokers(admin, alive))
     document: dict[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": "Cluster",
@@ -208,11 +216,13 @@ def cluster_item(admin: Any, target: Target) -> Item:
         "bootstrapServers": target.bootstrap_servers,
         "brokers": wanted,
         "readyBrokers": ready,
+        "cordonedBrokers": cordoned,
     }
+    notes = {"CORDONED": ",".join(map(str, cordoned))} if cordoned else {}
     return Item(
         kind="Cluster",
         name=name,
-        columns={"BROKERS": f"{ready}/{wanted}", "BOOTSTRAP": target.bootstrap_servers},
+        columns={"BROKERS": f"{ready}/{wanted}", "BOOTSTRAP": target.bootstrap_servers} | notes,
         wide={"ID": described["cluster_id"], "CONTROLLER": str(described["controller_id"])},
         document=document | {"status": status},
     )

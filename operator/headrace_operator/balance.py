@@ -1,7 +1,8 @@
-"""The balancer's plans: asked from a broker's HTTP side, carried out with Kafka's own requests.
+"""The balancer's plans and cordons, as an administrator or an operator asks for them.
 
-Blocking. A plan is data that is shown and approved first; its hash says whether it is still the
-same. Brokers copy in the background, and go on where whoever asked for it is gone.
+Blocking. A plan is asked from a broker's HTTP side, shown, and approved by its hash: what approves
+it are dynamic settings of the cluster, and from then on the controller carries it out. Pausing,
+resuming and cancelling are settings, too.
 """
 
 from __future__ import annotations
@@ -9,19 +10,37 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace_operator.plan import TopicPartition
-
-__all__ = ["BalanceError", "BalancePlan", "LeaderMove", "Move", "elect", "fetch_plan", "reassign"]
+__all__ = [
+    "CORDONED_LOG_DIRS",
+    "BalanceError",
+    "BalancePlan",
+    "BalanceProgress",
+    "LeaderMove",
+    "Move",
+    "alter_broker_configs",
+    "approve",
+    "change_state",
+    "cordoned_brokers",
+    "fetch_plan",
+    "fetch_progress",
+    "set_cordons",
+]
 
 TIMEOUT_SECONDS = 10.0
-PREFERRED_ELECTION = 0
+BROKER_RESOURCE = 4
+SET, DELETE = 0, 1
+#: KIP-1066; `*` means all log directories of the broker.
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
+EVERY_LOG_DIR = "*"
+
+_T = TypeVar("_T")
 
 
 class BalanceError(Exception):
@@ -29,13 +48,14 @@ class BalanceError(Exception):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Other replicas for a partition."""
+    """Other replicas for a partition. `state` where the plan is under way."""
 
     topic: str
     partition: int
     from_: tuple[int, ...] = msgspec.field(name="from")
     to: tuple[int, ...]
     bytes: int
+    state: str = ""
 
 
 class LeaderMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +69,7 @@ class LeaderMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancePlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the balancer would do."""
+    """What the balancer would do. `settings`: what approves it."""
 
     hash: str
     moves: tuple[Move, ...] = ()
@@ -58,29 +78,60 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     estimated_seconds: float = 0.0
     reasons: tuple[str, ...] = ()
     unmeasured_partitions: int = 0
+    settings: dict[str, str] = {}
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
         return not self.moves and not self.leader_moves
 
-    @property
-    def assignments(self) -> Mapping[TopicPartition, tuple[int, ...]]:
-        """New replicas by partition, those whose order only changes among them."""
-        reordered = {(move.topic, move.partition): move.replicas for move in self.leader_moves}
-        return reordered | {(move.topic, move.partition): move.to for move in self.moves}
+
+class RunningPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The plan that the controller carries out."""
+
+    hash: str
+    state: str
+    moves: tuple[Move, ...] = ()
+    throttle_bytes_per_second: int | None = None
+    concurrent_moves: int = 0
+    bytes_total: int = 0
+    bytes_left: int = 0
+    estimated_seconds_left: float = 0.0
+
+    def count(self, *states: str) -> int:
+        """Return how many moves stand so."""
+        return sum(move.state in states for move in self.moves)
 
 
-def fetch_plan(addresses: Sequence[str], drain: int | None = None) -> BalancePlan:
+class BalanceProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan under way, None where there is none, and what became of the last one."""
+
+    plan: RunningPlan | None
+    last: str | None = None
+
+
+def fetch_plan(
+    addresses: Sequence[str], drain: int | None = None, throttle: int | None = None
+) -> BalancePlan:
     """Ask the first broker that answers. Raises BalanceError."""
+    query = [f"drain={drain}"] if drain is not None else []
+    query += [f"throttle={throttle}"] if throttle is not None else []
+    return _fetch(addresses, "/api/v1/balance" + "?" * bool(query) + "&".join(query), BalancePlan)
+
+
+def fetch_progress(addresses: Sequence[str]) -> BalanceProgress:
+    """Ask the first broker that answers. Raises BalanceError."""
+    return _fetch(addresses, "/api/v1/balance/progress", BalanceProgress)
+
+
+def _fetch(addresses: Sequence[str], path: str, kind: type[_T]) -> _T:
     reason = "no broker's HTTP address is known"
     for address in addresses:
-        url = f"{address}/api/v1/balance" + ("" if drain is None else f"?drain={drain}")
         try:
             with urllib.request.urlopen(  # noqa: S310 - a broker's own address
-                url, timeout=TIMEOUT_SECONDS
+                address + path, timeout=TIMEOUT_SECONDS
             ) as response:
-                return msgspec.json.decode(response.read(), type=BalancePlan)
+                return msgspec.json.decode(response.read(), type=kind)
         except urllib.error.HTTPError as error:
             with error:
                 raise BalanceError(_message_of(error.read()) or str(error)) from error
@@ -89,42 +140,82 @@ def fetch_plan(addresses: Sequence[str], drain: int | None = None) -> BalancePla
     raise BalanceError(f"no plan: {reason}")
 
 
-def reassign(admin: Any, assignments: Mapping[TopicPartition, tuple[int, ...]]) -> None:
-    """Ask for new replicas. Raises BalanceError with what was refused; the rest is on its way."""
-    from kafka import TopicPartition as ClientPartition
+def approve(
+    admin: Any, plan: BalancePlan, *, throttle: int | None = None, concurrent: int | None = None
+) -> None:
+    """Let the controller carry a plan out. Raises BalanceError where it does not take it."""
+    if not plan.settings:
+        raise BalanceError("the plan cannot be carried out: " + "; ".join(plan.reasons))
+    entries: dict[str, str | None] = {**plan.settings, "headrace.balance.state": "running"}
+    entries["headrace.balance.throttle"] = None if throttle is None else str(throttle)
+    entries["headrace.balance.concurrent.moves"] = None if concurrent is None else str(concurrent)
+    alter_broker_configs(admin, None, entries)
 
-    if not assignments:
-        return
-    results = admin.alter_partition_reassignments(
-        {ClientPartition(*key): list(replicas) for key, replicas in assignments.items()}
+
+def change_state(
+    admin: Any, state: str, *, throttle: int | None = None, concurrent: int | None = None
+) -> None:
+    """Pause, resume (`running`) or cancel the plan under way. Raises BalanceError."""
+    entries: dict[str, str | None] = {"headrace.balance.state": state}
+    if throttle is not None:
+        entries["headrace.balance.throttle"] = str(throttle)
+    if concurrent is not None:
+        entries["headrace.balance.concurrent.moves"] = str(concurrent)
+    alter_broker_configs(admin, None, entries)
+
+
+def set_cordons(admin: Any, node_ids: Iterable[int], *, cordoned: bool) -> None:
+    """Let brokers get no new replicas, or get them again. Raises BalanceError."""
+    for node_id in node_ids:
+        value = EVERY_LOG_DIR if cordoned else None
+        alter_broker_configs(admin, node_id, {CORDONED_LOG_DIRS: value})
+
+
+def alter_broker_configs(
+    admin: Any, node_id: int | None, entries: Mapping[str, str | None]
+) -> None:
+    """Set (or with None delete) dynamic settings of a broker, with None of all brokers.
+
+    Raises BalanceError with the brokers' own words.
+    """
+    from kafka.errors import for_code
+    from kafka.protocol.admin import IncrementalAlterConfigsRequest
+
+    changes = [
+        (name, DELETE if value is None else SET, value) for name, value in sorted(entries.items())
+    ]
+    name = "" if node_id is None else str(node_id)
+    request = IncrementalAlterConfigsRequest(
+        resources=[(BROKER_RESOURCE, name, changes)], validate_only=False
     )
-    refused = [
-        f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
-        for partition, error in sorted(results.items())
-        if error is not None
+    # The client's own call takes no resource without a name, and asks a broker that may be down.
+    manager = admin._manager  # noqa: SLF001
+
+    async def send() -> Any:
+        return await manager.send(request)
+
+    for result in manager.run(send).responses:
+        if result.error_code:
+            text = for_code(result.error_code).__name__.removesuffix("Error")
+            raise BalanceError(f"{text}: {result.error_message}")
+
+
+def cordoned_brokers(admin: Any, node_ids: Iterable[int]) -> frozenset[int]:
+    """Return which of these brokers, all of them alive, get no new replicas."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    resources = [
+        ConfigResource(ConfigResourceType.BROKER, str(node_id), configs={CORDONED_LOG_DIRS: None})
+        for node_id in node_ids
     ]
-    if refused:
-        raise BalanceError("refused: " + ", ".join(refused))
-
-
-def elect(admin: Any, partitions: Sequence[TopicPartition]) -> None:
-    """Let preferred leaders lead. Raises BalanceError with those that could not."""
-    from kafka.errors import ElectionNotNeededError, for_code
-
-    if not partitions:
-        return
-    wanted: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        wanted.setdefault(topic, []).append(index)
-    response = admin.elect_leaders(PREFERRED_ELECTION, wanted, raise_errors=False)
-    refused = [
-        f"{result.topic}-{each.partition_id}: {for_code(each.error_code).__name__}"
-        for result in response.replica_election_results
-        for each in result.partition_result
-        if each.error_code not in (0, ElectionNotNeededError.errno)
-    ]
-    if refused:
-        raise BalanceError("no election: " + ", ".join(refused))
+    if not resources:
+        return frozenset()
+    found = admin.describe_configs(resources, config_filter="all").get("broker", {})
+    return frozenset(
+        int(name)
+        for name, settings in found.items()
+        if settings.get(CORDONED_LOG_DIRS, {}).get("value") == EVERY_LOG_DIR
+    )
 
 
 def _message_of(body: bytes) -> str:

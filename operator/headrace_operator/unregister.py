@@ -1,4 +1,4 @@
-"""UnregisterBroker, the one request that kafka-python has no client for. Blocking.
+"""UnregisterBroker, a request that kafka-python has no client for. Blocking.
 
 Owns one connection for one request: it is sent when a broker was removed for good, and never else.
 The bytes are those of Kafka's UnregisterBrokerRequest version 0 with request header 2.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["unregister_broker"]
+__all__ = ["ask_first", "request_frame", "unregister_broker"]
 
 API_KEY, API_VERSION, CORRELATION_ID = 64, 0, 1
 CLIENT_ID = b"headrace-operator"
@@ -28,13 +28,21 @@ def unregister_broker(addresses: Sequence[tuple[str, int]], node_id: int) -> tup
     Returns the error code, 0 for done, and what the broker says. Raises
     `kafka.errors.KafkaConnectionError` when none answers.
     """
+    return ask_first(addresses, encode_request(node_id))
+
+
+def ask_first(addresses: Sequence[tuple[str, int]], frame: bytes) -> tuple[int, str]:
+    """Send a request to the first broker that answers, and read an error code and a message.
+
+    Raises `kafka.errors.KafkaConnectionError` when none answers.
+    """
     from kafka.errors import KafkaConnectionError
 
     reason = "no broker is registered"
     for host, port in addresses:
         try:
             with socket.create_connection((host, port), timeout=TIMEOUT_SECONDS) as connection:
-                connection.sendall(encode_request(node_id))
+                connection.sendall(frame)
                 return decode_response(_read_frame(connection))
         except (OSError, struct.error, IndexError) as error:
             reason = f"{host}:{port}: {error}"
@@ -42,10 +50,15 @@ def unregister_broker(addresses: Sequence[tuple[str, int]], node_id: int) -> tup
 
 
 def encode_request(node_id: int) -> bytes:
-    """Build the frame: size, header (key, version, correlation, client, tags), id, tags."""
-    header = struct.pack(">hhih", API_KEY, API_VERSION, CORRELATION_ID, len(CLIENT_ID))
-    body = header + CLIENT_ID + b"\0" + struct.pack(">i", node_id) + b"\0"
-    return struct.pack(">i", len(body)) + body
+    """Build the frame of UnregisterBroker: id, tags."""
+    return request_frame(API_KEY, struct.pack(">i", node_id) + b"\0")
+
+
+def request_frame(api_key: int, body: bytes) -> bytes:
+    """Build a frame of version 0: size, header (key, version, correlation, client, tags), body."""
+    header = struct.pack(">hhih", api_key, API_VERSION, CORRELATION_ID, len(CLIENT_ID))
+    whole = header + CLIENT_ID + b"\0" + body
+    return struct.pack(">i", len(whole)) + whole
 
 
 def decode_response(frame: bytes) -> tuple[int, str]:

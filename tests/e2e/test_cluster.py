@@ -199,7 +199,7 @@ def test_a_cluster_is_balanced_and_a_broker_drained_by_command(up: Up, tmp_path:
         wait_until(lambda: 4 in brokers(up), 30, "the fourth broker")
         assert "dry run" in up.run("cluster", "rebalance")
         assert brokers(up)[4]["replicas"] == 0
-        assert "now, not abc" in up.run("cluster", "rebalance", "--plan", "abc", status=1)
+        assert "now, not abc" in up.run("cluster", "rebalance", "--approve", "abc", status=1)
         assert "done" in up.run("cluster", "rebalance", "--execute")
         assert brokers(up)[4]["replicas"]
         assert is_in_sync(up, {1, 2, 3, 4})

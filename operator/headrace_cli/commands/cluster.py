@@ -1,89 +1,240 @@
-"""`headrace cluster plan|rebalance|drain`: where replicas and leaders should be."""
+"""`headrace cluster plan|rebalance|drain|cordon|uncordon`: where replicas and leaders should be."""
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_cli.errors import CommandError
-from headrace_cli.options import ClusterName, DataDirectory
+from headrace_cli.commands.voters import voters_app
+from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
 
 if TYPE_CHECKING:
     from headrace_cli.clients import Target
-    from headrace_operator.balance import BalancePlan
+    from headrace_operator.balance import BalancePlan, BalanceProgress
 
-__all__ = ["cluster_app"]
+__all__ = ["cluster_app", "parse_rate"]
 
 POLL_SECONDS = 0.5
+POLLS_MAX = 10
 BYTES_PER_MEGABYTE = 1_000_000
+_RATE = re.compile(r"([0-9]{1,12})\s*(B|KB|MB|GB)?(/s)?", re.IGNORECASE)
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 Execute = Annotated[
     bool, typer.Option("--execute", help="Do it; without this, only show what would change.")
 ]
 Approved = Annotated[
     str | None,
-    typer.Option("--plan", help="Do it only if it still is the plan of this hash."),
+    typer.Option("--approve", help="Do it if it still is the plan of this hash."),
 ]
+Throttle = Annotated[
+    str | None,
+    typer.Option(help="Bytes per second that each broker copies at most: 500KB, 10MB, 1GB."),
+]
+Concurrent = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Partitions copied at the same time.")
+]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", help="Wait until it is done; the brokers go on anyway.")
+]
+Http = Annotated[
+    list[str] | None,
+    typer.Option("--http", help="A broker's HTTP address, where no local cluster knows it."),
+]
+Node = Annotated[int, typer.Argument(help="Id of the broker.")]
 
-cluster_app = typer.Typer(help="Balance and drain brokers.", no_args_is_help=True)
+cluster_app = typer.Typer(help="Balance, drain and cordon brokers.", no_args_is_help=True)
+cluster_app.add_typer(voters_app, name="voters")
 
 
 @cluster_app.command(name="plan")
-def plan(*, data_dir: DataDirectory = Path(".headrace"), cluster: ClusterName = None) -> None:
-    """Show what `rebalance` would do."""
-    _print_plan(_fetch(_target(data_dir, cluster)))
+def plan(
+    *,
+    throttle: Throttle = None,
+    http: Http = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Show what `rebalance` would do, its hash, and how long it would take at a throttle."""
+    addresses = http or _http_addresses(_target(data_dir, cluster, None))
+    _print_plan(_fetch(addresses, None, throttle))
 
 
 @cluster_app.command(name="rebalance")
-def rebalance(
+def rebalance(  # noqa: PLR0913 - each is an option of the command line
     *,
     execute: Execute = False,
     approved: Approved = None,
+    throttle: Throttle = None,
+    concurrent: Concurrent = None,
+    pause: Annotated[bool, typer.Option("--pause", help="Begin no further move.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Take back what moves; what has moved stays.")
+    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the plan under way.")] = False,
+    wait: Wait = True,
+    http: Http = None,
+    bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
     """Spread replicas and leaders evenly over racks and brokers."""
-    target = _target(data_dir, cluster)
-    planned = _fetch(target)
-    _print_plan(planned)
-    _execute_or_tell(target, planned, execute=execute, approved=approved)
+    if pause + resume + cancel + status + (execute or approved is not None) > 1:
+        raise BadInputError(
+            "choose one of --execute, --approve, --pause, --resume, --cancel, --status"
+        )
+    target = _target(data_dir, cluster, bootstrap_server)
+    addresses = http or _http_addresses(target)
+    if status:
+        _print_progress(_progress(addresses))
+    elif pause or resume or cancel:
+        state = "paused" if pause else "running" if resume else "cancelled"
+        _change_state(target, state, throttle, concurrent)
+        typer.echo(f"the plan is {state}", err=True)
+    else:
+        planned = _fetch(addresses, None, throttle)
+        _print_plan(planned)
+        if _is_approved(planned, execute=execute, approved=approved):
+            _carry_out(target, addresses, planned, (throttle, concurrent), wait=wait)
 
 
 @cluster_app.command(name="drain")
-def drain(
-    broker: Annotated[int, typer.Argument(help="Id of the broker that is to be emptied.")],
+def drain(  # noqa: PLR0913 - each is an option of the command line
+    broker: Node,
     *,
     execute: Execute = False,
     approved: Approved = None,
+    throttle: Throttle = None,
+    concurrent: Concurrent = None,
+    wait: Wait = True,
+    http: Http = None,
+    bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Move every replica away from a broker. It goes on running, and new topics may come to it."""
-    target = _target(data_dir, cluster)
-    planned = _fetch(target, broker)
+    """Cordon a broker and move every replica away. It goes on running, and stays cordoned."""
+    target = _target(data_dir, cluster, bootstrap_server)
+    addresses = http or _http_addresses(target)
+    planned = _fetch(addresses, broker, throttle)
     _print_plan(planned)
     if planned.reasons:
         raise CommandError(f"broker {broker} cannot be drained: " + "; ".join(planned.reasons))
-    _execute_or_tell(target, planned, execute=execute, approved=approved)
+    if _is_approved(planned, execute=execute, approved=approved):
+        _set_cordon(target, broker, cordoned=True)
+        _carry_out(target, addresses, planned, (throttle, concurrent), wait=wait)
 
 
-def _target(data_directory: Path, cluster: str | None) -> Target:
+@cluster_app.command(name="cordon")
+def cordon(
+    broker: Node,
+    *,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Place no new replicas on a broker. Those that are there stay."""
+    _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=True)
+    typer.echo(f"broker {broker} is cordoned", err=True)
+
+
+@cluster_app.command(name="uncordon")
+def uncordon(
+    broker: Node,
+    *,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Let a broker get new replicas again."""
+    _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=False)
+    typer.echo(f"broker {broker} is not cordoned", err=True)
+
+
+def parse_rate(text: str | None) -> int | None:
+    """Return bytes per second of `10MB`, `10MB/s` or a number. Raises BadInputError."""
+    if text is None:
+        return None
+    found = _RATE.fullmatch(text.strip())
+    rate = int(found[1]) * _UNITS[(found[2] or "").upper()] if found else 0
+    if rate < 1:
+        raise BadInputError(f"--throttle {text}: say 500KB, 10MB or a number of bytes per second")
+    return rate
+
+
+def _target(data_directory: Path, cluster: str | None, bootstrap_servers: str | None) -> Target:
     from headrace_cli.clients import find_cluster
 
-    return find_cluster(data_directory, cluster, None)
+    return find_cluster(data_directory, cluster, bootstrap_servers)
 
 
-def _fetch(target: Target, drained: int | None = None) -> BalancePlan:
+def _http_addresses(target: Target) -> list[str]:
+    known = target.state.brokers if target.state else []
+    return [each.http for each in known if each.http]
+
+
+def _fetch(addresses: list[str], drained: int | None, throttle: str | None) -> BalancePlan:
     from headrace_operator.balance import BalanceError, fetch_plan
 
-    known = target.state.brokers if target.state else []
     try:
-        return fetch_plan([each.http for each in known if each.http], drained)
+        return fetch_plan(addresses, drained, parse_rate(throttle))
     except BalanceError as error:
         raise CommandError(str(error)) from error
+
+
+def _progress(addresses: list[str]) -> BalanceProgress:
+    from headrace_operator.balance import BalanceError, fetch_progress
+
+    try:
+        return fetch_progress(addresses)
+    except BalanceError as error:
+        raise CommandError(str(error)) from error
+
+
+def _set_cordon(target: Target, broker: int, *, cordoned: bool) -> None:
+    from headrace_operator.balance import set_cordons
+
+    _administer(target, lambda admin: set_cordons(admin, [broker], cordoned=cordoned))
+
+
+def _change_state(target: Target, state: str, throttle: str | None, concurrent: int | None) -> None:
+    from headrace_operator.balance import change_state
+
+    rate = parse_rate(throttle)
+    _administer(
+        target, lambda admin: change_state(admin, state, throttle=rate, concurrent=concurrent)
+    )
+
+
+def _administer(target: Target, do: Any) -> None:
+    from headrace_cli.clients import admin_client
+    from headrace_operator.balance import BalanceError
+
+    with admin_client(target.bootstrap_servers) as admin:
+        try:
+            do(admin)
+        except BalanceError as error:
+            raise CommandError(str(error)) from error
+
+
+def _is_approved(planned: BalancePlan, *, execute: bool, approved: str | None) -> bool:
+    if approved is not None and approved != planned.hash:
+        raise CommandError(f"the plan is {planned.hash} now, not {approved}: look at it again")
+    if planned.is_empty:
+        return False
+    if not execute and approved is None:
+        typer.echo(
+            f"dry run: nothing was changed; add --approve {planned.hash} to do just this, or "
+            "--execute to do what the plan is then",
+            err=True,
+        )
+        return False
+    return True
 
 
 def _print_plan(planned: BalancePlan) -> None:
@@ -127,32 +278,64 @@ def _print_plan(planned: BalancePlan) -> None:
         typer.echo(f"plan {planned.hash}: {megabytes:.1f} MB to copy, {seconds:.0f} s", err=True)
 
 
-def _execute_or_tell(
-    target: Target, planned: BalancePlan, *, execute: bool, approved: str | None
+def _print_progress(progress: BalanceProgress) -> None:
+    from headrace_cli.output import print_table
+
+    plan = progress.plan
+    if plan is None:
+        last = f"; the last one: {progress.last}" if progress.last else ""
+        typer.echo(f"no plan is under way{last}")
+        return
+    print_table(
+        [
+            {
+                "PARTITION": f"{move.topic}-{move.partition}",
+                "STATE": move.state,
+                "FROM": ",".join(map(str, move.from_)),
+                "TO": ",".join(map(str, move.to)),
+                "MB": f"{move.bytes / BYTES_PER_MEGABYTE:.1f}",
+            }
+            for move in plan.moves
+            if move.state not in {"done", "skipped"}
+        ]
+    )
+    rate = plan.throttle_bytes_per_second
+    throttle = "unthrottled" if rate is None else f"{rate / BYTES_PER_MEGABYTE:g} MB/s"
+    typer.echo(
+        f"plan {plan.hash} is {plan.state}: {plan.count('done', 'skipped')} of {len(plan.moves)}"
+        f" moves over, {plan.count('moving')} moving, {plan.count('blocked')} blocked;"
+        f" {plan.bytes_left / BYTES_PER_MEGABYTE:.1f} MB left, {plan.estimated_seconds_left:.0f} s"
+        f" ({throttle}, {plan.concurrent_moves} at a time)"
+    )
+
+
+def _carry_out(
+    target: Target,
+    addresses: list[str],
+    planned: BalancePlan,
+    limits: tuple[str | None, int | None],
+    *,
+    wait: bool,
 ) -> None:
-    from headrace_cli.clients import admin_client
-    from headrace_operator.balance import BalanceError, elect, reassign
+    from headrace_operator.balance import approve
 
-    if approved is not None and approved != planned.hash:
-        raise CommandError(f"the plan is {planned.hash} now, not {approved}: look at it again")
-    if planned.is_empty:
+    rate, concurrent = parse_rate(limits[0]), limits[1]
+    before = _progress(addresses).last
+    _administer(target, lambda admin: approve(admin, planned, throttle=rate, concurrent=concurrent))
+    if not wait:
+        typer.echo("the controller carries it out; see --status", err=True)
         return
-    if not execute:
-        typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
-        return
-    with admin_client(target.bootstrap_servers) as admin:
-        try:
-            reassign(admin, planned.assignments)
-            _wait_moved(admin)
-            elect(admin, list(planned.assignments))
-        except BalanceError as error:
-            raise CommandError(str(error)) from error
-    typer.echo("done", err=True)
-
-
-def _wait_moved(admin: Any) -> None:
-    left = len(admin.list_partition_reassignments())
-    if left:
-        typer.echo(f"{left} partitions move; Ctrl-C leaves them to the brokers", err=True)
-    while admin.list_partition_reassignments():
+    typer.echo("Ctrl-C leaves it to the controller", err=True)
+    # The broker that is asked may learn of the plan, and of its end, a little later.
+    was_seen, tries = False, 0
+    while True:
+        progress = _progress(addresses)
+        last, tries = progress.last or "", tries + 1
+        was_seen |= progress.plan is not None and progress.plan.hash == planned.hash
+        if progress.plan is not None and progress.plan.state == "paused":
+            raise CommandError("the plan was paused: go on by `cluster rebalance --resume`")
+        is_told = was_seen or last != before or tries >= POLLS_MAX
+        if progress.plan is None and last.startswith(planned.hash) and is_told:
+            typer.echo(last.removeprefix(planned.hash).strip(), err=True)
+            return
         time.sleep(POLL_SECONDS)

@@ -1,0 +1,121 @@
+"""The voters of the metadata quorum (KIP-853), as an administrator or an operator changes them.
+
+Blocking. DescribeQuorum is kafka-python's; AddRaftVoter and RemoveRaftVoter, which it does not
+have, are sent by `unregister`'s connection: any broker passes them on to the active controller.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.unregister import ask_first, request_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "QuorumError",
+    "QuorumReplica",
+    "QuorumState",
+    "add_voter",
+    "describe_quorum",
+    "remove_voter",
+]
+
+ADD_RAFT_VOTER, REMOVE_RAFT_VOTER = 80, 81
+TIMEOUT_MS = 10_000
+UNKNOWN_DIRECTORY = uuid.UUID(int=0)
+
+
+class QuorumError(Exception):
+    """The voters were not changed; the message has the controller's own words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumReplica:
+    """One replica of the metadata log: a node with one particular disk."""
+
+    node_id: int
+    directory_id: uuid.UUID
+    end_offset: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuorumState:
+    """Who leads, who votes, who only follows, and at which (listener, host, port) voters are."""
+
+    leader_id: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...] = ()
+    endpoints: Mapping[int, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
+
+
+def describe_quorum(admin: Any) -> QuorumState:
+    """Ask who votes. Raises `kafka.errors.KafkaError`."""
+    described = admin.describe_metadata_quorum()
+    partition = described["topics"][0]["partitions"][0]
+    return QuorumState(
+        leader_id=partition["leader_id"],
+        voters=tuple(map(_replica, partition["current_voters"])),
+        observers=tuple(map(_replica, partition["observers"])),
+        endpoints={
+            node["node_id"]: tuple(
+                (each["name"], each["host"], each["port"]) for each in node["listeners"]
+            )
+            for node in described.get("nodes", ())
+        },
+    )
+
+
+def _replica(described: Mapping[str, Any]) -> QuorumReplica:
+    found = described.get("replica_directory_id") or UNKNOWN_DIRECTORY
+    return QuorumReplica(
+        node_id=described["replica_id"],
+        directory_id=found if isinstance(found, uuid.UUID) else uuid.UUID(str(found)),
+        end_offset=described["log_end_offset"],
+    )
+
+
+def add_voter(
+    addresses: Sequence[tuple[str, int]],
+    replica: QuorumReplica,
+    listener: tuple[str, str, int],
+) -> None:
+    """Let a controller that follows the log vote. Raises QuorumError, KafkaConnectionError."""
+    name, host, port = listener
+    body = (
+        b"\0"  # no cluster id: whoever is asked knows its own
+        + struct.pack(">ii", TIMEOUT_MS, replica.node_id)
+        + replica.directory_id.bytes
+        + b"\2"  # one listener, and one more
+        + _compact(name)
+        + _compact(host)
+        + struct.pack(">H", port)
+        + b"\0\0"
+    )
+    _change(addresses, ADD_RAFT_VOTER, body)
+
+
+def remove_voter(addresses: Sequence[tuple[str, int]], replica: QuorumReplica) -> None:
+    """Let a voter only follow. Raises QuorumError, KafkaConnectionError."""
+    body = b"\0" + struct.pack(">i", replica.node_id) + replica.directory_id.bytes + b"\0"
+    _change(addresses, REMOVE_RAFT_VOTER, body)
+
+
+def _change(addresses: Sequence[tuple[str, int]], api_key: int, body: bytes) -> None:
+    from kafka.errors import for_code
+
+    code, message = ask_first(addresses, request_frame(api_key, body))
+    if code:
+        text = for_code(code).__name__.removesuffix("Error")
+        raise QuorumError(f"{text}: {message}" if message else text)
+
+
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > 126:  # noqa: PLR2004 - the longest that one byte of varint says
+        raise ValueError(f"{text[:20]}… is too long for a listener")
+    return bytes([len(data) + 1]) + data
