@@ -161,8 +161,8 @@ IMAGES = {
         requirements="requirements/runtime.txt",
         add_code=add_headrace,
         settings={
-            "Entrypoint": ["/usr/bin/tini", "--"],
-            "Cmd": ["headrace", "--help"],
+            "Entrypoint": ["/usr/bin/tini", "--", "headrace"],
+            "Cmd": ["--help"],
             "Env": [f"PATH={PATH}", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"],
         },
     ),

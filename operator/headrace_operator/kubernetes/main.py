@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace_operator.kubernetes.admins import Admins
+from headrace_operator.kubernetes.applications import SparkRunner, install_definition
 from headrace_operator.kubernetes.brokers import DEFAULT_IMAGE, BrokersOnKubernetes
 from headrace_operator.kubernetes.cache import Store
 from headrace_operator.kubernetes.client import FencedError, KubernetesClient, KubernetesError
@@ -25,7 +26,12 @@ from headrace_operator.kubernetes.lease import Election
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
-from headrace_operator.kubernetes.reconcile import ClusterReconciler, Surroundings
+from headrace_operator.kubernetes.reconcile import (
+    RESYNC_SECONDS_MAX,
+    ClusterReconciler,
+    Outcome,
+    Surroundings,
+)
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.kubernetes.watches import run_watches, watched_kinds
@@ -82,8 +88,10 @@ async def run_operator(config: OperatorConfig) -> None:
         async with KubernetesClient(
             connection, fence=election.check, on_write=metrics.count_write
         ) as client:
+            # Before anything is watched, and by whoever comes first: it creates or does nothing.
+            with_spark = config.is_spark_runner and await install_definition(plain)
             operator = _Operator(config, connection, client, election, metrics)
-            await operator.run(stop)
+            await operator.run(stop, with_spark=with_spark)
 
 
 class _Operator:
@@ -119,13 +127,14 @@ class _Operator:
             )
         )
         self._informer = Informer(store, register, self._queue, self._reconciler)
-        self._applications: ApplicationRunner | None = None
+        self._store = store
+        self._applications: ApplicationRunner = SparkRunner(client, store)
         metrics.queue_depth.set_function(lambda: self._queue.depth)
         metrics.is_leader.set_function(lambda: election.is_leader)
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, *, with_spark: bool) -> None:
         config = self._config
-        kinds = watched_kinds(with_spark=config.is_spark_runner)
+        kinds = watched_kinds(with_spark=with_spark)
         web = await start_web(
             config.host, config.port, self._metrics.registry, self._unhealthy, self._unready
         )
@@ -184,7 +193,10 @@ class _Operator:
         began = time.monotonic()
         scope, result = "", "success"
         try:
-            outcome = await self._reconciler.reconcile((namespace, name))
+            if kind == "SparkApplication":
+                outcome = await self._reconcile_application(namespace, name)
+            else:
+                outcome = await self._reconciler.reconcile((namespace, name))
             scope = outcome.scope
             if outcome.is_converged:
                 self._queue.succeeded(key)
@@ -205,6 +217,14 @@ class _Operator:
             _log.exception("reconcile failed", key=key, retry_seconds=delay)
         self._metrics.reconciliations.labels(kind, result).inc()
         self._metrics.reconcile_seconds.labels(kind, scope).observe(time.monotonic() - began)
+
+    async def _reconcile_application(self, namespace: str, name: str) -> Outcome:
+        application = self._store.get("SparkApplication", namespace, name)
+        outcome = await self._applications.reconcile(namespace, name, application)
+        again = outcome.look_again_seconds
+        if again is None:
+            return Outcome(scope="application", again_seconds=RESYNC_SECONDS_MAX)
+        return Outcome(scope="application", again_seconds=again, is_converged=False)
 
     def _on_action(self, action: Action, failure: Failure | None) -> None:
         result = "failure" if failure else "success"

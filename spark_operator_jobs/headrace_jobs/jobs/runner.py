@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.startup import JobError, prepare
 from headrace_jobs.progress.group import GroupProgress
@@ -140,7 +141,8 @@ def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
     parts.stop.install()
     _log.info("spark session started", seconds=round(time.monotonic() - began, 1))
     try:
-        _run_started_query(session, settings, query_name, parts)
+        with follow_executor_target(session):
+            _run_started_query(session, settings, query_name, parts)
     except PySparkException as error:
         raise JobError(f"the query failed: {_brief(error)}") from error
     except (Py4JError, ConnectionError) as error:
