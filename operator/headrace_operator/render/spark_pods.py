@@ -1,0 +1,289 @@
+"""The pod of a driver, and the template that Spark makes executors from. Pure.
+
+Both are made from the same fields (`SparkPodSpec` of the published API). A pod is restricted by
+default (Pod Security `restricted`); what the application says about security is laid over that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.render.spark_submission import SETTINGS_DIRECTORY, UI_PORT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.render.spark_submission import Submission
+
+__all__ = [
+    "driver_pod_spec",
+    "executor_template",
+    "laid_over",
+    "memory_mebibytes",
+    "overhead_factor",
+]
+
+DRIVER_CONTAINER = "spark-kubernetes-driver"
+EXECUTOR_CONTAINER = "spark-kubernetes-executor"
+POD_DIRECTORY = "/etc/headrace/pod"
+#: The user of Spark's own images, and of ours.
+GROUP_ID = 185
+#: A running batch may finish (the jobs' --stop-timeout is 20 s) and the session stop.
+GRACE_SECONDS = 45
+DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
+
+_MEBIBYTES = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
+_OVERHEAD_MEBIBYTES_MIN = 384
+#: Fields of a PodSpec that have the same name and form in the application.
+_SAME_FIELDS = (
+    "affinity",
+    "dnsConfig",
+    "hostAliases",
+    "hostNetwork",
+    "initContainers",
+    "nodeSelector",
+    "priorityClassName",
+    "runtimeClassName",
+    "schedulerName",
+    "shareProcessNamespace",
+    "tolerations",
+)
+
+
+def driver_pod_spec(submission: Submission) -> dict[str, Any]:
+    """Return the PodSpec of the driver. The pod is never restarted: each attempt is a new pod."""
+    spec, driver = submission.spec, submission.role("driver")
+    container = {
+        "name": DRIVER_CONTAINER,
+        "image": submission.image("driver"),
+        "args": submission.driver_arguments(),
+        "env": [*_driver_environment(submission), *_environment(driver)],
+        "resources": _driver_resources(spec, driver),
+        "ports": [
+            _port("driver-rpc", DRIVER_PORT),
+            _port("blockmanager", BLOCK_MANAGER_PORT),
+            _port("ui", UI_PORT),
+            _port("metrics", submission.metrics_port),
+        ],
+        # The last words of a driver that failed become the application's error message.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod = _pod(submission, "driver", container)
+    pod |= {
+        "restartPolicy": "Never",
+        "serviceAccountName": submission.service_account,
+        "terminationGracePeriodSeconds": driver.get("terminationGracePeriodSeconds", GRACE_SECONDS),
+    }
+    pod["volumes"] += [
+        {"name": "headrace-settings", "configMap": {"name": submission.settings_name}},
+        {
+            "name": "headrace-pod",
+            "downwardAPI": {
+                "items": [
+                    {
+                        "path": "executors",
+                        "fieldRef": {"fieldPath": "metadata.annotations['headrace.dev/executors']"},
+                    }
+                ]
+            },
+        },
+    ]
+    pod["containers"][0]["volumeMounts"] += [
+        {"name": "headrace-settings", "mountPath": SETTINGS_DIRECTORY, "readOnly": True},
+        {"name": "headrace-pod", "mountPath": POD_DIRECTORY, "readOnly": True},
+    ]
+    complete: dict[str, Any] = laid_over(pod, _template(driver, DRIVER_CONTAINER))
+    return complete
+
+
+def executor_template(submission: Submission) -> dict[str, Any]:
+    """Return the pod that Spark completes for each executor (image, command, resources, names)."""
+    executor = submission.role("executor")
+    container = {"name": EXECUTOR_CONTAINER, "env": _environment(executor)}
+    pod = _pod(submission, "executor", container)
+    # Executors talk to their driver and to brokers, never to the Kubernetes API.
+    pod["automountServiceAccountToken"] = False
+    if executor.get("serviceAccount"):
+        pod["serviceAccountName"] = executor["serviceAccount"]
+    if "terminationGracePeriodSeconds" in executor:
+        pod["terminationGracePeriodSeconds"] = executor["terminationGracePeriodSeconds"]
+    template = executor.get("template") or {}
+    labels = {**(template.get("metadata", {}).get("labels") or {}), **submission.labels("executor")}
+    annotations = {
+        **(template.get("metadata", {}).get("annotations") or {}),
+        **(executor.get("annotations") or {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"labels": labels, "annotations": annotations},
+        "spec": laid_over(pod, _template(executor, EXECUTOR_CONTAINER)),
+    }
+
+
+def memory_mebibytes(text: str) -> int:
+    """Read an amount of memory as the JVM writes it: `512m`, `1g`, and MiB without a unit."""
+    unit = text.lower().removesuffix("ib").removesuffix("b").lstrip("0123456789.")
+    number = float(text[: len(text) - len(text.lstrip("0123456789."))])
+    return int(number * _MEBIBYTES.get(unit or "m", 1.0))
+
+
+def overhead_factor(spec: Mapping[str, Any]) -> float:
+    """Return the share of memory that is not the JVM's heap: more where Python runs beside it."""
+    given = spec.get("memoryOverheadFactor")
+    if given is not None:
+        return float(given)
+    return 0.4 if spec.get("type") in ("Python", "R") else 0.1
+
+
+def laid_over(base: Any, overlay: Any) -> Any:
+    """Merge: dicts by key, lists of named things by name; all else is replaced."""
+    if isinstance(base, dict) and isinstance(overlay, dict):
+        return base | {
+            key: laid_over(base[key], value) if key in base else value
+            for key, value in overlay.items()
+        }
+    if _is_named(base) and _is_named(overlay):
+        merged = {each["name"]: each for each in base}
+        for each in overlay:
+            merged[each["name"]] = laid_over(merged.get(each["name"], {}), each)
+        return list(merged.values())
+    return overlay
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and "name" in each for each in value
+    )
+
+
+def _pod(submission: Submission, role_name: str, container: dict[str, Any]) -> dict[str, Any]:
+    spec, role = submission.spec, submission.role(role_name)
+    security: dict[str, Any] = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    if submission.is_ours:
+        security["readOnlyRootFilesystem"] = True
+    volumes, mounts = _files(spec, role)
+    container |= {
+        "imagePullPolicy": spec.get("imagePullPolicy", "IfNotPresent"),
+        "securityContext": laid_over(security, role.get("securityContext") or {}),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108 - the pod's own
+    }
+    for field in ("envFrom", "lifecycle"):
+        if role.get(field):
+            container[field] = role[field]
+    if role.get("ports"):
+        container["ports"] = [*container.get("ports", []), *role["ports"]]
+    restricted = {
+        "runAsNonRoot": True,
+        "fsGroup": GROUP_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    pod: dict[str, Any] = {
+        "enableServiceLinks": False,
+        "securityContext": laid_over(restricted, role.get("podSecurityContext") or {}),
+        "containers": [container, *(role.get("sidecars") or [])],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
+    }
+    if spec.get("nodeSelector"):
+        pod["nodeSelector"] = spec["nodeSelector"]
+    if spec.get("imagePullSecrets"):
+        pod["imagePullSecrets"] = [{"name": name} for name in spec["imagePullSecrets"]]
+    return pod | {field: role[field] for field in _SAME_FIELDS if role.get(field)}
+
+
+def _template(role: Mapping[str, Any], container: str) -> dict[str, Any]:
+    """Return the user's template; its first container is Spark's where none has Spark's name."""
+    spec = dict((role.get("template") or {}).get("spec") or {})
+    containers = [dict(each) for each in spec.get("containers") or []]
+    if containers and container not in {each.get("name") for each in containers}:
+        containers[0]["name"] = container
+    return spec | ({"containers": containers} if containers else {})
+
+
+def _files(
+    spec: Mapping[str, Any], role: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return volumes and mounts: those of the application, ConfigMaps and Secrets by name."""
+    volumes = list(spec.get("volumes") or [])
+    mounts = list(role.get("volumeMounts") or [])
+    used = {each["name"] for each in mounts}
+    for name, path in (
+        (spec.get("sparkConfigMap"), "/etc/spark/conf"),
+        (spec.get("hadoopConfigMap"), "/etc/hadoop/conf"),
+        *((each["name"], each["path"]) for each in role.get("configMaps") or []),
+    ):
+        if name:
+            volumes.append({"name": f"{name}-vol", "configMap": {"name": name}})
+            mounts.append({"name": f"{name}-vol", "mountPath": path})
+            used.add(f"{name}-vol")
+    for each in role.get("secrets") or []:
+        name = f"{each['name']}-vol"
+        volumes.append({"name": name, "secret": {"secretName": each["name"]}})
+        mounts.append({"name": name, "mountPath": each["path"]})
+        used.add(name)
+    for each in [*(role.get("initContainers") or []), *(role.get("sidecars") or [])]:
+        used |= {mount["name"] for mount in each.get("volumeMounts") or []}
+    return [volume for volume in volumes if volume["name"] in used], mounts
+
+
+def _environment(role: Mapping[str, Any]) -> list[dict[str, Any]]:
+    secrets = role.get("envSecretKeyRefs") or {}
+    return [
+        *(role.get("env") or []),
+        *({"name": name, "value": value} for name, value in (role.get("envVars") or {}).items()),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": ref["name"], "key": ref["key"]}}}
+            for name, ref in secrets.items()
+        ),
+    ]
+
+
+def _driver_environment(submission: Submission) -> list[dict[str, Any]]:
+    values = {
+        "SPARK_DRIVER_BIND_ADDRESS": "$(HEADRACE_POD_IP)",
+        "PYSPARK_SUBMIT_ARGS": (
+            f"--properties-file {SETTINGS_DIRECTORY}/spark.properties"
+            " --conf spark.driver.host=$(HEADRACE_POD_IP) pyspark-shell"
+        ),
+        "SPARK_LOCAL_DIRS": "/tmp/spark",  # noqa: S108 - the pod's own
+        "SPARK_APPLICATION_ID": submission.spark_application_id,
+        "HEADRACE_JOB_NAME": submission.name,
+        "HEADRACE_METRICS_ADDRESS": "0.0.0.0",  # noqa: S104 - Prometheus comes from other pods
+        "HEADRACE_METRICS_PORT": str(submission.metrics_port),
+        "HEADRACE_EXECUTORS_FILE": f"{POD_DIRECTORY}/executors",
+    }
+    if submission.spec.get("sparkConfigMap"):
+        values["SPARK_CONF_DIR"] = "/etc/spark/conf"
+    if submission.spec.get("hadoopConfigMap"):
+        values["HADOOP_CONF_DIR"] = "/etc/hadoop/conf"
+    address = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
+    return [
+        # Others refer to it, so it comes first.
+        {"name": "HEADRACE_POD_IP", "valueFrom": address},
+        *({"name": name, "value": value} for name, value in values.items()),
+    ]
+
+
+def _driver_resources(spec: Mapping[str, Any], driver: Mapping[str, Any]) -> dict[str, Any]:
+    heap = memory_mebibytes(str(driver.get("memory") or "1g"))
+    overhead = driver.get("memoryOverhead")
+    beside = (
+        memory_mebibytes(str(overhead))
+        if overhead
+        else max(_OVERHEAD_MEBIBYTES_MIN, int(heap * overhead_factor(spec)))
+    )
+    memory = f"{heap + beside}Mi"
+    limits: dict[str, Any] = {"memory": memory}
+    if driver.get("coreLimit"):
+        limits["cpu"] = str(driver["coreLimit"])
+    if driver.get("gpu"):
+        limits[driver["gpu"]["name"]] = driver["gpu"]["quantity"]
+    cpu = str(driver.get("coreRequest") or driver.get("cores") or 1)
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}
+
+
+def _port(name: str, number: int) -> dict[str, Any]:
+    return {"name": name, "containerPort": number, "protocol": "TCP"}

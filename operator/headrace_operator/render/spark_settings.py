@@ -1,0 +1,154 @@
+"""Spark's own settings of one attempt, as the file that spark-submit reads. Pure.
+
+The application's settings come over the runner's defaults, and under what makes the driver this
+driver: its master, its namespace, its pod.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.render.names import fitted
+from headrace_operator.render.spark_pods import (
+    BLOCK_MANAGER_PORT,
+    DRIVER_PORT,
+    EXECUTOR_CONTAINER,
+    overhead_factor,
+)
+from headrace_operator.render.spark_submission import (
+    OUR_CODE,
+    SETTINGS_DIRECTORY,
+    driver_name,
+    wanted_executors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.render.spark_submission import Submission
+
+__all__ = ["render_properties", "spark_settings"]
+
+LOG4J = "file:///opt/headrace/headrace_jobs/log4j2.properties"
+KUBERNETES_MASTER = "https://kubernetes.default.svc"
+#: Spark appends `-exec-<number>`, and a pod's host name has 63 characters.
+_EXECUTOR_PREFIX_MAX = 47
+
+
+def render_properties(settings: Mapping[str, str]) -> str:
+    """Write a Java properties file (java.util.Properties.load)."""
+    return "".join(
+        f"{_escaped(key, ' :=#!')} {_escaped(value, '')}\n"
+        for key, value in sorted(settings.items())
+    )
+
+
+def _escaped(text: str, special: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    for character in special:
+        escaped = escaped.replace(character, f"\\{character}")
+    # A space, '=' or ':' that a value begins with would be taken for the separator.
+    return f"\\{escaped}" if not special and escaped[:1] in (" ", "=", ":") else escaped
+
+
+def spark_settings(submission: Submission) -> dict[str, str]:
+    """Return all settings of an attempt, but the driver's address, which its pod will know."""
+    spec, driver = submission.spec, submission.role("driver")
+    executor = submission.role("executor")
+    given = {str(key): str(value) for key, value in (spec.get("sparkConf") or {}).items()}
+    given |= {f"spark.hadoop.{key}": str(v) for key, v in (spec.get("hadoopConf") or {}).items()}
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": driver.get("memory"),
+        "spark.executor.cores": executor.get("cores"),
+        "spark.executor.memory": executor.get("memory"),
+        "spark.executor.memoryOverhead": executor.get("memoryOverhead"),
+        "spark.executor.memoryOverheadFactor": overhead_factor(spec),
+        "spark.executor.instances": wanted_executors(submission.application),
+        "spark.kubernetes.executor.request.cores": executor.get("coreRequest"),
+        "spark.kubernetes.executor.limit.cores": executor.get("coreLimit"),
+        "spark.kubernetes.executor.deleteOnTermination": executor.get("deleteOnTermination", True),
+        "spark.kubernetes.container.image.pullPolicy": spec.get("imagePullPolicy", "IfNotPresent"),
+        "spark.kubernetes.container.image.pullSecrets": ",".join(
+            spec.get("imagePullSecrets") or []
+        ),
+        # 10 s would be half of the time to the first executor.
+        "spark.kubernetes.executor.apiPollingInterval": "30s",
+        **_dependencies(spec),
+        **_dynamic_allocation(spec),
+        **given,
+        **_java_options(submission, given),
+        **_identity(submission),
+    }
+    return {key: _text(value) for key, value in settings.items() if value not in (None, "")}
+
+
+def _identity(submission: Submission) -> dict[str, Any]:
+    """Return what makes this driver this driver; no setting of the application's changes it."""
+    master = submission.role("driver").get("kubernetesMaster") or KUBERNETES_MASTER
+    prefix = fitted(f"{submission.name}-{submission.submission_id[:8]}", _EXECUTOR_PREFIX_MAX)
+    return {
+        "spark.master": f"k8s://{master}",
+        "spark.submit.deployMode": "client",
+        "spark.app.name": submission.name,
+        "spark.app.id": submission.spark_application_id,
+        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - the pod's own
+        "spark.driver.port": DRIVER_PORT,
+        "spark.driver.blockManager.port": BLOCK_MANAGER_PORT,
+        "spark.kubernetes.namespace": submission.namespace,
+        # Executors get the driver's pod as their owner: nothing of them outlives it.
+        "spark.kubernetes.driver.pod.name": driver_name(submission.name),
+        "spark.kubernetes.executor.podNamePrefix": prefix,
+        "spark.kubernetes.executor.container.image": submission.image("executor"),
+        "spark.kubernetes.executor.podTemplateFile": f"{SETTINGS_DIRECTORY}/executor.yaml",
+        "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
+        # Not Spark's to delete: it is the application's, for the next attempt too.
+        "spark.kubernetes.driver.service.deleteOnTermination": False,
+    }
+
+
+def _dependencies(spec: Mapping[str, Any]) -> dict[str, str]:
+    deps = spec.get("deps") or {}
+    # Our jars are on the class path of the image.
+    jars = [jar for jar in deps.get("jars") or [] if not jar.startswith(f"{OUR_CODE}jars/")]
+    named = {
+        "spark.jars": jars,
+        "spark.files": deps.get("files"),
+        "spark.archives": deps.get("archives"),
+        "spark.submit.pyFiles": deps.get("pyFiles"),
+        "spark.jars.packages": deps.get("packages"),
+        "spark.jars.excludes": deps.get("excludePackages"),
+        "spark.jars.repositories": deps.get("repositories"),
+    }
+    return {key: ",".join(values) for key, values in named.items() if values}
+
+
+def _dynamic_allocation(spec: Mapping[str, Any]) -> dict[str, Any]:
+    dynamic = spec.get("dynamicAllocation") or {}
+    if not dynamic.get("enabled"):
+        return {}
+    timeout = dynamic.get("shuffleTrackingTimeout")
+    prefix = "spark.dynamicAllocation"
+    return {
+        f"{prefix}.enabled": True,
+        f"{prefix}.shuffleTracking.enabled": True,
+        f"{prefix}.initialExecutors": dynamic.get("initialExecutors"),
+        f"{prefix}.minExecutors": dynamic.get("minExecutors"),
+        f"{prefix}.maxExecutors": dynamic.get("maxExecutors"),
+        f"{prefix}.shuffleTracking.timeout": None if timeout is None else f"{timeout}ms",
+    }
+
+
+def _java_options(submission: Submission, given: Mapping[str, str]) -> dict[str, str]:
+    """Join options: the image's logging, then those of sparkConf, then of the role."""
+    joined = {}
+    for role in ("driver", "executor"):
+        key = f"spark.{role}.extraJavaOptions"
+        log4j = f"-Dlog4j2.configurationFile={LOG4J}" if submission.is_ours else ""
+        parts = (log4j, given.get(key, ""), submission.role(role).get("javaOptions") or "")
+        joined[key] = " ".join(part for part in parts if part)
+    return joined
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

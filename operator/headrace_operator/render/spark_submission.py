@@ -1,0 +1,197 @@
+"""One attempt to run a SparkApplication: names, labels, and what is read from the spec. Pure.
+
+Pods carry the labels of the published API (`sparkoperator.k8s.io/app-name`, `spark-role`) but not
+`launched-by-spark-operator`: by that one the Kubeflow operator would take them for its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.render.names import CLUSTER_LABEL, MANAGED_BY, fitted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "APPLICATION_LABEL",
+    "ATTEMPT_ANNOTATION",
+    "EXECUTORS_ANNOTATION",
+    "FAILURES_ANNOTATION",
+    "FINGERPRINT_ANNOTATION",
+    "OUR_CODE",
+    "ROLE_LABEL",
+    "SETTINGS_DIRECTORY",
+    "SUBMISSION_LABEL",
+    "UI_PORT",
+    "Submission",
+    "driver_name",
+    "fingerprint",
+    "ignored_fields",
+    "is_ours",
+    "service_name",
+    "wanted_executors",
+]
+
+APPLICATION_LABEL = "sparkoperator.k8s.io/app-name"
+SUBMISSION_LABEL = "sparkoperator.k8s.io/submission-id"
+ROLE_LABEL = "spark-role"
+#: What the driver's pod remembers, so that no memory of the operator's is needed.
+FINGERPRINT_ANNOTATION = "headrace.dev/fingerprint"
+ATTEMPT_ANNOTATION = "headrace.dev/attempt"
+FAILURES_ANNOTATION = "headrace.dev/failures"
+#: How many executors are wanted; the driver reads it through a downward API volume.
+EXECUTORS_ANNOTATION = "headrace.dev/executors"
+
+OUR_CODE = "local:///opt/headrace/"
+METRICS_PORT = 8090
+UI_PORT = 4040
+SETTINGS_DIRECTORY = "/etc/headrace/spark"
+#: What changes without a new driver.
+_LIVE_FIELDS = ("suspend", "timeToLiveSeconds", "restartPolicy", "failureRetries", "retryInterval")
+_IGNORED = ("batchScheduler", "batchSchedulerOptions", "driverIngressOptions", "proxyUser")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """One attempt to run an application. `failures`: short runs that failed one after the other."""
+
+    application: Mapping[str, Any]
+    submission_id: str
+    attempt: int
+    failures: int = 0
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """The application's spec."""
+        spec: Mapping[str, Any] = self.application["spec"]
+        return spec
+
+    @property
+    def name(self) -> str:
+        """The application's name."""
+        return str(self.application["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        """The application's namespace."""
+        return str(self.application["metadata"]["namespace"])
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is one of Headrace's own jobs."""
+        return is_ours(self.application)
+
+    @property
+    def settings_name(self) -> str:
+        """Name of the ConfigMap with Spark's settings."""
+        return fitted(f"{self.name}-spark-settings")
+
+    @property
+    def service_account(self) -> str:
+        """Name of the driver's ServiceAccount."""
+        return str(self.role("driver").get("serviceAccount") or "spark")
+
+    @property
+    def spark_application_id(self) -> str:
+        """Spark's own id of the attempt (`spark.app.id`)."""
+        return f"spark-{self.submission_id.replace('-', '')}"
+
+    @property
+    def metrics_port(self) -> int:
+        """Port of the driver's /metrics."""
+        prometheus = (self.spec.get("monitoring") or {}).get("prometheus") or {}
+        return int(prometheus.get("port") or METRICS_PORT)
+
+    def role(self, name: str) -> Mapping[str, Any]:
+        """Return `spec.driver` or `spec.executor`."""
+        return self.spec.get(name) or {}
+
+    def image(self, role: str) -> str:
+        """Return the image of a role. A pod without one is refused by the API with a clear word."""
+        return str(self.role(role).get("image") or self.spec.get("image") or "")
+
+    def labels(self, role: str) -> dict[str, str]:
+        """Return a pod's labels."""
+        own = self.application["metadata"].get("labels") or {}
+        cluster = {CLUSTER_LABEL: own[CLUSTER_LABEL]} if CLUSTER_LABEL in own else {}
+        return {
+            **(self.role(role).get("labels") or {}),
+            "app.kubernetes.io/name": fitted(self.name),
+            "app.kubernetes.io/part-of": "headrace",
+            **MANAGED_BY,
+            **cluster,
+            APPLICATION_LABEL: self.name,
+            SUBMISSION_LABEL: self.submission_id,
+            ROLE_LABEL: role,
+            "spark-app-selector": self.spark_application_id,
+        }
+
+    def driver_arguments(self) -> list[str]:
+        """Return what the image's entrypoint is given.
+
+        Our own jobs run as Python with the JVM as its child: SIGTERM reaches the code that knows
+        how to stop between batches, and the exit status is the job's. Others are started by
+        spark-submit, through the entrypoint that Spark's own images have.
+        """
+        main = str(self.spec.get("mainApplicationFile") or "")
+        arguments = [str(each) for each in self.spec.get("arguments") or []]
+        if self.is_ours:
+            # -P: the job's own folder does not become the first place where modules are found.
+            return ["python", "-P", main.removeprefix("local://"), *arguments]
+        main_class = ["--class", self.spec["mainClass"]] if self.spec.get("mainClass") else []
+        return [
+            "driver",
+            *("--properties-file", f"{SETTINGS_DIRECTORY}/spark.properties"),
+            *("--conf", "spark.driver.host=$(HEADRACE_POD_IP)"),
+            *main_class,
+            main,
+            *arguments,
+        ]
+
+
+def is_ours(application: Mapping[str, Any]) -> bool:
+    """Whether the application is one of Headrace's own jobs, which can be resized while it runs."""
+    spec = application["spec"]
+    main = str(spec.get("mainApplicationFile") or "")
+    return spec.get("type") == "Python" and main.startswith(OUR_CODE)
+
+
+def driver_name(name: str) -> str:
+    """Name the driver's pod, as the Kubeflow operator does."""
+    return fitted(f"{name}-driver")
+
+
+def service_name(name: str) -> str:
+    """Name the driver's Service, as the Kubeflow operator does."""
+    return fitted(f"{name}-ui-svc")
+
+
+def wanted_executors(application: Mapping[str, Any]) -> int:
+    """Return how many executors the spec asks for."""
+    executor = application["spec"].get("executor") or {}
+    instances = executor.get("instances")
+    return 1 if instances is None else int(instances)
+
+
+def fingerprint(application: Mapping[str, Any]) -> str:
+    """Name everything that needs a new driver when it changes."""
+    spec = copy.deepcopy(dict(application["spec"]))
+    for field in _LIVE_FIELDS:
+        spec.pop(field, None)
+    if is_ours(application):
+        spec.get("executor", {}).pop("instances", None)
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def ignored_fields(application: Mapping[str, Any]) -> list[str]:
+    """Return fields that are set and that this runner does not act on."""
+    spec = application["spec"]
+    found = [f"spec.{field}" for field in _IGNORED if spec.get(field)]
+    if ((spec.get("monitoring") or {}).get("prometheus") or {}).get("jmxExporterJar"):
+        found.append("spec.monitoring.prometheus.jmxExporterJar")
+    return found
