@@ -81,6 +81,7 @@ def add_headrace(root: Path) -> None:
         f"#!/{VENV}/bin/python\nfrom headrace_cli.main import main\n\nmain()\n", encoding="utf-8"
     )
     script.chmod(0o755)
+    add_entrypoint(root, "headrace")
 
 
 def add_jobs(root: Path) -> None:
@@ -100,8 +101,13 @@ def add_jobs(root: Path) -> None:
         # Driver and executors find the connector by themselves, whoever starts them.
         (spark_jars / Path(path).name).symlink_to(f"/{HOME}/jars/{Path(path).name}")
     (root / "opt/spark").symlink_to(f"/{PACKAGES}/pyspark")
+    add_entrypoint(root, "jobs")
+
+
+def add_entrypoint(root: Path, image: str) -> None:
+    """Put the image's entrypoint where Spark's own images have theirs."""
     entrypoint = root / "opt/entrypoint.sh"
-    shutil.copy(ROOT / "images/jobs-entrypoint.sh", entrypoint)
+    shutil.copy(ROOT / f"images/{image}-entrypoint.sh", entrypoint)
     entrypoint.chmod(0o755)
 
 
@@ -161,7 +167,7 @@ IMAGES = {
         requirements="requirements/runtime.txt",
         add_code=add_headrace,
         settings={
-            "Entrypoint": ["/usr/bin/tini", "--", "headrace"],
+            "Entrypoint": ["/opt/entrypoint.sh"],
             "Cmd": ["--help"],
             "Env": [f"PATH={PATH}", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"],
         },
