@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "manifests" / "examples" / "cpu-load"
 WINDOW_SECONDS = 10
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose cluster is stopped at the end, whatever happened."""
-    folder = tmp_path / "headrace"
-    yield folder
-    if folder.exists():
-        subprocess.run([*command("down"), "--data-dir", str(folder)], check=False)
 
 
 def read_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import sys
+import time
+import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
@@ -18,10 +20,25 @@ if TYPE_CHECKING:
 
     from headrace_cli.clients import Target
     from headrace_operator.plan import ObservedGroup, TopicPartition
+    from headrace_operator.resources import ConsumerGroup
 
 __all__ = ["groups_app"]
 
-EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+# A Spark job finishes its batch before it stops.
+WAIT_SECONDS = 90.0
+POLL_SECONDS = 0.2
+PREVIOUS = "previous"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Move:
+    """Where a group goes: as a manifest says it, and as offsets."""
+
+    topic: str
+    to: dict[str, object]
+    wanted: Mapping[TopicPartition, int]
+    current: Mapping[TopicPartition, int]
+
 
 groups_app = typer.Typer(help="Work on consumer groups.", no_args_is_help=True)
 
@@ -40,7 +57,8 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         str,
         typer.Option(
             "--to",
-            help="earliest, latest, 2026-01-31T10:00:00Z, 15m (ago), offset:42, shift:-10.",
+            help="earliest, latest, 2026-01-31T10:00:00Z, 15m (ago), offset:42, shift:-10, or "
+            "previous (undoes the last reset).",
         ),
     ],
     execute: Annotated[
@@ -50,27 +68,50 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Show, and with --execute make, a move of a group's offsets. The group must be empty."""
+    """Show, and with --execute make, a move of a group's offsets.
+
+    The group must be empty. Where a ConsumerGroup names the Deployment or SparkApplication that
+    reads in it, the running `up` stops that, moves the group, and starts it again.
+    """
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
+    from headrace_operator.plan.groups import EMPTY_STATES
 
-    position = parse_position(to, now=datetime.now(UTC))
+    is_undo = to == PREVIOUS
+    position = (
+        Position(kind=PositionKind.OFFSET) if is_undo else parse_position(to, now=datetime.now(UTC))
+    )
     target = find_cluster(data_dir, cluster, bootstrap_server)
     with admin_client(target.bootstrap_servers) as admin:
         observed = load_groups(admin, [group])[group]
-        if observed.state not in EMPTY_STATES:
+        described = _find_described(target, group)
+        if observed.state not in EMPTY_STATES and described is None:
             raise CommandError(
                 f"group {group} is {observed.state} with {len(observed.members)} members: "
                 "stop them first; Kafka moves only groups that nobody reads in"
             )
-        wanted = target_offsets(admin, observed, topic, position)
+        wanted = (
+            _offsets_before_reset(described, group, topic)
+            if is_undo
+            else target_offsets(admin, observed, topic, position)
+        )
         _print_changes(observed, wanted)
-        if not execute:
-            typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
-            return
-        _commit(admin, group, wanted)
-    typer.echo(f"group {group} moved; the column CURRENT above undoes it", err=True)
-    _warn_of_checkpoint(target, group)
+    if not execute:
+        typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
+        return
+    move = _Move(
+        topic=topic,
+        to=_manifest_position(position, wanted),
+        wanted=wanted,
+        current={key: offset for key, offset in observed.offsets.items() if key in wanted},
+    )
+    request_id = f"cli-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
+    if described is not None:
+        _reset_by_manifest(target, described, request_id, move)
+    else:
+        _commit(target, group, request_id, move)
+    undo = "--to previous" if described is not None else "the column CURRENT above"
+    typer.echo(f"group {group} moved; {undo} undoes it", err=True)
 
 
 def target_offsets(
@@ -109,6 +150,20 @@ def target_offsets(
     }
 
 
+def _offsets_before_reset(
+    described: ConsumerGroup | None, group: str, topic: str
+) -> dict[TopicPartition, int]:
+    last = described.status.last_reset if described is not None else None
+    offsets = {
+        (entry.topic, entry.partition): entry.offset
+        for entry in (last.previous_offsets if last is not None else ())
+        if entry.topic == topic
+    }
+    if not offsets:
+        raise CommandError(f"no reset of group {group} on topic {topic} is remembered to be undone")
+    return offsets
+
+
 def _print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -> None:
     from headrace_cli.output import print_table
 
@@ -128,39 +183,95 @@ def _print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -
     print_table(rows)
 
 
-def _commit(admin: Any, group: str, wanted: Mapping[TopicPartition, int]) -> None:
-    from kafka import TopicPartition
-    from kafka.structs import OffsetAndMetadata
+def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:
+    """Move an empty group; a Spark job that uses it follows when it starts."""
+    from headrace_cli.clients import admin_client
+    from headrace_operator.apply import apply_actions
+    from headrace_operator.plan import ResetOffsets
 
-    offsets = {
-        TopicPartition(*key): OffsetAndMetadata(offset, "headrace groups reset", -1)
-        for key, offset in wanted.items()
-    }
-    results = admin.alter_group_offsets(group, offsets)
-    refused = [
-        f"{partition.topic}-{partition.partition}: {error.__name__}"
-        for partition, error in results.items()
-        if getattr(error, "errno", 0)
-    ]
-    if refused:
-        raise CommandError("refused: " + ", ".join(refused))
+    action = ResetOffsets(
+        resource=("ConsumerGroup", "", group),
+        group=group,
+        request_id=request_id,
+        offsets=plan.wanted,
+        previous=plan.current,
+    )
+    with admin_client(target.bootstrap_servers) as admin:
+        failures = apply_actions(admin, [action])
+    if failures:
+        raise CommandError("\n".join(failure.describe() for failure in failures))
 
 
-def _warn_of_checkpoint(target: Target, group: str) -> None:
-    """Say what a reset cannot do: Spark's position is its checkpoint, the group only mirrors it."""
+def _find_described(target: Target, group: str) -> ConsumerGroup | None:
+    """Return the ConsumerGroup that describes a group and names the workload that reads in it."""
     from headrace_operator.local.desired import DesiredStore
     from headrace_operator.resources import ConsumerGroup
 
     if target.layout is None:
-        return
+        return None
     for resource in DesiredStore(target.layout).load():
         if (
             isinstance(resource, ConsumerGroup)
             and resource.group_id == group
             and resource.spec.target_ref is not None
-            and resource.spec.target_ref.kind == "SparkApplication"
         ):
-            sys.stderr.write(
-                f"note: SparkApplication {resource.spec.target_ref.name} reads on from its "
-                f"checkpoint ({target.layout.jobs_directory}), not from the group\n"
-            )
+            return resource
+    return None
+
+
+def _reset_by_manifest(
+    target: Target, resource: ConsumerGroup, request_id: str, plan: _Move
+) -> None:
+    """Write the reset into the ConsumerGroup: `up` stops its workload, moves, and starts it."""
+    from headrace_cli.change import change_running
+    from headrace_operator.local.desired import DesiredStore
+    from headrace_operator.resources import parse_resource
+
+    if target.layout is None or target.state is None or resource.spec.target_ref is None:
+        raise AssertionError("only a local cluster's ConsumerGroup with a targetRef comes here")
+    workload = f"{resource.spec.target_ref.kind} {resource.spec.target_ref.name}"
+    typer.echo(f"{workload} is stopped, moved and started again by the running `up` …", err=True)
+    documents = DesiredStore(target.layout).documents()
+    document = next(each for each in documents if parse_resource(each).key == resource.key)
+    document["spec"]["reset"] = {
+        "requestId": request_id,
+        "topics": [plan.topic],
+        "to": plan.to,
+        "whenActive": "ScaleDown",
+    }
+    changed = parse_resource(document)
+    change_running(target.layout, target.state, lambda store: store.put([changed]))
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline:
+        found = _find_described(target, resource.group_id)
+        last = found.status.last_reset if found else None
+        if last is not None and last.request_id == request_id:
+            return
+        time.sleep(POLL_SECONDS)
+    raise CommandError(
+        f"{workload} has not stopped in {WAIT_SECONDS:.0f} s; the reset {request_id} is still to"
+        " come, see the terminal of `up`"
+    )
+
+
+def _manifest_position(
+    position: Position, wanted: Mapping[TopicPartition, int]
+) -> dict[str, object]:
+    """Say a position as `spec.reset.to` does."""
+    match position.kind:
+        case PositionKind.EARLIEST | PositionKind.LATEST:
+            return {"position": position.kind.value.capitalize()}
+        case PositionKind.SHIFT:
+            return {"shiftBy": position.value}
+        case PositionKind.TIMESTAMP:
+            moment = datetime.fromtimestamp(position.value / 1000, UTC)
+            return {"timestamp": moment.isoformat(timespec="milliseconds")}
+        case PositionKind.OFFSET:
+            return {
+                "offsets": [
+                    {"topic": topic, "partition": index, "offset": offset}
+                    for (topic, index), offset in wanted.items()
+                ]
+            }
+        case _:
+            assert_never(position.kind)
