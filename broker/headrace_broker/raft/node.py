@@ -246,8 +246,8 @@ def _handle_answer(replica: Replica, correlation_id: int, response: Any) -> None
             following.handle_fetch_answer(replica, response)
         case FetchSnapshotRequest():
             snapshots.handle_snapshot_answer(replica, response)
-        case UpdateRaftVoterRequest():
-            voter_changes.handle_update_answer(replica, response)
+        case UpdateRaftVoterRequest() | AddRaftVoterRequest() | RemoveRaftVoterRequest():
+            voter_changes.handle_change_answer(replica, response)
         case _:
             raise TypeError(f"{type(asked.request).__name__} was never sent")
 
@@ -324,6 +324,7 @@ def _drive_follower(replica: Replica, role: Follower) -> None:
         return
     following.fetch(replica, role)
     voter_changes.describe_oneself(replica)
+    voter_changes.join_voters(replica)
 
 
 def _drive_leader(replica: Replica, role: Leader) -> None:

@@ -204,6 +204,9 @@ class RaftConfig:
     retry_backoff_ms: int = 20
     # A voter whose leader's process died, or that just started, waits a random part of this.
     fast_election_delay_ms_max: int = 40
+    # controller.quorum.auto.join.enable: a controller that only observes asks to vote, and takes
+    # the vote of its former disk away first.
+    auto_join: bool = False
     # What a leader lets a fetch wait for news, and the bytes a fetch asks for.
     fetch_wait_ms_max: int = 500
     fetch_bytes_max: int = 8 * 1024 * 1024

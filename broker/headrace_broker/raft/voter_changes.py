@@ -6,13 +6,14 @@ single-server changes), so that any two majorities share a voter.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.add_raft_voter import (
     AddRaftVoterRequest,
     AddRaftVoterResponse,
 )
+from headrace_broker.protocol.messages.add_raft_voter import Listener as AddedListener
 from headrace_broker.protocol.messages.remove_raft_voter import (
     RemoveRaftVoterRequest,
     RemoveRaftVoterResponse,
@@ -41,6 +42,8 @@ from .types import (
     Voter,
     VoterSet,
 )
+
+VoterRequest: TypeAlias = AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest
 
 # How long Remove and Update, which name no time, wait for their commit.
 _CHANGE_TIMEOUT_MS = 10_000
@@ -242,8 +245,6 @@ def _ask_for_update(replica: Replica, follower: Follower, wanted: Voter) -> None
     is_due = follower.heard_ms is not None and follower.update_voter_at_ms <= replica.now_ms
     if not is_due or follower.is_updating_voter or endpoint is None:
         return
-    follower.is_updating_voter = True
-    destination = Destination(follower.leader_id, endpoint.host, endpoint.port)
     request = UpdateRaftVoterRequest(
         cluster_id=replica.config.cluster_id,
         current_leader_epoch=replica.epoch,
@@ -255,10 +256,62 @@ def _ask_for_update(replica: Replica, follower: Follower, wanted: Voter) -> None
             max_supported_version=wanted.kraft_version_max,
         ),
     )
+    _ask_leader(replica, follower, endpoint, request)
+
+
+def join_voters(replica: Replica) -> None:
+    """Ask to vote, where this controller shall and only observes (Kafka's auto join).
+
+    A vote of another disk of this node is taken away first: what was on that disk is lost to the
+    quorum, and a voter that never comes back only makes majorities harder. Whether this replica has
+    caught up is the leader's to check.
+    """
+    role, own = replica.role, replica.voters.get(replica.key.node_id)
+    if (
+        not replica.config.auto_join
+        or not isinstance(role, Follower)
+        or replica.is_voter
+        or replica.history.latest.kraft_version < KRAFT_VERSION_DYNAMIC
+        or not replica.config.endpoints
+        or replica.key.directory_id == UNKNOWN_DIRECTORY
+    ):
+        return
+    endpoint = role.endpoint
+    is_due = role.heard_ms is not None and role.update_voter_at_ms <= replica.now_ms
+    if not is_due or role.is_updating_voter or endpoint is None:
+        return
+    request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    if own is not None:
+        request = RemoveRaftVoterRequest(
+            cluster_id=replica.config.cluster_id,
+            voter_id=own.key.node_id,
+            voter_directory_id=own.key.directory_id,
+        )
+    else:
+        request = AddRaftVoterRequest(
+            cluster_id=replica.config.cluster_id,
+            timeout_ms=_CHANGE_TIMEOUT_MS,
+            voter_id=replica.key.node_id,
+            voter_directory_id=replica.key.directory_id,
+            listeners=[
+                AddedListener(name=at.name, host=at.host, port=at.port)
+                for at in replica.config.endpoints
+            ],
+            # It can vote as soon as it has the record, and must, to commit it (KIP-1186).
+            ack_when_committed=False,
+        )
+    _ask_leader(replica, role, endpoint, request)
+
+
+def _ask_leader(
+    replica: Replica, follower: Follower, endpoint: Endpoint, request: VoterRequest
+) -> None:
+    follower.is_updating_voter = True
+    destination = Destination(follower.leader_id, endpoint.host, endpoint.port)
     replica.send(destination, request, _CHANGE_TIMEOUT_MS)
 
 
-def handle_update_answer(replica: Replica, response: UpdateRaftVoterResponse | None) -> None:
+def handle_change_answer(replica: Replica, response: Any) -> None:
     """Ask again later; once the change is in the log there is nothing to ask for."""
     role = replica.role
     if isinstance(role, Follower):

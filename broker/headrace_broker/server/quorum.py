@@ -98,6 +98,7 @@ def raft_config(config: BrokerConfig, identity: Identity) -> RaftConfig:
         kraft_version=values["headrace.kraft.version"],
         bootstrap_servers=tuple(Endpoint(host, port) for host, port in quorum.bootstrap_servers),
         endpoints=own if config.is_controller else (),
+        auto_join=config.is_controller and values["controller.quorum.auto.join.enable"],
         election_timeout_ms=values["controller.quorum.election.timeout.ms"],
         fetch_timeout_ms=values["controller.quorum.fetch.timeout.ms"],
         election_backoff_ms_max=values["controller.quorum.election.backoff.max.ms"],

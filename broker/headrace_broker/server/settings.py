@@ -307,6 +307,12 @@ _CONTROLLER = (
         "The wait before a failed request among the voters is sent again.",
         low=0,
     ),
+    _flag(
+        "controller.quorum.auto.join.enable",
+        "A controller that is no voter asks to become one, and with another disk than before takes "
+        "its former vote away. Stop such a controller before its vote is removed.",
+        default=False,
+    ),
     _int(
         "headrace.kraft.version",
         1,

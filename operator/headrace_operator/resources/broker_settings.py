@@ -19,6 +19,7 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "compression.type": ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     "compression.zstd.level": SettingType.INTEGER,
     "connections.max.idle.ms": SettingType.INTEGER,
+    "controller.quorum.auto.join.enable": SettingType.BOOLEAN,
     "controller.quorum.election.backoff.max.ms": SettingType.INTEGER,
     "controller.quorum.election.timeout.ms": SettingType.INTEGER,
     "controller.quorum.fetch.timeout.ms": SettingType.INTEGER,
