@@ -83,9 +83,20 @@ def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
         ),
         "spec": {
             "selector": {"matchLabels": selector(cluster)},
-            "podTargetLabels": ["headrace.dev/cluster", "headrace.dev/pool"],
             "podMetricsEndpoints": [
-                {"port": "http", "path": "/metrics", "interval": cluster.spec.monitoring.interval}
+                {
+                    "port": "http",
+                    # Without the series of single partitions: rules and dashboards need none.
+                    "path": "/metrics/summary",
+                    "interval": cluster.spec.monitoring.interval,
+                    "relabelings": [
+                        {
+                            "sourceLabels": [f"__meta_kubernetes_pod_label_headrace_dev_{part}"],
+                            "targetLabel": f"headrace_{part}",
+                        }
+                        for part in ("cluster", "pool")
+                    ],
+                }
             ],
         },
     }
