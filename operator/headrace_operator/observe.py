@@ -7,7 +7,6 @@ number of calls does not grow with the number of topics, and grows with that of 
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from headrace_operator.plan import (
     ObservedTopic,
     pending_reset,
 )
+from headrace_operator.resources.durations import parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -300,17 +300,6 @@ def _reset_offsets(
     known = [key for key in partitions if key in ends]
     found = list_offsets(admin, dict.fromkeys(known, timestamp_ms))
     return {key: found.get(key, ends[key]) for key in known}
-
-
-_DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of `1h30m`, as the CRDs write durations. Raises ValueError."""
-    parts = re.findall(r"([0-9]+)(ms|s|m|h|d)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"{text!r} is not a duration like 90s or 1h30m")
-    return sum(int(number) * _DURATION_UNITS_MS[unit] for number, unit in parts)
 
 
 def parse_timestamp_ms(text: str) -> int:

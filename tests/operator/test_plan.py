@@ -139,7 +139,7 @@ def test_a_change_of_the_spec_is_applied_whatever_the_drift_policy():
         partitions=2,
         drift="Ignore",
         metadata={"generation": 2},
-        status={"observedGeneration": 1},
+        status={"observedGeneration": 1, "reconciledGeneration": 1},
     )
     assert [type(action) for action in plan(seen, desired(wanted)).actions] == [CreatePartitions]
 

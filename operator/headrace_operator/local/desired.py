@@ -137,6 +137,8 @@ class DesiredStore:
         for resource in resources:
             stored = statuses.setdefault(_name(resource), StoredStatus())
             stored.status["observedGeneration"] = resource.metadata.generation
+            if isinstance(resource, Topic):
+                stored.status["reconciledGeneration"] = resource.metadata.generation
         self._save_statuses(statuses)
 
     def _put(self, resource: Resource, stored: StoredStatus) -> None:

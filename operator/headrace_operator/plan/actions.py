@@ -10,6 +10,8 @@ from headrace_operator.plan.model import Action, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace_operator.resources.consumer_group import TargetReference
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartBroker(Action):
@@ -170,6 +172,22 @@ class ResetOffsets(Action):
         ]
         suffix = " (dry run)" if self.is_dry_run else ""
         return f"~ group {self.group}: {'; '.join(moves)}{suffix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleTarget(Action):
+    """Give a group's workload so many replicas. `is_pause`: `previous` come back afterwards."""
+
+    target: TargetReference
+    replicas: int
+    previous: int
+    reason: str
+    is_pause: bool = False
+
+    def describe(self) -> str:
+        """See Action."""
+        name = f"{self.target.kind} {self.target.name}"
+        return f"~ scale {name} {self.previous} -> {self.replicas} ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)

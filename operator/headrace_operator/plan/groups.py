@@ -14,7 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.actions import DeleteGroup, ResetOffsets, StopApplication
+from headrace_operator.plan.actions import (
+    DeleteGroup,
+    ResetOffsets,
+    ScaleTarget,
+    StopApplication,
+)
 from headrace_operator.plan.model import (
     Action,
     Desired,
@@ -25,6 +30,7 @@ from headrace_operator.plan.model import (
     TopicPartition,
     Waiting,
 )
+from headrace_operator.plan.scaling import plan_scaling
 from headrace_operator.resources import ConsumerGroup, Reason
 
 if TYPE_CHECKING:
@@ -36,6 +42,8 @@ Outcome = Action | Problem | Waiting
 
 #: States in which Kafka lets a group's offsets be changed.
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+#: As many offsets as a status holds (crds/consumergroups.headrace.dev.yaml).
+PARTITIONS_MAX = 1000
 
 
 def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
@@ -58,6 +66,8 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             reset = pending_reset(group)
             if reset is not None:
                 yield from _plan_reset(group, reset, existing or ObservedGroup(state=""), observed)
+            if not _is_doing(group, reset, observed):
+                yield from _plan_resume(group, observed)
     for group in going:
         # What another resource still describes is that one's, also where they were two for one.
         if group.group_id not in owners:
@@ -69,6 +79,8 @@ def pending_reset(group: ConsumerGroup) -> Reset | None:
     """Return the reset that was asked for and not yet done."""
     reset, last = group.spec.reset, group.status.last_reset
     if reset is None or last is None or last.request_id != reset.request_id:
+        return reset
+    if last.state == "Started":
         return reset
     return reset if last.dry_run and not reset.dry_run else None
 
@@ -147,15 +159,60 @@ def _plan_reset(
         group=group.group_id,
         request_id=reset.request_id,
         offsets=offsets,
-        previous={key: value for key, value in existing.offsets.items() if key in offsets},
+        previous=_previous(group, reset, existing, offsets),
         is_dry_run=reset.dry_run,
     )
+
+
+def _previous(
+    group: ConsumerGroup,
+    reset: Reset,
+    existing: ObservedGroup,
+    offsets: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return what undoes the reset: of one that was begun, what was noted before it began."""
+    last = group.status.last_reset
+    if last is not None and last.request_id == reset.request_id and last.state == "Started":
+        return {(each.topic, each.partition): each.offset for each in last.previous_offsets}
+    return {key: value for key, value in existing.offsets.items() if key in offsets}
+
+
+def _is_doing(group: ConsumerGroup, reset: Reset | None, observed: Observed) -> bool:
+    """Whether the target has to stay stopped for a reset that can still be done."""
+    if reset is None or reset.dry_run or reset.when_active != "ScaleDown":
+        return False
+    existing = observed.groups.get(group.group_id, ObservedGroup(state=""))
+    return not _offsets_of_reset(group, reset, existing, observed)[1]
+
+
+def _plan_resume(group: ConsumerGroup, observed: Observed) -> Iterator[Outcome]:
+    """Give the target its replicas back; afterwards the lag policy has its say again."""
+    before, target = group.status.paused_replicas, observed.targets.get(group.key)
+    if before is None:
+        yield from plan_scaling(group, observed)
+    elif target is not None and group.spec.target_ref is not None:
+        # Somebody may have started it meanwhile; then only the note is removed.
+        yield ScaleTarget(
+            resource=group.key,
+            target=group.spec.target_ref,
+            replicas=before if target.replicas == 0 else target.replicas,
+            previous=target.replicas,
+            reason="the reset is done",
+        )
 
 
 def _offsets_of_reset(
     group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
 ) -> tuple[dict[TopicPartition, int], str]:
+    last = group.status.last_reset
+    if last is not None and last.request_id == reset.request_id and last.state == "Started":
+        return {(each.topic, each.partition): each.offset for each in last.offsets}, ""
     partitions = reset_partitions(group, reset, existing, observed)
+    if len(partitions) > PARTITIONS_MAX:
+        return {}, (
+            f"{len(partitions)} partitions are more than the {PARTITIONS_MAX} whose offsets can be"
+            " kept for an undo; name some of the topics in spec.reset.topics"
+        )
     return reset_offsets(reset, existing, partitions)
 
 
@@ -228,7 +285,18 @@ def _empty_the_group(
     group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
 ) -> Iterator[Outcome]:
     key = target_key(group)
-    if key is not None and reset.when_active == "ScaleDown" and _is_running(key, observed):
+    scaled = observed.targets.get(group.key)
+    if scaled is not None and group.spec.target_ref is not None:
+        if reset.when_active == "ScaleDown" and scaled.replicas > 0:
+            yield ScaleTarget(
+                resource=group.key,
+                target=group.spec.target_ref,
+                replicas=0,
+                previous=scaled.replicas,
+                reason=f"reset {reset.request_id}",
+                is_pause=True,
+            )
+    elif key is not None and reset.when_active == "ScaleDown" and _is_running(key, observed):
         yield StopApplication(resource=key, application=key[2])
     message = f"reset {reset.request_id} waits until {_who_is_active(group, existing)}"
     yield Waiting(resource=group.key, reason=Reason.WAITING_FOR_EMPTY_GROUP, message=message)

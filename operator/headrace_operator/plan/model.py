@@ -108,6 +108,10 @@ class ObservedTopic:
     #: Partitions whose in-sync set is smaller than their replicas, and those without a leader.
     under_replicated: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    #: Records that its partitions hold, and groups that committed offsets for it. None: not asked,
+    #: which is so for all but topics whose deletion was asked for and is protected.
+    records: int | None = None
+    consumers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +156,32 @@ class ObservedGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ObservedTarget:
+    """What a ConsumerGroup's `targetRef` names: how many replicas it should have and has."""
+
+    replicas: int
+    running: int = 0
+    #: Why it cannot be scaled; '' where it can.
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trend:
+    """What several looks at a group showed. Whoever observes keeps it; losing it costs a delay."""
+
+    now_ms: int
+    lag_records: int = 0
+    consumed_per_second: float = 0.0
+    produced_per_second: float = 0.0
+    #: The most that one replica worked off while there was more to do; 0: not seen yet.
+    capacity_per_second: float = 0.0
+    #: When replicas were changed last, by this operator.
+    scaled_at_ms: int = 0
+    #: What each look asked for, oldest first.
+    recommendations: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ObservedApplication:
     """A process or workload of the backend. `fingerprint`: what it was started from."""
 
@@ -167,6 +197,9 @@ class Observed:
     topics: Mapping[str, ObservedTopic] = field(default_factory=dict)
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     applications: Mapping[Key, ObservedApplication] = field(default_factory=dict)
+    #: By the ConsumerGroup's key. Only where the backend scales workloads itself.
+    targets: Mapping[Key, ObservedTarget] = field(default_factory=dict)
+    trends: Mapping[Key, Trend] = field(default_factory=dict)
 
 
 Application: TypeAlias = SparkApplication | Deployment
@@ -181,6 +214,12 @@ class Desired:
     groups: tuple[ConsumerGroup, ...] = ()
     applications: tuple[Application, ...] = ()
     deleted: frozenset[Key] = frozenset()
+    #: Namespaces that the Cluster's `allowedTopics` selects by their labels.
+    selected_namespaces: frozenset[str] = frozenset()
+    #: Namespaces that are being deleted: nothing in them may hold that up for long.
+    ending_namespaces: frozenset[str] = frozenset()
+    #: Whether these are all Topics and groups of the cluster, or some whose turn it is.
+    is_complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

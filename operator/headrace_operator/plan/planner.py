@@ -18,7 +18,14 @@ from headrace_operator.plan.model import (
     Waiting,
 )
 from headrace_operator.plan.topics import count_brokers, plan_topics
-from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
+from headrace_operator.resources import (
+    Cluster,
+    ConsumerGroup,
+    Deployment,
+    Reason,
+    SparkApplication,
+    Topic,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,8 +43,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     if cluster.key in desired.deleted:
         return _assemble(_plan_cluster_deletion(observed, desired, cluster))
     if cluster.spec.paused:
-        message = "spec.paused: nothing is changed until it is false"
-        return Plan(waiting=(Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message),))
+        return _assemble(_wait_for_end_of_pause(desired, cluster))
     accepted, problems = _accept(desired, cluster)
     brokers = plan_brokers(observed, cluster)
     outcomes: list[Action | Problem | Waiting] = [
@@ -103,7 +109,7 @@ def _accept(desired: Desired, cluster: Cluster) -> tuple[Desired, list[Problem]]
     groups: list[ConsumerGroup] = []
     references: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
     for resource in references:
-        problem = _refusal(resource, cluster)
+        problem = _refusal(resource, cluster, desired.selected_namespaces)
         if problem is not None:
             if resource.key not in desired.deleted:
                 problems.append(problem)
@@ -114,13 +120,17 @@ def _accept(desired: Desired, cluster: Cluster) -> tuple[Desired, list[Problem]]
     return replace(desired, topics=tuple(topics), groups=tuple(groups)), problems
 
 
-def _refusal(resource: Topic | ConsumerGroup, cluster: Cluster) -> Problem | None:
+def _refusal(
+    resource: Topic | ConsumerGroup, cluster: Cluster, selected: frozenset[str]
+) -> Problem | None:
     reference = resource.spec.cluster_ref
     namespace = reference.namespace or resource.metadata.namespace
     if (namespace, reference.name) != (cluster.metadata.namespace, cluster.metadata.name):
         return _no_cluster(resource)
     allowed = cluster.spec.allowed_topics.namespaces.from_
     if resource.metadata.namespace == cluster.metadata.namespace or allowed == "All":
+        return None
+    if allowed == "Selector" and resource.metadata.namespace in selected:
         return None
     message = (
         f"{cluster.title} takes nothing from namespace {resource.metadata.namespace}"
@@ -129,21 +139,39 @@ def _refusal(resource: Topic | ConsumerGroup, cluster: Cluster) -> Problem | Non
     return Problem(resource=resource.key, reason=Reason.NAMESPACE_NOT_ALLOWED, message=message)
 
 
+def _wait_for_end_of_pause(desired: Desired, cluster: Cluster) -> Iterator[Waiting]:
+    message = "spec.paused: nothing is changed until it is false"
+    yield Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message)
+    resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+    for resource in resources:
+        if _is_held(resource, desired):
+            message = f"{cluster.title} is paused; the deletion goes on when it is not"
+            yield Waiting(resource=resource.key, reason=Reason.PAUSED, message=message)
+
+
 def _wait_for_cluster(desired: Desired, observed: Observed) -> Iterator[Waiting]:
     error = observed.cluster.error if observed.cluster else ""
+    message = "the cluster's brokers do not answer yet" + (f" ({error})" if error else "")
     for resource in (*desired.topics, *desired.groups, *desired.applications):
-        if resource.key not in desired.deleted:
-            yield Waiting(
-                resource=resource.key,
-                reason=Reason.WAITING_FOR_CLUSTER,
-                message="the cluster's brokers do not answer yet"
-                + (f" ({error})" if error else ""),
-            )
+        if resource.key in desired.deleted and (
+            isinstance(resource, SparkApplication | Deployment) or not _is_held(resource, desired)
+        ):
+            continue
+        yield Waiting(resource=resource.key, reason=Reason.WAITING_FOR_CLUSTER, message=message)
+
+
+def _is_held(resource: Topic | ConsumerGroup, desired: Desired) -> bool:
+    """Whether a deletion waits for brokers. In a namespace that goes away it does not."""
+    return (
+        resource.key in desired.deleted
+        and resource.spec.deletion_policy != "Retain"
+        and resource.metadata.namespace not in desired.ending_namespaces
+    )
 
 
 def _plan_cluster_deletion(
     observed: Observed, desired: Desired, cluster: Cluster
-) -> Iterator[Action | Problem]:
+) -> Iterator[Action | Problem | Waiting]:
     if cluster.spec.deletion_policy == "Protect":
         yield Problem(
             resource=cluster.key,
@@ -151,6 +179,12 @@ def _plan_cluster_deletion(
             message="deletionPolicy is Protect; write deletionPolicy: Delete or Retain first",
         )
         return
+    resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+    for resource in resources:
+        # What is in its brokers goes, or stays, with the cluster: nothing is left to clean up.
+        if resource.key not in desired.deleted:
+            message = f"{cluster.title} is being deleted"
+            yield Waiting(resource=resource.key, reason=Reason.WAITING_FOR_CLUSTER, message=message)
     for application in desired.applications:
         running = observed.applications.get(application.key)
         if running is not None and running.is_running:

@@ -6,6 +6,7 @@ when a generation was worked off or is stalled: until then kstatus sees that it 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,11 +17,16 @@ from headrace_operator.resources import Cluster, Condition, ConditionType, Consu
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace_operator.plan.model import Desired, Key, Observed, Plan
+    from headrace_operator.plan.actions import ResetOffsets
+    from headrace_operator.plan.model import Desired, Key, Observed, Plan, TopicPartition
 
-__all__ = ["changed", "report"]
+__all__ = ["changed", "is_lag_only", "report", "reset_note"]
 
 PENDING_MAX = 32
+TOPICS_MAX = 20
+#: Numbers that move all the time while a group reads.
+LAG_FIELDS = ("lagRecords", "lagSeconds", "topics")
+ORPHANS_MAX = 20
 TEXT_MAX = 1024
 
 Status = dict[str, Any]
@@ -36,19 +42,31 @@ def report(
     """
     conditions = status(observed, desired, plan, now=now)
     found: dict[Key, Status] = {}
+    if desired.cluster is not None and desired.cluster.spec.paused:
+        # Nobody looks while a cluster is paused: what is known of the rest stays.
+        desired = replace(desired, topics=(), groups=())
     for topic in desired.topics:
         found[topic.key] = _topic(topic, observed, plan, conditions[topic.key])
     for group in desired.groups:
         found[group.key] = _group(group, observed, conditions[group.key])
     if desired.cluster is not None:
         key = desired.cluster.key
-        found[key] = _cluster(desired.cluster, observed, plan, conditions[key])
+        found[key] = _cluster(desired.cluster, observed, desired, plan, conditions[key])
     return found
 
 
 def changed(previous: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether a status has to be written. Conditions have no order."""
     return _normalized(previous) != _normalized(wanted)
+
+
+def is_lag_only(previous: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether nothing but the numbers of lag differs: that may wait."""
+    without = [
+        {key: value for key, value in each.items() if key not in LAG_FIELDS}
+        for each in (previous, wanted)
+    ]
+    return not changed(without[0], without[1])
 
 
 def _normalized(document: Mapping[str, Any]) -> Status:
@@ -88,6 +106,11 @@ def _topic(
 ) -> Status:
     document = _common(topic, conditions)
     document["topicName"] = topic.topic_name
+    states = {condition.type: condition.status for condition in conditions}
+    is_settled = states[ConditionType.RECONCILING] == states[ConditionType.STALLED] == "False"
+    reconciled = topic.metadata.generation if is_settled else topic.status.reconciled_generation
+    if reconciled:
+        document["reconciledGeneration"] = reconciled
     existing = observed.topics.get(topic.topic_name)
     if existing is not None:
         document["partitions"] = existing.partitions
@@ -105,20 +128,33 @@ def _topic(
 def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition, ...]) -> Status:
     document = _common(group, conditions)
     document["groupId"] = group.group_id
-    document |= _kept(group.status, ("lastReset",))
+    document |= _kept(group.status, ("lastReset", "pausedReplicas"))
     existing = observed.groups.get(group.group_id)
     if existing is None:
-        return document | _kept(group.status, ("state", "members", "lagRecords", "lagSeconds"))
+        return document | _kept(group.status, (*LAG_FIELDS, "state", "members"))
     document["state"] = existing.state
     document["members"] = len(existing.members)
     document["lagRecords"] = existing.lag_records
     if existing.lag_seconds is not None:
         document["lagSeconds"] = existing.lag_seconds
+    by_topic: dict[str, list[int]] = {}
+    for (topic, _), records in existing.lag.items():
+        by_topic.setdefault(topic, []).append(records)
+    furthest = sorted(by_topic, key=lambda topic: (-sum(by_topic[topic]), topic))[:TOPICS_MAX]
+    if furthest:
+        document["topics"] = [
+            {"topic": topic, "partitions": len(by_topic[topic]), "lagRecords": sum(by_topic[topic])}
+            for topic in sorted(furthest)
+        ]
     return document
 
 
 def _cluster(
-    cluster: Cluster, observed: Observed, plan: Plan, conditions: tuple[Condition, ...]
+    cluster: Cluster,
+    observed: Observed,
+    desired: Desired,
+    plan: Plan,
+    conditions: tuple[Condition, ...],
 ) -> Status:
     document = _common(cluster, conditions)
     seen = observed.cluster
@@ -132,6 +168,13 @@ def _cluster(
         document |= _kept(cluster.status, ("clusterId",))
     if seen is not None and seen.bootstrap_servers:
         document["bootstrapServers"] = seen.bootstrap_servers
+    if desired.is_complete and seen is not None and seen.is_reachable:
+        described = {topic.topic_name for topic in desired.topics}
+        orphans = sorted(set(observed.topics) - described)
+        if orphans:
+            document["orphanTopics"] = {"count": len(orphans), "names": orphans[:ORPHANS_MAX]}
+    else:
+        document |= _kept(cluster.status, ("orphanTopics",))
     if plan.proposed:
         actions = [action.describe()[:TEXT_MAX] for action in plan.proposed]
         document["plan"] = {"hash": plan.hash, "actions": actions}
@@ -141,3 +184,22 @@ def _cluster(
 def _kept(previous: msgspec.Struct, names: tuple[str, ...]) -> Status:
     known = msgspec.to_builtins(previous)
     return {name: known[name] for name in names if name in known}
+
+
+def reset_note(reset: ResetOffsets, *, state: str, completed_at: str = "") -> Status:
+    """Return the `lastReset` of a reset that begins (Started) or is over (Done)."""
+    note: Status = {"requestId": reset.request_id, "state": state}
+    if completed_at:
+        note["completedAt"] = completed_at
+    if reset.is_dry_run:
+        note["dryRun"] = True
+    note["offsets"] = _offsets(reset.offsets)
+    note["previousOffsets"] = _offsets(reset.previous)
+    return note
+
+
+def _offsets(offsets: Mapping[TopicPartition, int]) -> list[Status]:
+    return [
+        {"topic": topic, "partition": partition, "offset": offset}
+        for (topic, partition), offset in sorted(offsets.items())
+    ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from headrace_operator.plan.planner import is_usable
+from headrace_operator.plan.scaling import is_within_target
 from headrace_operator.resources import (
     Cluster,
     Condition,
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from headrace_operator.plan.model import Application, Desired, Key, Observed, Plan, Problem
+    from headrace_operator.resources import LagPolicy
 
-Verdict: TypeAlias = "tuple[Literal['True', 'False'], Reason, str]"
+Verdict: TypeAlias = "tuple[Literal['True', 'False', 'Unknown'], Reason, str]"
 
 #: How conditions begin, before anything has looked at the resource (the CRDs' status default).
 UNKNOWN_SINCE = "1970-01-01T00:00:00Z"
@@ -80,11 +82,25 @@ def _conditions(
             else ("False", Reason.RECONCILED, "nothing needs a person")
         ),
     }
+    if isinstance(resource, ConsumerGroup) and resource.spec.lag_policy is not None:
+        verdicts[ConditionType.LAG_WITHIN_TARGET] = _lag_verdict(
+            resource, resource.spec.lag_policy, observed
+        )
     previous = {condition.type: condition for condition in _previous(resource)}
     return tuple(
         _condition(kind, verdict, previous.get(kind), resource.metadata.generation, now)
         for kind, verdict in verdicts.items()
     )
+
+
+def _lag_verdict(group: ConsumerGroup, policy: LagPolicy, observed: Observed) -> Verdict:
+    existing = observed.groups.get(group.group_id)
+    is_within = is_within_target(policy, existing, observed.trends.get(group.key))
+    if is_within is None:
+        return "Unknown", Reason.LAG_UNKNOWN, "the rate was not measured yet"
+    if is_within:
+        return "True", Reason.LAG_WITHIN_TARGET, "no further behind than lagPolicy.target allows"
+    return "False", Reason.LAG_ABOVE_TARGET, "further behind than lagPolicy.target allows"
 
 
 def _previous(

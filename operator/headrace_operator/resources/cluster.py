@@ -146,6 +146,13 @@ class PlanStatus(Spec, frozen=True, kw_only=True):
     actions: tuple[str, ...] = ()
 
 
+class OrphanTopics(Spec, frozen=True, kw_only=True):
+    """Topics that no Topic resource describes: how many, and the first of their names."""
+
+    count: int = 0
+    names: tuple[str, ...] = ()
+
+
 class ClusterStatus(Spec, frozen=True, kw_only=True):
     """What is observed of a cluster."""
 
@@ -157,6 +164,7 @@ class ClusterStatus(Spec, frozen=True, kw_only=True):
     ready_brokers: int = 0
     pools: tuple[PoolStatus, ...] = ()
     plan: PlanStatus = PlanStatus()
+    orphan_topics: OrphanTopics = OrphanTopics()
 
 
 class Cluster(Object, frozen=True, kw_only=True):

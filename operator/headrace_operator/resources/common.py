@@ -54,6 +54,8 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
+    #: Of ConsumerGroups with a lagPolicy.
+    LAG_WITHIN_TARGET = "LagWithinTarget"
 
 
 class Reason(StrEnum):
@@ -69,7 +71,11 @@ class Reason(StrEnum):
     WAITING_FOR_TOPICS = "WaitingForTopics"
     WAITING_FOR_EMPTY_GROUP = "WaitingForEmptyGroup"
     WAITING_FOR_DRAIN = "WaitingForDrain"
+    WAITING_FOR_TARGET = "WaitingForTarget"
     PAUSED = "Paused"
+    LAG_WITHIN_TARGET = "LagWithinTarget"
+    LAG_ABOVE_TARGET = "LagAboveTarget"
+    LAG_UNKNOWN = "LagUnknown"
     PARTITIONS_OFFLINE = "PartitionsOffline"
     DRIFT_REPORTED = "DriftReported"
     DELETION_PROTECTED = "DeletionProtected"
@@ -84,6 +90,7 @@ class Reason(StrEnum):
     TOPIC_NOT_FOUND = "TopicNotFound"
     DRAIN_REFUSED = "DrainRefused"
     INVALID_RESET = "InvalidReset"
+    TARGET_NOT_FOUND = "TargetNotFound"
     NOT_SUPPORTED = "NotSupported"
     APPLY_FAILED = "ApplyFailed"
 

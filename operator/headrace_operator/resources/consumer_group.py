@@ -84,12 +84,26 @@ class ConsumerGroupSpec(Spec, frozen=True, kw_only=True):
 
 
 class ResetStatus(Spec, frozen=True, kw_only=True):
-    """The last reset. `previousOffsets` undo it: write them to `reset.to.offsets`."""
+    """The last reset. `previousOffsets` undo it: write them to `reset.to.offsets`.
+
+    `offsets` are decided, and written here, before the first is committed: whoever takes over a
+    reset that was begun commits the same ones.
+    """
 
     request_id: str
+    state: Literal["Started", "Done"] = "Done"
     completed_at: str = ""
     dry_run: bool = False
+    offsets: tuple[PartitionOffset, ...] = ()
     previous_offsets: tuple[PartitionOffset, ...] = ()
+
+
+class TopicLag(Spec, frozen=True, kw_only=True):
+    """One topic's share of a group's lag."""
+
+    topic: str
+    partitions: int = 0
+    lag_records: int = 0
 
 
 class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
@@ -99,9 +113,13 @@ class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     group_id: str | None = None
     state: str | None = None
-    members: int = 0
+    members: int | None = None
     lag_records: int | None = None
     lag_seconds: int | None = None
+    #: The topics that are furthest behind.
+    topics: tuple[TopicLag, ...] = ()
+    #: Replicas that targetRef had before it was stopped for a reset, and gets back.
+    paused_replicas: int | None = None
     last_reset: ResetStatus | None = None
 
 

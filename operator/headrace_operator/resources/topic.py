@@ -35,6 +35,8 @@ class TopicStatus(Spec, frozen=True, kw_only=True):
     """What is observed of a topic."""
 
     observed_generation: int = 0
+    #: The last generation that was fully carried out: what differs since is drift.
+    reconciled_generation: int = 0
     conditions: tuple[Condition, ...] = ()
     topic_name: str | None = None
     topic_id: str | None = None

@@ -1,0 +1,135 @@
+"""How many consumers a group should have, from its lag and what they were seen to work off. Pure.
+
+`recommend` looks at one moment; `stabilised` keeps a moment from being acted on alone: more come at
+once, fewer only when fewer were enough for the whole `scaleDownDelay` (as the HPA does it).
+A partition has one reader, so there are never more consumers than partitions, nor more than
+partitions that are behind: a hot partition is not read faster by standbys (keda #3997, #4483).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import ScaleTarget
+from headrace_operator.plan.model import ObservedGroup, Problem, Trend, Waiting
+from headrace_operator.resources import Reason
+from headrace_operator.resources.durations import parse_duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_operator.plan.model import Action, Observed
+    from headrace_operator.resources import ConsumerGroup, LagPolicy
+
+__all__ = ["drain_seconds", "is_within_target", "plan_scaling", "recommend", "stabilised"]
+
+#: Half of what was measured, twice what runs: no step is larger.
+GROWTH_MAX = 2
+#: After a change, what is measured is first of all the rebalance.
+SETTLING_MS = 15_000
+#: Fewer are tried when the lag is below this share of what is allowed.
+COMFORT = 0.5
+
+
+def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | Problem | Waiting]:
+    """Plan the replicas of a group's target by its lag policy."""
+    policy, reference = group.spec.lag_policy, group.spec.target_ref
+    if policy is None or reference is None:
+        return
+    target, trend = observed.targets.get(group.key), observed.trends.get(group.key)
+    if target is not None and target.error:
+        message = f"{reference.kind} {reference.name}: {target.error}"
+        yield Problem(resource=group.key, reason=Reason.TARGET_NOT_FOUND, message=message)
+    if target is None or target.error or trend is None:
+        return
+    wanted = stabilised(policy, trend, target.replicas)
+    if wanted != target.replicas:
+        yield ScaleTarget(
+            resource=group.key,
+            target=reference,
+            replicas=wanted,
+            previous=target.replicas,
+            reason=f"lag {trend.lag_records}",
+        )
+
+
+def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas: int) -> int:
+    """Return how many consumers this moment asks for."""
+    lag = existing.lag_records
+    if replicas == 0:
+        wanted = 1 if lag else 0
+    elif policy.target.drain_time is not None:
+        wanted = _by_drain_time(policy.target.drain_time, lag, trend, replicas)
+    elif policy.target.max_lag_seconds is not None:
+        wanted = _by_share(existing.lag_seconds, policy.target.max_lag_seconds, replicas)
+    else:
+        wanted = _by_share(lag, policy.target.max_lag_records or 1, replicas)
+    wanted = min(wanted, GROWTH_MAX * max(1, replicas))
+    if wanted > replicas:
+        behind = sum(1 for records in existing.lag.values() if records)
+        wanted = min(wanted, max(replicas, behind))
+    partitions = len(existing.end_offsets) or 1
+    return max(min(wanted, partitions, policy.max_replicas), policy.min_replicas)
+
+
+def _by_drain_time(drain_time: str, lag: int, trend: Trend, replicas: int) -> int:
+    seconds = max(1.0, parse_duration_ms(drain_time) / 1000)
+    if not trend.capacity_per_second:
+        # Nobody was seen at work with more to do than it could: one fewer shows what they can.
+        return replicas if lag else replicas - 1
+    needed = trend.produced_per_second + lag / seconds
+    return math.ceil(needed / trend.capacity_per_second - 1e-9)
+
+
+def _by_share(lag: int | None, allowed: int, replicas: int) -> int:
+    if lag is None:
+        return replicas
+    if lag > allowed:
+        return math.ceil(replicas * lag / allowed)
+    return replicas - 1 if lag < allowed * COMFORT else replicas
+
+
+def stabilised(policy: LagPolicy, trend: Trend, replicas: int) -> int:
+    """Return what to scale to now; `trend.recommendations` ends with the newest."""
+    if not trend.recommendations:
+        return replicas
+    newest = trend.recommendations[-1][1]
+    if newest > replicas:
+        is_settled = trend.now_ms - trend.scaled_at_ms >= SETTLING_MS
+        return newest if is_settled else replicas
+    delay_ms = parse_duration_ms(policy.scale_down_delay)
+    since = trend.now_ms - delay_ms
+    if trend.recommendations[0][0] > since or trend.scaled_at_ms > since:
+        return replicas
+    return min(replicas, max(count for at, count in trend.recommendations if at >= since))
+
+
+def drain_seconds(existing: ObservedGroup, trend: Trend | None) -> float | None:
+    """Return in how many seconds the lag is worked off at the measured rates; None: not known."""
+    if not existing.lag_records:
+        return 0.0
+    if trend is None or not trend.consumed_per_second:
+        return None
+    return existing.lag_records / trend.consumed_per_second
+
+
+def is_within_target(
+    policy: LagPolicy, existing: ObservedGroup | None, trend: Trend | None
+) -> bool | None:
+    """Whether the group is as far behind as it may be; None: not known."""
+    if existing is None:
+        return None
+    target = policy.target
+    if target.max_lag_records is not None:
+        return existing.lag_records <= target.max_lag_records
+    if target.max_lag_seconds is not None:
+        return (
+            None
+            if existing.lag_seconds is None
+            else (existing.lag_seconds <= target.max_lag_seconds)
+        )
+    seconds = drain_seconds(existing, trend)
+    if seconds is None or target.drain_time is None:
+        return None
+    return seconds * 1000 <= parse_duration_ms(target.drain_time)
