@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_operator.balance import BalanceError, fetch_plan
 from headrace_operator.kubernetes.brokers_identity import Identities
 from headrace_operator.kubernetes.brokers_keeper import ObjectKeeper
-from headrace_operator.kubernetes.brokers_observed import Seen, observed_broker
+from headrace_operator.kubernetes.brokers_observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers_pass import BrokersPass, Tools
 from headrace_operator.plan import Observed, ObservedCluster
 from headrace_operator.plan.brokers import target_of
@@ -170,14 +170,19 @@ class BrokersOnKubernetes:
 
     def _seen(self, cluster: Cluster) -> Seen:
         namespace, labels = cluster.metadata.namespace, selector(cluster)
+        # Pods and sets of a former Cluster of the same name may still be ending.
+        sets = [
+            each
+            for each in self._store.list("StatefulSet", namespace, labels)
+            if is_owned(each, cluster.metadata.uid)
+        ]
+        owners = [each["metadata"]["uid"] for each in sets]
         return Seen(
-            stateful_sets={
-                each["metadata"]["name"]: each
-                for each in self._store.list("StatefulSet", namespace, labels)
-            },
+            stateful_sets={each["metadata"]["name"]: each for each in sets},
             pods={
                 each["metadata"]["name"]: each
                 for each in self._store.list("Pod", namespace, labels)
+                if is_owned(each, *owners)
             },
         )
 

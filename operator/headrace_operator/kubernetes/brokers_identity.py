@@ -105,7 +105,8 @@ class Identities:
         marked = [
             msgspec.json.decode(text, type=_Claim)
             for claim in self._claims(cluster)
-            if (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
+            if not claim["metadata"].get("deletionTimestamp")
+            and (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
         ]
         if not marked:
             return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster
 
-__all__ = ["Seen", "failure_of", "is_ready", "observed_broker"]
+__all__ = ["Seen", "failure_of", "is_owned", "is_ready", "observed_broker"]
 
 #: Reasons why a container waits that do not go away by waiting.
 FAILING_REASONS = frozenset(
@@ -65,6 +65,12 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         outdated=_outdated(cluster, identity, node, annotations) if pod else (),
         failing=failure_of(pod),
     )
+
+
+def is_owned(obj: Object, *uids: str) -> bool:
+    """Whether one of these owns the object."""
+    owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] in uids for owner in owners)
 
 
 def is_ready(pod: Object | None) -> bool:

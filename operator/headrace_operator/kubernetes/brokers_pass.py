@@ -8,11 +8,12 @@ pod's settings are there before the pod.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace_operator.apply import Failure
+from headrace_operator.kubernetes.brokers_observed import is_owned
 from headrace_operator.kubernetes.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.storage import expand_claims, have_templates_changed
 from headrace_operator.plan import Action, ReconfigureBroker, StartBroker, StopBroker
@@ -263,8 +264,7 @@ class BrokersPass:
                 self.pending += await expand_claims(self._tools.client, claims, sizes[node.pool])
 
     def _owns(self, obj: Object) -> bool:
-        owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences", [])
-        return any(owner["uid"] == self._cluster.metadata.uid for owner in owners)
+        return is_owned(obj, self._cluster.metadata.uid)
 
     async def _delete(self, obj: Object) -> None:
         await self._tools.client.delete(obj, uid=obj["metadata"]["uid"])
