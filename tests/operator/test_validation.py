@@ -129,6 +129,7 @@ def test_the_table_of_broker_settings_is_the_brokers_own():
         "advertised.listeners",
         "broker.rack",
         "cluster.id",
+        "config.providers",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",

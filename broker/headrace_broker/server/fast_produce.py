@@ -19,6 +19,7 @@ from headrace_broker.protocol.wire import read_varuint
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
+    from headrace_broker.server.busy_poll import BusyPoll
     from headrace_broker.server.partition import Partition
 
 #: From here on requests and answers are laid out as below: flexible, and with topic ids from 13.
@@ -42,6 +43,7 @@ _PREFIX = Struct(">iiB")
 # Error 0, base offset, append time, log start offset; no record errors, no message, no tagged
 # fields; the topic's; throttle time 0; the answer's tagged fields.
 _TAIL = Struct(">hqqqBBBBiB")
+_SMALL_BYTES = 4096  # of records that are likely to be a single one
 _BODY_BYTES_MIN = 64  # less than any batch; the fixed fields are within it
 _FRAME_BYTES = _PREFIX.size - 4 + _TAIL.size
 
@@ -49,10 +51,11 @@ _FRAME_BYTES = _PREFIX.size - 4 + _TAIL.size
 class FastProduce:
     """Remembers which bytes of a request name which partition of this broker."""
 
-    __slots__ = ("_broker", "_by_id", "_by_name", "_clock")
+    __slots__ = ("_broker", "_busy_poll", "_by_id", "_by_name", "_clock")
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, busy_poll: BusyPoll) -> None:
         self._broker = broker
+        self._busy_poll = busy_poll
         self._clock = broker.clock
         self._by_id: dict[bytes, Partition] = {}
         self._by_name: dict[bytes, Partition] = {}
@@ -86,6 +89,8 @@ class FastProduce:
             # Nothing was appended. The general path finds the same, or the topic's successor.
             del known[target]
             return None
+        if length < _SMALL_BYTES:
+            self._busy_poll.answered()
         tail = _TAIL.pack(0, info[0], info[2], info[3], 1, 0, 0, 0, 0, 0)
         prefix = _PREFIX.pack(_FRAME_BYTES + len(target), correlation_id, 0)
         return b"".join((prefix, target, tail))

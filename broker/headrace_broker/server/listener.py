@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace_broker.server.api import api_versions
+from headrace_broker.server.busy_poll import BusyPoll
 from headrace_broker.server.connection import Connection
 from headrace_broker.server.fast_produce import FastProduce
 from headrace_broker.server.frames import OWN_BUFFER_BYTES
@@ -56,7 +57,8 @@ class Listening:
         self._connections_per_address_max: int = values["max.connections.per.ip"]
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = broker.budget
-        self.fast_produce = FastProduce(broker)
+        busy_poll = BusyPoll(self.loop, values["headrace.busy.poll.rounds"])
+        self.fast_produce = FastProduce(broker, busy_poll)
         # In the order of their arrival: a set's would differ from run to run.
         self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()

@@ -161,6 +161,14 @@ _NETWORK = (
         "A client that takes none of its response for so long is disconnected.",
         low=1000,
     ),
+    _int(
+        "headrace.busy.poll.rounds",
+        100,
+        "How often the event loop looks for the next request of a client that sends one small "
+        "record at a time before it sleeps: about 2 us each. 0 never keeps a processor busy.",
+        low=0,
+        high=10000,
+    ),
     _text(
         "headrace.http.listener",
         None,
