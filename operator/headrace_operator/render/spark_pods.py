@@ -32,6 +32,11 @@ GROUP_ID = 185
 GRACE_SECONDS = 45
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 
+# Executors come to the address that the driver is bound to: Spark sets its host to that by itself.
+# No name has to be resolved for that, which a moment ago did not exist.
+ADDRESS_SETTINGS = (
+    "--conf spark.driver.host=$(HEADRACE_POD_IP) --conf spark.driver.bindAddress=$(HEADRACE_POD_IP)"
+)
 _MEBIBYTES = {"k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _OVERHEAD_MEBIBYTES_MIN = 384
 #: Fields of a PodSpec that have the same name and form in the application.
@@ -246,7 +251,7 @@ def _driver_environment(submission: Submission) -> list[dict[str, Any]]:
         "SPARK_DRIVER_BIND_ADDRESS": "$(HEADRACE_POD_IP)",
         "PYSPARK_SUBMIT_ARGS": (
             f"--properties-file {SETTINGS_DIRECTORY}/spark.properties"
-            " --conf spark.driver.host=$(HEADRACE_POD_IP) pyspark-shell"
+            f" {ADDRESS_SETTINGS} pyspark-shell"
         ),
         "SPARK_LOCAL_DIRS": "/tmp/spark",  # noqa: S108 - the pod's own
         "SPARK_APPLICATION_ID": submission.spark_application_id,

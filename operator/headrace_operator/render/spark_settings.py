@@ -72,8 +72,10 @@ def spark_settings(submission: Submission) -> dict[str, str]:
         "spark.kubernetes.container.image.pullSecrets": ",".join(
             spec.get("imagePullSecrets") or []
         ),
-        # 10 s would be half of the time to the first executor.
-        "spark.kubernetes.executor.apiPollingInterval": "30s",
+        # Spark watches its executors, and looks this often in case that the watch fails in silence.
+        "spark.kubernetes.executor.apiPollingInterval": "10s",
+        # A stream is planned while its executors start, instead of after them.
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
         **_dependencies(spec),
         **_dynamic_allocation(spec),
         **given,
@@ -92,7 +94,6 @@ def _identity(submission: Submission) -> dict[str, Any]:
         "spark.submit.deployMode": "client",
         "spark.app.name": submission.name,
         "spark.app.id": submission.spark_application_id,
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - the pod's own
         "spark.driver.port": DRIVER_PORT,
         "spark.driver.blockManager.port": BLOCK_MANAGER_PORT,
         "spark.kubernetes.namespace": submission.namespace,
