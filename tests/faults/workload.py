@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.checker import History, Outcome, Read, Send, check
-from support.clusters import Cluster
+from support.clusters import Cluster, ClusterNode
 from support.processes import wait_until
 from support.streams import FAST_CLIENT, ConsumerStream, ProducerStream, Sent, read_partition
 
@@ -17,11 +17,18 @@ _CREATE_SECONDS = 30
 
 
 def create_topic(
-    cluster: Cluster, name: str, partitions: int, factor: int = 3, **config: str
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    factor: int = 3,
+    *,
+    through: ClusterNode | None = None,
+    **config: str,
 ) -> None:
     """Create a topic and wait until every replica is in sync; keys are `min_insync_replicas`."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": cluster.bootstrap})
+    bootstrap = cluster.bootstrap if through is None else through.bootstrap
+    admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": bootstrap})
     topic = NewTopic(name, partitions, factor, config=settings)
     deadline = time.monotonic() + _CREATE_SECONDS
     while True:

@@ -118,6 +118,7 @@ class Cluster:
     def __init__(self, nodes: list[ClusterNode]) -> None:
         self.nodes = nodes
         self.ready_seconds = 0.0
+        self.not_asked: tuple[ClusterNode, ...] = ()
 
     def __enter__(self) -> Self:
         self.start()
@@ -187,7 +188,7 @@ class Cluster:
     def _ask(self, request: Any) -> Any | None:
         """The answer of the first node that answers."""
         for node in self.nodes:
-            if not node.is_running:
+            if not node.is_running or node in self.not_asked:
                 continue
             with suppress(OSError, ValueError), RawConnection(node.bootstrap, _ASK_SECONDS) as link:
                 return link.call(request)

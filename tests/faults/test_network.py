@@ -1,0 +1,143 @@
+"""Networks that lose packets between three brokers, one way or both: nothing acknowledged is lost.
+
+Nobody is told that a packet was dropped, so timeouts alone decide. `HEADRACE_FAULTS_SECONDS`
+(`make faults`) is how long the random cuts go on.
+"""
+
+import os
+import random
+import time
+
+import pytest
+
+from faults.network import can_make_networks, networked_cluster
+from faults.workload import Workload, create_topic
+
+_SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "15"))
+_CUT_SECONDS = 4
+_REPLACED_SECONDS_MAX = 15
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(180 + 3 * _SECONDS),
+    pytest.mark.skipif(not can_make_networks(), reason="network namespaces need root and iproute2"),
+]
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory):
+    with networked_cluster(tmp_path_factory.mktemp("network")) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(shared_cluster):
+    """The module's cluster, connected and whole."""
+    shared_cluster.network.heal()
+    shared_cluster.wait_complete()
+    yield shared_cluster
+    shared_cluster.network.heal()
+
+
+@pytest.fixture
+def topic(request):
+    """A name of the test's own."""
+    return request.node.name.replace("[", "-").replace("]", "")[:200]
+
+
+def _ids(nodes):
+    return [node.node_id for node in nodes]
+
+
+def _heal(cluster, topic, workload):
+    cluster.network.heal()
+    cluster.wait_complete()
+    cluster.wait_in_sync(topic)
+    workload.progress()
+    workload.assert_nothing_is_lost()
+
+
+def test_a_leader_cut_from_its_followers_but_not_from_clients_is_replaced(cluster, topic):
+    """It takes writes that it may never acknowledge, and drops them when it is back."""
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        cluster.network.cut([victim.node_id], _ids(cluster.others(victim)))
+        began = time.monotonic()
+        with cluster.asked_without(victim):
+            workload.progress()
+            assert workload.longest_gap(began) < _REPLACED_SECONDS_MAX
+            assert cluster.leader(topic) is not victim
+        _heal(cluster, topic, workload)
+
+
+def test_a_leader_cut_off_from_everybody_is_replaced(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        cluster.network.isolate(victim.node_id)
+        with cluster.asked_without(victim):
+            workload.progress()
+            assert cluster.leader(topic) is not victim
+        _heal(cluster, topic, workload)
+
+
+def test_an_active_controller_cut_off_from_the_others_is_replaced(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.active_controller()
+        cluster.network.cut([victim.node_id], _ids(cluster.others(victim)))
+        with cluster.asked_without(victim):
+            survivor = cluster.others(victim)[0]
+            create_topic(cluster, f"{topic}-after", 1, factor=2, through=survivor)
+            workload.progress()
+            assert cluster.active_controller() is not victim
+        _heal(cluster, topic, workload)
+
+
+@pytest.mark.parametrize("is_deaf", [True, False], ids=["deaf", "mute"])
+def test_a_leader_that_hears_nothing_or_is_not_heard_loses_nothing(cluster, topic, is_deaf):
+    """One direction only: what it says arrives, or what it is told."""
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        victim = cluster.leader(topic)
+        for other in cluster.others(victim):
+            ends = (other, victim) if is_deaf else (victim, other)
+            cluster.network.drop(*_ids(ends))
+        began = time.monotonic()
+        with cluster.asked_without(victim):
+            workload.progress()
+            assert workload.longest_gap(began) < _REPLACED_SECONDS_MAX
+        _heal(cluster, topic, workload)
+
+
+def test_two_brokers_that_do_not_hear_one_another_while_the_third_hears_both(cluster, topic):
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        one, other, _ = cluster.nodes
+        cluster.network.cut([one.node_id], [other.node_id])
+        time.sleep(_CUT_SECONDS)
+        workload.progress(20)
+        _heal(cluster, topic, workload)
+
+
+def test_random_cuts_lose_nothing(cluster, topic):
+    """Any directions between any brokers, and at times all at once, for seconds each."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
+    chance = random.Random(seed)
+    create_topic(cluster, topic, 3)
+    ids = _ids(cluster.nodes)
+    links = [(source, other) for source in ids for other in ids if source != other]
+    with Workload(cluster, topic) as workload:
+        end = time.monotonic() + _SECONDS
+        while time.monotonic() < end:
+            if chance.random() < 1 / 4:
+                cluster.network.isolate(chance.choice(ids))
+            else:
+                for source, other in chance.sample(links, chance.randint(1, len(links))):
+                    cluster.network.drop(source, other)
+            time.sleep(chance.uniform(0, 2 * _CUT_SECONDS))
+            cluster.network.heal()
+            time.sleep(chance.uniform(0, _CUT_SECONDS))
+        _heal(cluster, topic, workload)
