@@ -172,7 +172,10 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
     partition = sole_partition(response.topics) if response else None
     if response is None or response.error_code or partition is None:
         ballot.ask_at_ms[voter] = retry_ms
+        ballot.silent.add(voter)
+        _give_up_if_lost(replica, ballot)
         return
+    ballot.silent.discard(voter)
     # Who grants a pre-vote may still follow a leader that does not answer any more.
     is_news = partition.leader_epoch > replica.epoch or not partition.vote_granted
     endpoints = endpoints_in(response)
@@ -192,7 +195,10 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
 
 
 def _give_up_if_lost(replica: Replica, ballot: Ballot) -> None:
-    can_win = len(replica.voters) - len(ballot.rejected) >= replica.voters.majority
+    # Who cannot be reached may be back in time, but between two candidates and a dead third it
+    # would take the whole election timeout to find out.
+    lost = ballot.rejected | ballot.silent if ballot.rejected else ballot.rejected
+    can_win = len(replica.voters) - len(lost) >= replica.voters.majority
     if ballot.is_lost or can_win:
         return
     # A random wait that doubles: split votes end soon, repeated ones too (Raft section 5.2).

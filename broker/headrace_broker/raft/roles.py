@@ -80,6 +80,8 @@ class Ballot:
     deadline_ms: int
     granted: set[NodeId] = field(default_factory=set)
     rejected: set[NodeId] = field(default_factory=set)
+    # Who did not answer the latest request.
+    silent: set[NodeId] = field(default_factory=set)
     # When to ask a voter next; absent while an answer is awaited or was final.
     ask_at_ms: dict[NodeId, int] = field(default_factory=dict)
     # The election cannot be won any more: the deadline is that of the back-off.

@@ -28,6 +28,9 @@ from headrace_broker.protocol.messages.vote import (
     VoteRequest,
     VoteRequestPartitionData,
     VoteRequestTopicData,
+    VoteResponse,
+    VoteResponsePartitionData,
+    VoteResponseTopicData,
 )
 from headrace_broker.raft import effects as fx
 from headrace_broker.raft import events as ev
@@ -251,3 +254,32 @@ def test_committed_records_are_never_truncated():
     replica.advance_high_watermark(5)
     with pytest.raises(InvariantError, match="MonotonicHighWatermark"):
         truncate(replica, OffsetAndEpoch(4, 1))
+
+
+def test_raft_5_2_a_vote_split_with_a_dead_third_is_given_up_at_once():
+    """Else both candidates wait for the dead one's answer until the election timeout."""
+    node = node_of()
+    now_ms = node.next_deadline_ms
+    asked = {e.destination.node_id: e for e in node.step(ev.Tick(), now_ms) if is_send(e)}
+    node.step(ev.RequestFailed(asked[3].correlation_id), now_ms)
+    granted = vote_answer(epoch=0, granted=True)
+    effects = node.step(ev.ReceivedResponse(asked[2].correlation_id, granted), now_ms)
+    assert node._replica.role.role is Role.CANDIDATE
+    asked = {e.destination.node_id: e for e in effects if is_send(e)}
+    rejected = vote_answer(epoch=1, granted=False)
+    node.step(ev.ReceivedResponse(asked[2].correlation_id, rejected), now_ms)
+    assert node._replica.role.deadline_ms - now_ms >= 500, "the third may yet grant"
+    node.step(ev.RequestFailed(asked[3].correlation_id), now_ms)
+    assert node._replica.role.deadline_ms - now_ms <= 50
+
+
+def is_send(effect) -> bool:
+    return isinstance(effect, fx.Send)
+
+
+def vote_answer(*, epoch: int, granted: bool) -> VoteResponse:
+    partition = VoteResponsePartitionData(
+        leader_id=-1, leader_epoch=epoch, vote_granted=granted, partition_index=0
+    )
+    topic = VoteResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    return VoteResponse(topics=[topic])
