@@ -75,7 +75,6 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     """
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
-    from headrace_operator.plan.groups import EMPTY_STATES
 
     is_undo = to == PREVIOUS
     position = (
@@ -85,11 +84,8 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     with admin_client(target.bootstrap_servers) as admin:
         observed = load_groups(admin, [group])[group]
         described = _find_described(target, group)
-        if observed.state not in EMPTY_STATES and described is None:
-            raise CommandError(
-                f"group {group} is {observed.state} with {len(observed.members)} members: "
-                "stop them first; Kafka moves only groups that nobody reads in"
-            )
+        if described is None:
+            _refuse_while_read(group, observed)
         wanted = (
             _offsets_before_reset(described, group, topic)
             if is_undo
@@ -112,6 +108,16 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         _commit(target, group, request_id, move)
     undo = "--to previous" if described is not None else "the column CURRENT above"
     typer.echo(f"group {group} moved; {undo} undoes it", err=True)
+
+
+def _refuse_while_read(name: str, group: ObservedGroup) -> None:
+    from headrace_operator.plan.groups import EMPTY_STATES
+
+    if group.state not in EMPTY_STATES:
+        raise CommandError(
+            f"group {name} is {group.state} with {len(group.members)} members: "
+            "stop them first; Kafka moves only groups that nobody reads in"
+        )
 
 
 def target_offsets(
