@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace_cli.errors import BadInputError
 from headrace_cli.options import ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -21,15 +22,31 @@ EXIT_DIFFERENT = 1
 
 
 def diff(
-    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="Manifest, folder or kustomization; - for stdin, with --context."),
+    ],
     *,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Compare with a Kubernetes cluster: a context of the kubeconfig."),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="With --context: for manifests that name none themselves."
+        ),
+    ] = None,
 ) -> None:
     """Print what applying these manifests would do to the running cluster.
 
     Exit status as kubectl diff: 0 no difference, 1 differences.
     """
+    if context is not None:
+        _diff_kubernetes(file, context, namespace)
+        return
     from headrace_cli.clients import find_cluster
     from headrace_cli.manifests import load_valid_manifests
     from headrace_operator.local.desired import DesiredStore, desired_of
@@ -45,6 +62,32 @@ def diff(
     planned = asyncio.run(_plan(target.state, store, desired))
     typer.echo(planned.describe())
     if planned.actions or planned.problems:
+        raise typer.Exit(EXIT_DIFFERENT)
+
+
+def _diff_kubernetes(file: Path, context: str, namespace: str | None) -> None:
+    from headrace_cli.kubernetes_diff import Difference, compare, read_objects
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.connection import ConnectionSourceError, find_connection
+
+    objects = read_objects(file)
+    try:
+        connection = find_connection(context=context)
+    except ConnectionSourceError as error:
+        raise BadInputError(str(error)) from error
+
+    async def run() -> list[Difference]:
+        async with KubernetesClient(connection) as client:
+            return await compare(client, objects, namespace or connection.default_namespace)
+
+    differences = asyncio.run(run())
+    for difference in differences:
+        for line in difference.lines():
+            typer.echo(line)
+    refused = [difference.name for difference in differences if difference.refusal]
+    if refused:
+        raise BadInputError(f"the API server refuses {', '.join(refused)}")
+    if differences:
         raise typer.Exit(EXIT_DIFFERENT)
 
 

@@ -55,35 +55,40 @@ class Connection:
         return context
 
 
-def find_connection(kubeconfig: Path | None = None) -> Connection:
-    """Use the given kubeconfig, $KUBECONFIG, the pod's service account, or ~/.kube/config."""
+def find_connection(kubeconfig: Path | None = None, *, context: str | None = None) -> Connection:
+    """Use the given kubeconfig, $KUBECONFIG, the pod's service account, or ~/.kube/config.
+
+    `context` names another of the kubeconfig's contexts than the current one.
+    """
     named = os.environ.get("KUBECONFIG")
     home = Path.home() / ".kube" / "config"
     if kubeconfig is not None:
-        return read_kubeconfig(kubeconfig)
+        return read_kubeconfig(kubeconfig, context)
     if named:
-        return read_kubeconfig(Path(named.split(os.pathsep)[0]))
+        return read_kubeconfig(Path(named.split(os.pathsep)[0]), context)
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
         return _read_service_account()
     if home.exists():
-        return read_kubeconfig(home)
+        return read_kubeconfig(home, context)
     raise ConnectionSourceError(
         "no Kubernetes cluster is named: set KUBECONFIG, or run as a pod with a service account"
     )
 
 
-def read_kubeconfig(path: Path) -> Connection:
-    """Read the current context of a kubeconfig. Raises ConnectionSourceError.
+def read_kubeconfig(path: Path, name: str | None = None) -> Connection:
+    """Read a context of a kubeconfig, the current one by default. Raises ConnectionSourceError.
 
     Certificates and tokens in the file or beside it are understood; `exec` plugins are not.
     """
     try:
         config = yaml.safe_load(path.read_text())
-        context = _named(config["contexts"], config["current-context"])["context"]
+        name = name or config["current-context"]
+        context = _named(config["contexts"], name)["context"]
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
         user = _named(config["users"], context["user"])["user"]
     except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
-        raise ConnectionSourceError(f"{path}: no usable current context ({error!r})") from error
+        which = f"context {name}" if name else "current context"
+        raise ConnectionSourceError(f"{path}: no usable {which} ({error!r})") from error
     token_file = user.get("tokenFile")
     return Connection(
         server=cluster["server"].rstrip("/"),
