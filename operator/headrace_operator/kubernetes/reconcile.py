@@ -16,7 +16,7 @@ import structlog
 from headrace_operator.apply import ADMIN_ACTIONS, Failure
 from headrace_operator.kubernetes.register import cluster_key
 from headrace_operator.observe import merge_observations
-from headrace_operator.plan import Action, Desired, Observed, Plan, Problem, plan
+from headrace_operator.plan import Action, Desired, Observed, Plan, Problem, ResetOffsets, plan
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class _Memory:
     seen: Observed | None = None
     observing_seconds: float = 0.0
     waited: int = 0
+    #: When everything is looked at again though nothing was heard (monotonic).
+    full_at: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,8 @@ class Outcome:
     failures: tuple[Failure, ...] = ()
     again_seconds: float = RESYNC_SECONDS_MIN
     is_converged: bool = True
+    resync_seconds: float = RESYNC_SECONDS_MIN
+    unfinished: frozenset[Key] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,8 @@ class ClusterReconciler:
         memory = self._memories.setdefault(key, _Memory())
         dirt = memory.dirt
         memory.dirt = Dirt(is_everything=False)
+        if time.monotonic() >= memory.full_at:
+            dirt.is_everything = True
         try:
             outcome = await _Pass(self._around, key, memory, dirt).run()
         except BaseException:
@@ -117,7 +123,12 @@ class ClusterReconciler:
             memory.dirt.is_health |= dirt.is_health
             raise
         if not outcome.is_converged:
-            memory.dirt.keys |= dirt.keys
+            memory.dirt.keys |= dirt.keys | {
+                key for key in outcome.unfinished if key[0] != "Cluster"
+            }
+            memory.dirt.is_health |= any(key[0] == "Cluster" for key in outcome.unfinished)
+        if outcome.scope == "everything":
+            memory.full_at = time.monotonic() + outcome.resync_seconds
         if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
             del self._memories[key]
             await self._around.admins.forget(key)
@@ -218,7 +229,13 @@ class _Pass:
         servers = self._around.backend.bootstrap_servers(cluster)
         if on_brokers and servers:
             admin = await self._around.admins.of(self._key, servers)
-            failures += await self._around.admins.apply(admin, on_brokers)
+            resets = [each for each in on_brokers if isinstance(each, ResetOffsets)]
+            await self._around.statuses.note_resets(resets, is_done=False)
+            refused = await self._around.admins.apply(admin, on_brokers)
+            failures += refused
+            kept = {id(failure.action) for failure in refused}
+            done = [each for each in resets if id(each) not in kept]
+            await self._around.statuses.note_resets(done, is_done=True)
         failed = {id(failure.action): failure for failure in failures}
         for action in actions:
             self._around.on_action(action, failed.get(id(action)))
@@ -232,7 +249,10 @@ class _Pass:
         memory = self._memory
         memory.waited = 0 if is_converged else memory.waited + 1
         again = self._memory.observing_seconds / OBSERVING_SHARE
-        again = min(max(again, RESYNC_SECONDS_MIN), RESYNC_SECONDS_MAX)
+        resync = again = min(max(again, RESYNC_SECONDS_MIN), RESYNC_SECONDS_MAX)
+        unfinished = {each.resource for each in left}
+        unfinished |= {each.resource for each in planned.waiting}
+        unfinished |= {each.action.resource for each in failures}
         if not is_converged:
             again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), 16))
         return Outcome(
@@ -241,6 +261,8 @@ class _Pass:
             failures=failures,
             again_seconds=again,
             is_converged=is_converged,
+            resync_seconds=resync,
+            unfinished=frozenset(unfinished),
         )
 
 

@@ -15,17 +15,17 @@ import structlog
 from headrace_operator.kubernetes.client import KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed
 from headrace_operator.plan.finalizers import FINALIZER, finalizer_changes
-from headrace_operator.plan.report import changed, report
+from headrace_operator.plan.report import changed, report, reset_note
 from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace_operator.kubernetes.cache import Store
     from headrace_operator.kubernetes.client import KubernetesClient
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.kubernetes.transport import Object
-    from headrace_operator.plan import Desired, Key, Observed, Plan
+    from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets
 
 __all__ = ["StatusWriter"]
 
@@ -75,6 +75,19 @@ class StatusWriter:
         """Add finalizers before anything is made that a deletion would have to clean up."""
         changes = finalizer_changes(desired, plan)
         await _all([self._finalize(key, is_wanted=True) for key in changes if changes[key]])
+
+    async def note_resets(self, resets: Sequence[ResetOffsets], *, is_done: bool) -> None:
+        """Write what a reset commits before it does, and that it did: it is done once."""
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for reset in resets:
+            group = self._register.get(reset.resource)
+            if group is None:
+                continue
+            state, at = ("Done", now) if is_done or reset.is_dry_run else ("Started", "")
+            note = reset_note(reset, state=state, completed_at=at)
+            status = {**msgspec.to_builtins(group.status), "lastReset": note}
+            written = await self._client.apply_status({**_reference(group), "status": status})
+            self._learn(group.key, written)
 
     async def _finalize(self, key: Key, *, is_wanted: bool) -> None:
         resource = self._register.get(key)
