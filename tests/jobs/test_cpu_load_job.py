@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 import psutil
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 
@@ -22,6 +22,7 @@ from support.processes import ManagedProcess, free_port, wait_until
 
 NOON = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
 STEP_SECONDS = 90
+DEAD_LETTER_BYTES_MAX = 10_000
 
 
 def produce_readings(bootstrap, topic, seconds, *, garbage=0):
@@ -74,6 +75,7 @@ def application(example_application):
     for flag, value in {
         "--input-topic": f"in-{unique}",
         "--output-topic": f"out-{unique}",
+        "--dead-letter-topic": f"dead-{unique}",
         "--group": f"job-{unique}",
         "--trigger": "500ms",
     }.items():
@@ -94,6 +96,22 @@ def argument(application, flag):
     return arguments[arguments.index(flag) + 1]
 
 
+def create_topics(bootstrap, application):
+    """Create the topics of the job; returns the names of input and output."""
+    names = [argument(application, f"--{kind}-topic") for kind in ("input", "output")]
+    dead_letters = argument(application, "--dead-letter-topic")
+    limit = {"max.message.bytes": str(DEAD_LETTER_BYTES_MAX)}
+    topics = [
+        NewTopic(names[0], 1, 1),
+        NewTopic(names[1], 2, 1),
+        NewTopic(dead_letters, 1, 1, config=limit),
+    ]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    return names
+
+
 def descendants(pid):
     return psutil.Process(pid).children(recursive=True)
 
@@ -103,13 +121,10 @@ def descendants(pid):
 def test_the_job_computes_reports_stops_cleanly_and_goes_on_where_it_stopped(
     job, application, broker, group_offsets
 ):
-    source, sink = argument(application, "--input-topic"), argument(application, "--output-topic")
     group = argument(application, "--group")
     job.start()
     wait_until(lambda: "does not exist" in job.output, STEP_SECONDS, "a word on the missing topics")
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([NewTopic(source, 1, 1), NewTopic(sink, 2, 1)]).values():
-        future.result(30)
+    source, sink = create_topics(broker.bootstrap, application)
     produce_readings(broker.bootstrap, source, range(25), garbage=1)
 
     wait_until(lambda: job.metrics().get("output_rows_total", 0) == 2, STEP_SECONDS, "a window")
@@ -176,11 +191,8 @@ def reset(bootstrap, group, source, offset):
 def test_a_reset_of_the_group_moves_the_job_and_its_undo_brings_the_state_back(
     job, application, broker, group_offsets
 ):
-    source, sink = argument(application, "--input-topic"), argument(application, "--output-topic")
     group = argument(application, "--group")
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for future in admin.create_topics([NewTopic(source, 1, 1), NewTopic(sink, 2, 1)]).values():
-        future.result(30)
+    source, sink = create_topics(broker.bootstrap, application)
 
     def run(rows, end):
         """Run the job until it wrote some windows and committed up to an offset."""
@@ -206,6 +218,71 @@ def test_a_reset_of_the_group_moves_the_job_and_its_undo_brings_the_state_back(
     reset(broker.bootstrap, group, source, 50)
     assert run(2, 70) == 1
     assert read_windows(broker.bootstrap, sink) == sorted([*first_windows, *next_windows] * 2)
+
+
+def read_records(bootstrap, topic, count):
+    """The first records of a topic's partition 0, with their headers."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    while len(found) < count:
+        record = consumer.poll(30)
+        assert record is not None, f"{len(found)} of {count} records"
+        found.append(record)
+    consumer.close()
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_bad_records_go_to_the_dead_letter_topic_and_the_job_goes_on(
+    job, application, broker, group_offsets
+):
+    group = argument(application, "--group")
+    source, sink = create_topics(broker.bootstrap, application)
+    dead_letters = argument(application, "--dead-letter-topic")
+    good = {"hostname": "web", "cpu": 0, "usage": 1.0, "occurred_at": NOON.isoformat()}
+    bad = {
+        b"not json": "it is no reading",
+        b"\xff\xfe\x00": "it is no reading",
+        json.dumps({**good, "cpu": "zero"}).encode(): "cpu is no integer from 0",
+        json.dumps({**good, "occurred_at": "9999-01-01T00:00:00Z"}).encode(): (
+            "occurred_at is more than 3600 s after the record"
+        ),
+        json.dumps({**good, "occurred_at": "+294247-01-10T04:00:54Z"}).encode(): (
+            "occurred_at is no ISO 8601 time"
+        ),
+    }
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for value in bad:
+        producer.produce(source, value, key=b"k", headers=[("trace", b"7")])
+    producer.produce(source, None, key=b"tombstone")
+    assert producer.flush(30) == 0
+    produce_readings(broker.bootstrap, source, range(25))
+    job.start()
+    wait_until(lambda: job.metrics().get("dead_letters_total") == 6, STEP_SECONDS, "dead letters")
+    wait_until(lambda: group_offsets(group) == {(source, 0): 56}, STEP_SECONDS, "the commit")
+    found = read_records(broker.bootstrap, dead_letters, 6)
+    assert [record.value() for record in found] == [*bad, None]
+    headers = [dict(record.headers()) for record in found]
+    assert [each["headrace.reason"].decode() for each in headers] == [
+        *bad.values(),
+        "it has no value",
+    ]
+    assert [each["headrace.offset"] for each in headers] == [b"%d" % index for index in range(6)]
+    assert found[0].key() == b"k"
+    assert headers[0]["trace"] == b"7"
+    assert headers[0]["headrace.topic"].decode() == source
+    # Where the topic takes nothing, bad records are counted and good ones go on.
+    producer.produce(source, bytes(DEAD_LETTER_BYTES_MAX))
+    assert producer.flush(30) == 0
+    produce_readings(broker.bootstrap, source, range(25, 35))
+    wait_until(lambda: job.metrics().get("dead_letter_failures_total", 0) > 0, 120, "a failure")
+    wait_until(lambda: group_offsets(group) == {(source, 0): 77}, STEP_SECONDS, "the commit")
+    assert job.metrics()["malformed_records_total"] == 7
+    assert "malformed records were not written" in job.output
+    assert len(read_windows(broker.bootstrap, sink)) == 4
+    assert job.process.is_running
 
 
 def run_job(*arguments):

@@ -8,8 +8,8 @@ import pytest
 
 from headrace_jobs.transforms.cpu_load import (
     FUTURE_TOLERANCE_SECONDS,
-    malformed_records,
     parse_readings,
+    rejected_records,
     usage_windows,
     well_formed_readings,
 )
@@ -105,11 +105,27 @@ def test_what_is_malformed_is_set_aside_and_counted_not_fatal(spark):
         )),
         json.dumps(good).replace("50.0", "NaN"),
     ]  # fmt: skip
-    frame = parsed(spark, [*bad, reading(0), None])
-    assert sorted(row.value or "" for row in malformed_records(frame).collect()) == sorted(
-        [*bad, ""]
-    )
-    assert well_formed_readings(frame).count() == 1
+    frame = records(spark, [*bad, reading(0), None])
+    rejected = rejected_records(frame).collect()
+    assert sorted(row.value or "" for row in rejected) == sorted([*bad, ""])
+    assert well_formed_readings(parse_readings(frame)).count() == 1
+
+
+def test_each_malformed_record_has_a_reason_that_names_what_is_wrong(spark):
+    good = json.loads(reading(0))
+    for value, reason in (
+        (None, "it has no value"),
+        ("garbage", "it is no reading"),
+        ("{}", "it is no reading"),
+        (json.dumps({**good, "hostname": ""}), "hostname is missing or empty"),
+        (json.dumps({**good, "cpu": 1.5}), "cpu is no integer from 0"),
+        (json.dumps({**good, "usage": "1"}), "usage is no number in 0..100"),
+        (json.dumps({**good, "usage": 1e9}), "usage is no number in 0..100"),
+        (json.dumps({**good, "occurred_at": "soon"}), "occurred_at is no ISO 8601 time"),
+        (json.dumps({**good, "occurred_at": "0001-01-01T00:00:00Z"}), "occurred_at is before 1970"),
+    ):
+        (row,) = rejected_records(records(spark, [value])).collect()
+        assert (row.value, row.reason) == (value, reason)
 
 
 def test_times_may_have_any_offset_and_count_as_utc_without_one(spark):

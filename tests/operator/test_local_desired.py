@@ -41,7 +41,8 @@ def test_the_example_is_read_back_whole(store: DesiredStore) -> None:
     assert store.load()[0].kind == "Cluster"
     desired = desired_of(store.load(), "cpu")
     assert desired.cluster is not None
-    assert {each.topic_name for each in desired.topics} == {"cpu-load", "cpu-load-windows"}
+    topics = {"cpu-load", "cpu-load-windows", "cpu-load-dead-letters"}
+    assert {each.topic_name for each in desired.topics} == topics
     assert len(desired.applications) == 2
 
 

@@ -23,6 +23,7 @@ class JobSettings:
     bootstrap_servers: str
     input_topic: str
     output_topic: str
+    dead_letter_topic: str | None
     group: str | None
     checkpoint: str
     trigger_ms: int
@@ -41,7 +42,8 @@ class JobSettings:
     @property
     def topics(self) -> set[str]:
         """Topics that have to exist before the query starts."""
-        return {self.input_topic, self.output_topic}
+        optional = {self.dead_letter_topic} if self.dead_letter_topic is not None else set()
+        return {self.input_topic, self.output_topic} | optional
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
@@ -58,6 +60,7 @@ def common_settings(arguments: argparse.Namespace) -> JobSettings:
         bootstrap_servers=a.bootstrap_servers,
         input_topic=a.input_topic,
         output_topic=a.output_topic,
+        dead_letter_topic=a.dead_letter_topic or None,
         group=a.group or None,
         checkpoint=a.checkpoint,
         trigger_ms=a.trigger,
@@ -93,6 +96,13 @@ def _add_data_arguments(parser: argparse.ArgumentParser, environment: Mapping[st
     )
     data.add_argument("--input-topic", required=True, metavar="TOPIC")
     data.add_argument("--output-topic", required=True, metavar="TOPIC")
+    data.add_argument(
+        "--dead-letter-topic",
+        default=environment.get("HEADRACE_DEAD_LETTER_TOPIC", ""),
+        metavar="TOPIC",
+        help="topic that malformed records go to, as they came, with the reason in a header; "
+        "only counted without it (HEADRACE_DEAD_LETTER_TOPIC)",
+    )
     data.add_argument(
         "--group",
         default=environment.get("HEADRACE_GROUP", ""),

@@ -44,8 +44,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     return run_query(
-        common_settings(parsed), QUERY_NAME, pipeline=pipeline, key_columns=KEY_COLUMNS
+        common_settings(parsed),
+        QUERY_NAME,
+        pipeline=pipeline,
+        key_columns=KEY_COLUMNS,
+        rejected=_rejected,
     )
+
+
+def _rejected(records: DataFrame) -> DataFrame:
+    from headrace_jobs.transforms.cpu_load import rejected_records
+
+    return rejected_records(records)
 
 
 def _cpu_load(records: DataFrame, *, window: str, slide: str | None, watermark: str) -> DataFrame:

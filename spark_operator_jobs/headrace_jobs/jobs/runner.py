@@ -12,6 +12,7 @@ import contextlib
 import signal
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,10 +20,12 @@ import structlog
 from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.startup import JobError, prepare
+from headrace_jobs.progress.checkpoint import local_folder
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.console import ConsoleSink
+from headrace_jobs.sinks.dead_letters import DeadLetters
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sources.kafka import KafkaSource, read_stream
 
@@ -69,9 +72,13 @@ def run_query(
     query_name: str,
     *,
     pipeline: Callable[[DataFrame], DataFrame],
+    rejected: Callable[[DataFrame], DataFrame],
     key_columns: tuple[str, ...],
 ) -> int:
-    """Run `pipeline` from the input topic to the output topic. Returns the exit status."""
+    """Run `pipeline` from the input topic to the output topic. Returns the exit status.
+
+    `rejected` keeps the records that the pipeline leaves out as malformed, and adds `reason`.
+    """
     stop = _Stop()
     stop.install()
     metrics = JobMetrics(
@@ -85,7 +92,15 @@ def run_query(
                 return 0
             cleanup.callback(start.client.close)
             metrics.checkpoint_generation(start.generation.number)
-            _run_session(settings, query_name, _Parts(pipeline, key_columns, start, metrics, stop))
+            parts = _Parts(
+                pipeline=pipeline,
+                rejected=rejected,
+                key_columns=key_columns,
+                start=start,
+                metrics=metrics,
+                stop=stop,
+            )
+            _run_session(settings, query_name, parts)
     except (JobError, JarError, SessionError) as error:
         _log.error(str(error))
         return 1
@@ -93,22 +108,16 @@ def run_query(
     return 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Parts:
     """What a session needs besides the settings."""
 
-    def __init__(
-        self,
-        pipeline: Callable[[DataFrame], DataFrame],
-        key_columns: tuple[str, ...],
-        start: Start,
-        metrics: JobMetrics,
-        stop: _Stop,
-    ) -> None:
-        self.pipeline = pipeline
-        self.key_columns = key_columns
-        self.start = start
-        self.metrics = metrics
-        self.stop = stop
+    pipeline: Callable[[DataFrame], DataFrame]
+    rejected: Callable[[DataFrame], DataFrame]
+    key_columns: tuple[str, ...]
+    start: Start
+    metrics: JobMetrics
+    stop: _Stop
 
 
 def _serve_metrics(
@@ -211,14 +220,39 @@ def _start(session: SparkSession, settings: JobSettings, query_name: str, parts:
         .writeStream.queryName(query_name)
         .outputMode(settings.output_mode)
         .option("checkpointLocation", parts.start.generation.path)
-        .foreachBatch(_write_to(sinks))
+        .foreachBatch(_write_to(sinks, _dead_letters(session, settings, query_name, parts)))
     )
     if settings.is_available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
 
 
-def _write_to(sinks: Sequence[KafkaSink | ConsoleSink]) -> Callable[[DataFrame, int], None]:
+def _dead_letters(
+    session: SparkSession, settings: JobSettings, query_name: str, parts: _Parts
+) -> DeadLetters | None:
+    if settings.dead_letter_topic is None:
+        return None
+    checkpoint = local_folder(parts.start.generation.path)
+    if checkpoint is None:
+        raise JobError(
+            "a dead-letter topic needs a checkpoint that is a folder of this machine:"
+            f" {settings.checkpoint} does not say what a batch has read"
+        )
+    return DeadLetters(
+        session=session,
+        query_name=query_name,
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.dead_letter_topic,
+        job=settings.name,
+        checkpoint=checkpoint,
+        rejected=parts.rejected,
+        metrics=parts.metrics,
+    )
+
+
+def _write_to(
+    sinks: Sequence[KafkaSink | ConsoleSink], dead_letters: DeadLetters | None
+) -> Callable[[DataFrame, int], None]:
     def write(batch: DataFrame, batch_id: int) -> None:
         # Computed once: a second pass would touch the state store and count rows again.
         batch.persist()
@@ -227,6 +261,8 @@ def _write_to(sinks: Sequence[KafkaSink | ConsoleSink]) -> Callable[[DataFrame, 
                 sink.write(batch, batch_id)
         finally:
             batch.unpersist()
+        if dead_letters is not None:
+            dead_letters.write(batch_id)
 
     return write
 

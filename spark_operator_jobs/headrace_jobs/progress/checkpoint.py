@@ -10,12 +10,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_jobs.progress.offsets import TopicPartition, end_offsets
+from headrace_jobs.progress.offsets import TopicPartition, end_offsets, parse_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["batch_offsets", "committed_position", "local_folder", "starting_position"]
+__all__ = [
+    "batch_offsets",
+    "batch_range",
+    "committed_position",
+    "local_folder",
+    "starting_position",
+]
 
 _HEADER_LINES = 2
 
@@ -42,6 +48,22 @@ def batch_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
     """Return the end offsets that were planned for a batch. Raises OSError and ValueError."""
     lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
     return end_offsets(lines[_HEADER_LINES:])
+
+
+def batch_range(
+    checkpoint: Path, batch_id: int
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return where a batch of the query's only source begins and ends, for each partition.
+
+    A partition that was added since has no beginning here. Raises OSError and ValueError.
+    """
+    if batch_id > 0:
+        begin = batch_offsets(checkpoint, batch_id - 1)
+    else:
+        # Where the source itself resolved earliest or latest to (`KafkaSourceInitialOffsetWriter`).
+        lines = (checkpoint / "sources" / "0" / "0").read_text().splitlines()
+        begin = parse_offsets(lines[-1])
+    return begin, batch_offsets(checkpoint, batch_id)
 
 
 def local_folder(checkpoint: str) -> Path | None:

@@ -58,6 +58,12 @@ class JobMetrics:
         self._input = self._counter("input_rows", "Rows read from the sources.")
         self._output = self._counter("output_rows", "Rows written to the sinks.")
         self._malformed = self._counter("malformed_records", "Records set aside as malformed.")
+        self._dead_letters = self._counter(
+            "dead_letters", "Malformed records written to the dead-letter topic."
+        )
+        self._dead_letter_failures = self._counter(
+            "dead_letter_failures", "Batches whose malformed records the topic did not take."
+        )
         self._late = self._counter("late_rows", "Rows dropped because the watermark had passed.")
         self._commits = self._counter("offset_commits", "Commits of offsets to the group.")
         self._commit_failures = self._counter(
@@ -122,6 +128,14 @@ class JobMetrics:
     def stopped(self) -> None:
         """Note that the query ended."""
         self._running.set(0)
+
+    def dead_letters_written(self, count: int) -> None:
+        """Count malformed records that the dead-letter topic has."""
+        self._dead_letters.inc(count)
+
+    def dead_letters_failed(self) -> None:
+        """Count a batch whose malformed records were not written."""
+        self._dead_letter_failures.inc()
 
     def checkpoint_generation(self, number: int) -> None:
         """Note which generation of the checkpoint the query runs on."""

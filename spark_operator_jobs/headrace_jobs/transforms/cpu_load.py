@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FUTURE_TOLERANCE_SECONDS",
-    "malformed_records",
     "parse_readings",
+    "rejected_records",
     "usage_windows",
     "well_formed_readings",
 ]
@@ -36,31 +36,14 @@ def parse_readings(records: DataFrame) -> DataFrame:
     """Parse the column `value` (binary or string) of Kafka's source.
 
     With a column `timestamp` (the record's own), event times far in the future are malformed.
-    Returns `hostname, cpu, usage, occurred_at, malformed, value`.
+    Returns `hostname, cpu, usage, occurred_at, malformed`.
     """
-    value = F.col("value").cast("string")
-    has_timestamp = "timestamp" in records.columns
-    parsed = records.select(
-        "*",
-        F.from_json(value, _READING).alias("reading"),
-    ).withColumn("event_time", _event_time(F.col("reading.occurred_at")))
-    well_formed = (
-        (F.length(F.trim("reading.hostname")) > 0)
-        & (F.col("reading.cpu") >= 0)
-        & F.col("reading.usage").between(0.0, _USAGE_PERCENT_MAX)
-        & F.col("event_time").isNotNull()
-    )
-    if has_timestamp:
-        well_formed &= F.col("event_time") <= F.col("timestamp") + F.make_dt_interval(
-            secs=F.lit(FUTURE_TOLERANCE_SECONDS)
-        )
-    return parsed.select(
+    return _judged(records).select(
         F.col("reading.hostname").alias("hostname"),
         F.col("reading.cpu").alias("cpu"),
         F.col("reading.usage").alias("usage"),
         F.col("event_time").alias("occurred_at"),
-        (~F.coalesce(well_formed, F.lit(False))).alias("malformed"),  # noqa: FBT003 - Spark's API
-        value.alias("value"),
+        F.col("reason").isNotNull().alias("malformed"),
     )
 
 
@@ -69,9 +52,13 @@ def well_formed_readings(parsed: DataFrame) -> DataFrame:
     return parsed.where(~F.col("malformed")).select("hostname", "cpu", "usage", "occurred_at")
 
 
-def malformed_records(parsed: DataFrame) -> DataFrame:
-    """Keep what was set aside. Returns `value`."""
-    return parsed.where("malformed").select("value")
+def rejected_records(records: DataFrame) -> DataFrame:
+    """Keep the records that are malformed, as they came. Returns their columns and `reason`."""
+    return (
+        _judged(records)
+        .where(F.col("reason").isNotNull())
+        .select(*(F.col(name) for name in records.columns), "reason")
+    )
 
 
 def usage_windows(
@@ -102,6 +89,39 @@ def usage_windows(
             "readings",
         )
     )
+
+
+def _judged(records: DataFrame) -> DataFrame:
+    """Add `reading`, `event_time`, and `reason`: why it is malformed, null when it is not."""
+    parsed = records.select(
+        "*",
+        F.from_json(F.col("value").cast("string"), _READING).alias("reading"),
+    ).withColumn("event_time", _event_time(F.col("reading.occurred_at")))
+    fields = [F.col(f"reading.{name}") for name in ("hostname", "cpu", "usage", "occurred_at")]
+    event_time = F.col("event_time")
+    rules = [
+        (F.col("value").isNotNull(), "it has no value"),
+        (F.coalesce(*(field.cast("string") for field in fields)).isNotNull(), "it is no reading"),
+        (F.length(F.trim("reading.hostname")) > 0, "hostname is missing or empty"),
+        (F.col("reading.cpu") >= 0, "cpu is no integer from 0"),
+        (F.col("reading.usage").between(0.0, _USAGE_PERCENT_MAX), "usage is no number in 0..100"),
+        (event_time.isNotNull(), "occurred_at is no ISO 8601 time"),
+        (event_time >= F.timestamp_seconds(F.lit(0)), "occurred_at is before 1970"),
+    ]
+    if "timestamp" in records.columns:
+        tolerance = F.make_dt_interval(secs=F.lit(FUTURE_TOLERANCE_SECONDS))
+        rules.append(
+            (
+                event_time <= F.col("timestamp") + tolerance,
+                f"occurred_at is more than {FUTURE_TOLERANCE_SECONDS} s after the record",
+            )
+        )
+    # The first rule that does not hold; one over null does not.
+    reasons = [
+        F.when(~F.coalesce(holds, F.lit(False)), F.lit(reason))  # noqa: FBT003 - Spark's API
+        for holds, reason in rules
+    ]
+    return parsed.withColumn("reason", F.coalesce(*reasons))
 
 
 def _event_time(text: Column) -> Column:
