@@ -122,7 +122,11 @@ def _take(replica: Replica, follower: Follower, partition: PartitionData) -> Non
         append_fetched(replica, partition.records or b"")
     except DecodeError:
         return  # torn or corrupt on its way: fetch it again after the back-off
-    replica.advance_high_watermark(min(Offset(partition.high_watermark), replica.log.end_offset))
+    committed = Offset(partition.high_watermark)
+    replica.advance_high_watermark(min(committed, replica.log.end_offset))
+    # A leader knows what former ones committed once it has committed in its own epoch.
+    if committed <= replica.log.end_offset and replica.log.epoch_before(committed) == replica.epoch:
+        replica.has_caught_up = True
     follower.fetch_at_ms = replica.now_ms
 
 

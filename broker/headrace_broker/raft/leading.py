@@ -129,6 +129,7 @@ def update_high_watermark(replica: Replica, leader: Leader) -> bool:
     candidate = ends[replica.voters.majority - 1]
     if candidate <= leader.epoch_start_offset:
         return False
+    replica.has_caught_up = True
     return replica.advance_high_watermark(candidate)
 
 

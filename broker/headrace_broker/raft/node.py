@@ -141,6 +141,11 @@ class RaftNode:
         return self._replica.is_voter
 
     @property
+    def has_caught_up(self) -> bool:
+        """Whether this process has known, at some moment, all that was committed then."""
+        return self._replica.has_caught_up
+
+    @property
     def high_watermark(self) -> Offset:
         """Records below are committed."""
         return self._replica.high_watermark

@@ -88,6 +88,8 @@ class Replica:
             state = QuorumState(epoch=self.log.end.epoch)
         self.durable = state
         self.high_watermark = self.log.start.offset
+        self.has_caught_up = False
+        """Whether this process has known, at some moment, all that was committed then."""
         self.now_ms = 0
         self.role: RoleState = Unattached(election_deadline_ms=0, find_leader_at_ms=0)
         self.stands = True

@@ -1,7 +1,9 @@
 """Replays what the quorum has committed into the image, and tells this node's parts of it.
 
 One task reads the log up to the high watermark, replays, lets the subscribers act and only then
-shows the image: what clients see can be used already. The active controller, followers and
+shows the image: what clients see can be used already. Nothing is published before this process has
+caught up once: its former one may have acted upon what came later, as a topic made again, whose
+records would be taken for a deleted one's. The active controller, followers and
 observers do all the same. A subscriber that fails ends the process: what it did is half done.
 """
 
@@ -36,6 +38,7 @@ class MetadataLoader:
         self._subscribers: list[Subscriber] = []
         self._end = Offset(0)
         self._snapshot: OffsetAndEpoch | None = None
+        self._is_released = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._waiters: list[tuple[Offset, int, asyncio.Future[None]]] = []
@@ -67,6 +70,12 @@ class MetadataLoader:
             waiter.cancel()
         self._waiters.clear()
 
+    def release(self) -> None:
+        """Publish from now on: all that was committed when this began is within reach."""
+        if not self._is_released:
+            self._is_released = True
+            self._wake.set()
+
     def advance(self, high_watermark: Offset) -> None:
         """Publish the records below an offset, which are committed."""
         if high_watermark > self._end:
@@ -94,11 +103,8 @@ class MetadataLoader:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                snapshot, self._snapshot = self._snapshot, None
-                if snapshot is not None:
-                    await self._publish_snapshot(snapshot)
-                if self._end > self._image.offset + 1:
-                    await self._publish_log(self._end)
+                if self._is_released:
+                    await self._publish_news()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -106,32 +112,45 @@ class MetadataLoader:
             self.is_failed = True
             self._on_failure(error)
 
-    async def _publish_log(self, end: Offset) -> None:
+    async def _publish_news(self) -> None:
         """Publish all that is committed as one change: of a long log nobody sees the middle."""
-        start = max(self._image.offset + 1, self._log.start_offset)
+        snapshot, self._snapshot = self._snapshot, None
+        image = self._image if snapshot is None else self._read_snapshot(snapshot)
+        delta = None
+        if self._end > image.offset + 1:
+            image, delta = await self._replay_log(image, self._end)
+        if image is not self._image and self._image.offset == NO_OFFSET:
+            delta = MetadataDelta.from_nothing(image)
+        elif snapshot is not None:
+            delta = delta_between(self._image, image)
+        if delta is not None:
+            await self._publish(delta, image)
+
+    async def _replay_log(
+        self, image: MetadataImage, end: Offset
+    ) -> tuple[MetadataImage, MetadataDelta]:
+        start = max(image.offset + 1, self._log.start_offset)
         records: list[MetadataRecord] = []
-        last_offset, epoch = self._image.offset, self._image.epoch
+        last_offset, epoch = image.offset, image.epoch
         for data in self._log.chunks(Offset(start), end):
             for batch in decode_batches(data):
                 records += batch.records
                 last_offset, epoch = batch.last_offset, batch.epoch
             self.bytes_since_snapshot += len(data)
             await asyncio.sleep(0)
-        is_first = self._image.offset == NO_OFFSET
-        image, delta = self._image.replay_batch(records, offset=last_offset, epoch=epoch)
-        await self._publish(MetadataDelta.from_nothing(image) if is_first else delta, image)
+        return image.replay_batch(records, offset=last_offset, epoch=epoch)
 
-    async def _publish_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+    def _read_snapshot(self, snapshot_id: OffsetAndEpoch) -> MetadataImage:
         records: list[MetadataRecord] = []
         for batch in decode_batches(self._log.snapshots.read(snapshot_id)):
             records += batch.records
+        self.bytes_since_snapshot = 0
         image, _ = MetadataImage().replay_batch(
             records,
             offset=Offset(snapshot_id.offset - 1),
             epoch=LeaderEpoch(snapshot_id.epoch),
         )
-        self.bytes_since_snapshot = 0
-        await self._publish(delta_between(self._image, image), image)
+        return image
 
     async def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if not delta.is_empty:

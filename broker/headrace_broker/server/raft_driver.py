@@ -199,6 +199,8 @@ class RaftDriver:
             return
         finally:
             self._is_stepping = False
+        if self.node.has_caught_up:
+            self._loader.release()
         self._set_timer()
 
     def _fail(self, error: BaseException) -> None:
