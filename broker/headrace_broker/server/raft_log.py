@@ -59,9 +59,18 @@ class MetadataLog:
             was_clean=False,
             log_start_offset=start,
         )
+        base_offset = log.segments.first.base_offset
         if snapshots.ids and log.log_end_offset < snapshots.ids[-1].offset:
             # A crash came between a snapshot of the leader's and the log's new beginning.
-            log.truncate_fully_and_start_at(snapshots.ids[-1].offset)
+            start = snapshots.ids[-1].offset
+            log.truncate_fully_and_start_at(start)
+        elif base_offset > start:
+            # A crash came in the middle of a trim: segments are gone, an older snapshot is not.
+            start = next(
+                (kept.offset for kept in snapshots.ids if kept.offset >= base_offset), start
+            )
+            log.delete_records_before(start)
+        snapshots.remove_before(start)
         log.leader_epochs.truncate_from_start(start)
         log.flush()
         return cls(path, log, snapshots)

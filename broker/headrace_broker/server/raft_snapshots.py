@@ -11,7 +11,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace_broker.log.files import failing_the_directory, remove_quietly, rename_durably
+from headrace_broker.log.files import (
+    failing_the_directory,
+    remove_quietly,
+    rename_durably,
+    sync_file,
+)
 from headrace_broker.protocol.batch import (
     ControlType,
     check_batch,
@@ -72,21 +77,23 @@ class RaftSnapshots:
 
     def write(self, snapshot_id: OffsetAndEpoch, batches: Sequence[bytes | bytearray]) -> None:
         """Write a snapshot of our own, durably; raises LogDirectoryFailure."""
-        part = self._part(snapshot_id)
-        with failing_the_directory(part), part.open("wb") as file:
-            for batch in batches:
-                file.write(batch)
+        self.write_part(snapshot_id, 0, b"".join(batches))
         self._publish(snapshot_id)
 
     def write_part(
         self, snapshot_id: OffsetAndEpoch, position: int, data: bytes | bytearray | memoryview
     ) -> None:
         """Write a piece of a leader's snapshot; position 0 begins it anew."""
-        part = self._part(snapshot_id)
-        with failing_the_directory(part), part.open("r+b" if position else "wb") as file:
-            file.seek(position)
-            file.write(data)
-            file.truncate()
+        part, view = self._part(snapshot_id), memoryview(data)
+        with failing_the_directory(part):
+            fd = os.open(part, os.O_WRONLY | (0 if position else os.O_CREAT | os.O_TRUNC), 0o644)
+            try:
+                while view:
+                    written = os.pwrite(fd, view, position)
+                    position, view = position + written, view[written:]
+                os.ftruncate(fd, position)
+            finally:
+                os.close(fd)
 
     def install(self, snapshot_id: OffsetAndEpoch) -> bytes | None:
         """Make the fetched snapshot durable and return it, or throw it away and return None."""
@@ -105,8 +112,7 @@ class RaftSnapshots:
 
     def _publish(self, snapshot_id: OffsetAndEpoch) -> None:
         part = self._part(snapshot_id)
-        with failing_the_directory(part), part.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(part)
         rename_durably(part, self.path(snapshot_id))
         if snapshot_id not in self.ids:
             self.ids = sorted([*self.ids, snapshot_id])

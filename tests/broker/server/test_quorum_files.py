@@ -18,6 +18,7 @@ from headrace_broker.metadata.records import (
     TopicRecord,
 )
 from headrace_broker.metadata.snapshot import delta_between, snapshot_records
+from headrace_broker.protocol.batch import patch_base_offset
 from headrace_broker.protocol.types import LeaderEpoch, NodeId, Offset
 from headrace_broker.raft.control import NOT_IN_LOG
 from headrace_broker.raft.types import (
@@ -198,6 +199,28 @@ def test_a_log_that_a_crash_left_behind_its_snapshot_begins_with_it(tmp_path):
     log.close()
     log = MetadataLog.open(tmp_path, SystemClock())
     assert (log.start_offset, log.end_offset) == (40, 40)
+    log.close()
+
+
+def test_a_trim_that_a_crash_cut_in_two_is_finished_at_the_next_start(tmp_path):
+    log = MetadataLog.open(tmp_path, SystemClock(), segment_bytes=200)
+    batch = encode_batch([FeatureLevelRecord(name="f", feature_level=1)], 1)
+    for offset in range(50):
+        patch_base_offset(batch, Offset(offset))
+        log.append(Offset(offset), batch)
+    control = VotersAt(offset=NOT_IN_LOG, voters=VOTERS, kraft_version=0)
+    kept = OffsetAndEpoch(Offset(45), LeaderEpoch(3))
+    for snapshot_id in (OffsetAndEpoch(Offset(5), LeaderEpoch(1)), kept):
+        log.snapshots.write(snapshot_id, _snapshot(control))
+    log.close()
+    # The first segments are gone for good; the older snapshot's removal was not durable yet.
+    segments = sorted((tmp_path / "__cluster_metadata-0").glob("*.log"))
+    for path in segments[:3]:
+        path.unlink()
+    assert 5 < int(segments[3].stem) < 45
+    log = MetadataLog.open(tmp_path, SystemClock())
+    assert (log.start_offset, log.end_offset) == (45, 50)
+    assert log.state().snapshots == (kept,)
     log.close()
 
 
