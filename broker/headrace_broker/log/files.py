@@ -23,6 +23,11 @@ class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed l
         self.path = Path(path)
         self.cause = cause
 
+    @property
+    def is_about_a_missing_file(self) -> bool:
+        """Whether it is what work in another thread meets whose partition is deleted meanwhile."""
+        return isinstance(self.__cause__, FileNotFoundError)
+
 
 @contextlib.contextmanager
 def failing_the_directory(path: Path) -> Iterator[None]:

@@ -66,6 +66,8 @@ class LogState:
         self.removal = FileRemoval()
         self.before_truncation: Callable[[int], None] = lambda _offset: None
         """Told where the log is about to end: a checkpoint above that has to come down first."""
+        self.is_abandoned = False
+        """Its files are given back, and may be gone: nothing more is to be done with it."""
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
@@ -244,6 +246,7 @@ class LogState:
 
     def abandon(self) -> None:
         """Give the files back as they are: after a failure of the disk, or to delete them."""
+        self.is_abandoned = True
         for segment in self.segments:
             segment.close()
 

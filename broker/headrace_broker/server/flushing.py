@@ -100,6 +100,12 @@ class GroupCommit:
         if done.cancelled():
             return
         error = done.exception()
+        if (
+            self._log.is_abandoned
+            and isinstance(error, LogDirectoryFailure)
+            and error.is_about_a_missing_file
+        ):
+            return  # the partition was deleted meanwhile
         if error is not None:
             # An fsync that failed is never tried again: the pages may be marked clean (fsyncgate).
             self._on_failure(error)

@@ -9,15 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from headrace_broker.log.compaction import Compaction
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.config import BrokerConfig
 from headrace_broker.server.replica_manager import ReplicaManager
+
+if TYPE_CHECKING:
+    from headrace_broker.log.partition_log import PartitionLog
 
 log = structlog.get_logger()
 
@@ -82,10 +86,11 @@ class Upkeep:
     async def flush(self) -> None:
         """Make appends durable and write how far: a start after a kill checks from there on."""
         for partition in list(self._replicas):
-            if partition.log.recovery_point < partition.log.log_end_offset:
-                flush = partition.log.begin_flush()
-                await self._in_thread(flush.run)
-                partition.log.finish_flush(flush)
+            log_ = partition.log
+            if not log_.is_abandoned and log_.recovery_point < log_.log_end_offset:
+                flush = log_.begin_flush()
+                if await self._in_thread_unless_deleted(log_, flush.run):
+                    log_.finish_flush(flush)
         self._directory.checkpoint()
 
     async def checkpoint_high_watermarks(self) -> None:
@@ -96,6 +101,8 @@ class Upkeep:
         """Apply retention.ms and retention.bytes."""
         now_ms = self._clock.now_ms()
         for partition in list(self._replicas):
+            if partition.log.is_abandoned:
+                continue
             freed = partition.log.apply_retention(now_ms)
             if freed:
                 log.info(
@@ -114,12 +121,22 @@ class Upkeep:
     async def compact(self) -> None:
         """Compact what is dirty enough, one log at a time; the long part runs in the thread."""
         for partition in list(self._replicas):
-            if not partition.log.config.compacts:
+            if partition.log.is_abandoned or not partition.log.config.compacts:
                 continue
             compaction = Compaction.begin(partition.log, self._clock.now_ms())
-            if compaction is not None:
-                await self._in_thread(compaction.run)
+            if compaction is not None and await self._in_thread_unless_deleted(
+                partition.log, compaction.run
+            ):
                 compaction.finish()
+
+    async def _in_thread_unless_deleted(self, log_: PartitionLog, work: Callable[[], Any]) -> bool:
+        """Work on a log's files; False where its partition was deleted meanwhile."""
+        try:
+            await self._in_thread(work)
+        except LogDirectoryFailure as failure:
+            if not (log_.is_abandoned and failure.is_about_a_missing_file):
+                raise
+        return not log_.is_abandoned
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._disk, work)
