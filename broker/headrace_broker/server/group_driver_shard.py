@@ -177,6 +177,14 @@ class ShardDriver:
                 for item in taken:
                     self._unwritten.popleft()
                     self._answer(item.replies)
+        except ApiError as error:
+            # Too few replicas in sync, or another leader: no fault of ours, but memory is ahead.
+            log.warning(
+                "append to __consumer_offsets refused",
+                partition=self.shard.partition,
+                error=str(error),
+            )
+            self._reload()
         except Exception:
             # Whatever it was, memory is ahead of the log now.
             log.exception("append to __consumer_offsets failed", partition=self.shard.partition)
