@@ -25,6 +25,7 @@ from headrace_broker.protocol.messages import (
     fetch,
     find_coordinator,
     init_producer_id,
+    list_offsets,
     metadata,
     offset_commit,
     offset_fetch,
@@ -41,10 +42,23 @@ VERSIONS = {
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.OFFSET_COMMIT: 8,
     ApiKey.OFFSET_FETCH: 8,
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.DELETE_TOPICS: 6,
+    ApiKey.JOIN_GROUP: 9,
+    ApiKey.SYNC_GROUP: 5,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 5,
+    ApiKey.ELECT_LEADERS: 2,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: 0,
+    ApiKey.DESCRIBE_QUORUM: 2,
+    ApiKey.ADD_RAFT_VOTER: 0,
+    ApiKey.REMOVE_RAFT_VOTER: 0,
 }
 REQUEST_SECONDS = 3.0
 CONNECT_SECONDS = 1.0
 RETRY_SECONDS = 0.05
+EARLIEST = -2
 
 # The broker certainly did not apply the request. Everything else may have been applied: a leader
 # says NOT_LEADER_OR_FOLLOWER, too, when it lost its role while a record waited for its commit.
@@ -97,10 +111,11 @@ class Caller(asyncio.Protocol):
                 future.set_exception(EOFError("connection closed"))
         self._waiting.clear()
 
-    def send(self, key: ApiKey, request: Any) -> asyncio.Future[Any]:
+    def send(self, key: ApiKey, request: Any, version: int | None = None) -> asyncio.Future[Any]:
         """Write a request and return the future of its response."""
         self._next += 1
-        version = VERSIONS[key]
+        if version is None:
+            version = VERSIONS[key]
         header = RequestHeader(
             request_api_key=key,
             request_api_version=version,
@@ -117,11 +132,11 @@ class Caller(asyncio.Protocol):
         self._transport.write(struct.pack(">i", len(body)) + body)
         return future
 
-    async def call(self, key: ApiKey, request: Any) -> Any:
+    async def call(self, key: ApiKey, request: Any, version: int | None = None) -> Any:
         """Send and wait; a time-out closes the connection, as Kafka's clients do."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
-                return await self.send(key, request)
+                return await self.send(key, request, version)
         except TimeoutError:
             self.close()
             raise
@@ -263,8 +278,26 @@ class Client:
 
     async def commit(self, group: str, topic: str, partition: int, offset: int) -> bool:
         """Commit one offset once; True where the coordinator acknowledged it."""
+        code = await self.try_commit(group, topic, partition, offset)
+        if code and code not in RETRIABLE:
+            self.history.violate("commit", f"{group}: {code.name}")
+        return code is ErrorCode.NONE
+
+    async def try_commit(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        generation: int = -1,
+        member: str = "",
+    ) -> ErrorCode | None:
+        """Commit one offset once; None where nobody answered."""
         request = offset_commit.OffsetCommitRequest(
             group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member,
             topics=[
                 offset_commit.OffsetCommitRequestTopic(
                     name=topic,
@@ -277,16 +310,13 @@ class Client:
             ],
         )
         try:
-            caller = await self._coordinator(group)
+            caller = await self.coordinator(group)
             if caller is None:
-                return False
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
             response = await caller.call(ApiKey.OFFSET_COMMIT, request)
         except FAILURES:
-            return False
-        code = response.topics[0].partitions[0].error_code
-        if code and code not in RETRIABLE:
-            self.history.violate("commit", f"{group}: {ErrorCode(code).name}")
-        return not code
+            return None
+        return ErrorCode(response.topics[0].partitions[0].error_code)
 
     async def committed(self, group: str, topic: str, partition: int) -> int:
         """Return a committed offset, -1 where there is none."""
@@ -304,7 +334,7 @@ class Client:
         )
 
         async def attempt() -> int | None:
-            caller = await self._coordinator(group)
+            caller = await self.coordinator(group)
             if caller is None:
                 return None
             response = await caller.call(ApiKey.OFFSET_FETCH, request)
@@ -315,7 +345,8 @@ class Client:
 
         return int(await self.until(attempt))
 
-    async def _coordinator(self, group: str) -> Caller | None:
+    async def coordinator(self, group: str) -> Caller | None:
+        """Return a connection to a group's coordinator, None where nobody knows it."""
         request = find_coordinator.FindCoordinatorRequest(coordinator_keys=[group])
         found = (await self.any_call(ApiKey.FIND_COORDINATOR, request)).coordinators[0]
         if found.error_code:
@@ -382,7 +413,7 @@ class Producer:
         now = self.client.history.now_ms()
         padding = b"." * self.client.chance.choice((0, 0, 20, 900))
         records = [
-            NewRecord(key=b"key", value=write.value + padding, timestamp=now) for write in batch
+            NewRecord(key=write.key, value=write.value + padding, timestamp=now) for write in batch
         ]
         data = produce.PartitionProduceData(
             index=self.partition, records=bytes(build_batch(records, **options))
@@ -511,12 +542,46 @@ class Consumer:
         result = response.responses[0].partitions[0] if response.responses else None
         if result is None or result.error_code:
             code = ErrorCode(result.error_code if result else response.error_code)
-            if code not in RETRIABLE:
+            if code is ErrorCode.OFFSET_OUT_OF_RANGE and client.history.may_begin_later:
+                await self._skip_what_is_gone()
+            elif code not in RETRIABLE:
                 client.history.violate("fetch", f"{self.name} at {self.position} hears {code.name}")
             client.forget(self.topic, self.partition)
             await client.pause()
             return -1
         return self._take(result)
+
+    async def _skip_what_is_gone(self) -> None:
+        """Go on at the log's start, which alone may be above us, as `auto.offset.reset` says."""
+        client = self.client
+        request = list_offsets.ListOffsetsRequest(
+            replica_id=-1,
+            topics=[
+                list_offsets.ListOffsetsTopic(
+                    name=self.topic,
+                    partitions=[
+                        list_offsets.ListOffsetsPartition(
+                            partition_index=self.partition, timestamp=EARLIEST
+                        )
+                    ],
+                )
+            ],
+        )
+        try:
+            caller, _ = await client.leader(self.topic, self.partition)
+            response = await caller.call(ApiKey.LIST_OFFSETS, request)
+        except FAILURES:
+            return
+        result = response.topics[0].partitions[0]
+        if result.error_code:
+            return
+        if result.offset < self.position:
+            client.history.violate(
+                "nonmonotonic-poll",
+                f"{self.name} at {self.position} is out of range, the log begins at "
+                f"{result.offset}",
+            )
+        self.position = result.offset
 
     def _take(self, result: Any) -> int:
         data = memoryview(result.records or b"")
@@ -531,6 +596,10 @@ class Consumer:
                 )
                 self.position = record.offset + 1
                 count += 1
+            if self.client.history.may_have_holes:
+                # The last records of a batch may have been compacted away.
+                end = header.base_offset + header.last_offset_delta + 1
+                self.position = max(self.position, end)
             start += header.size_bytes
         if count and self.position > result.high_watermark:
             self.client.history.violate(

@@ -19,6 +19,7 @@ from headrace_broker.server.config import parse_config
 from simulation.disk import Disk, FileSystem
 from simulation.loop import CURRENT, Process, SimulatedLoop
 from simulation.network import Network
+from simulation.profile import Profile
 
 EPOCH_MS = 1_700_000_000_000
 CLIENT_PORT = 9092
@@ -59,6 +60,10 @@ class Node:
     @property
     def address(self) -> tuple[str, int]:
         return self.host, CLIENT_PORT
+
+    @property
+    def is_broker(self) -> bool:
+        return self.node_id in self.cluster.profile.brokers
 
     @property
     def is_running(self) -> bool:
@@ -151,20 +156,20 @@ class Node:
 class Cluster:
     """The nodes, their network, and the seams between them and the real code."""
 
-    def __init__(
-        self, seed: int, root: Path, *, nodes: int, settings: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, seed: int, root: Path, profile: Profile) -> None:
         self.seed = seed
+        self.profile = profile
         self.root = root
         self.loop = SimulatedLoop(self.fork("loop"))
         self.network = Network(self.loop, self.fork("network"))
         self.files = FileSystem()
-        self.settings = settings or {}
         self.said: deque[str] = deque(maxlen=_LOGGED_LINES)
         self.on_failed: Callable[[Node, BaseException], None] = lambda _node, _error: None
         self.on_error: Callable[[str, BaseException | None], None] = lambda _text, _error: None
         """Told of what a broker logs as an error: a bug of ours, or a failed disk."""
-        self.nodes = [Node(self, number) for number in range(1, nodes + 1)]
+        self.on_moment: Callable[[str, Node | None], None] = lambda _moment, _node: None
+        """Told of all that a broker logs."""
+        self.nodes = [Node(self, number) for number in range(1, profile.nodes + 1)]
         self.files.disks = [node.disk for node in self.nodes]
         self.files.on_fsync = self._slow_fsync
         self._uuids = self.fork("uuids")
@@ -185,20 +190,39 @@ class Cluster:
 
     def config_text(self, node: Node) -> str:
         """Return the node's settings file."""
-        names = f"PLAINTEXT://{node.host}:{CLIENT_PORT}"
-        settings = {
-            "process.roles": "broker,controller",
+        profile = self.profile
+        roles, listeners = [], []
+        settings = {}
+        if node.is_broker:
+            names = f"PLAINTEXT://{node.host}:{CLIENT_PORT}"
+            roles.append("broker")
+            listeners.append(names)
+            settings["advertised.listeners"] = names
+        if node.node_id in profile.controllers:
+            roles.append("controller")
+            listeners.append(f"CONTROLLER://{node.host}:{CONTROLLER_PORT}")
+        controllers = [self.nodes[number - 1] for number in profile.controllers]
+        if profile.nodes > 1:
+            # Voters may change, so everybody has to know where any controller can be found.
+            settings["controller.quorum.bootstrap.servers"] = ",".join(
+                f"{item.host}:{CONTROLLER_PORT}" for item in controllers
+            )
+        settings |= {
+            "process.roles": ",".join(roles),
             "node.id": str(node.node_id),
             "cluster.id": "c2ltdWxhdGVkIGNsdXN0",
-            "listeners": f"{names},CONTROLLER://{node.host}:{CONTROLLER_PORT}",
-            "advertised.listeners": names,
+            "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(
-                f"{item.node_id}@{item.host}:{CONTROLLER_PORT}" for item in self.nodes
+                f"{number}@{self.nodes[number - 1].host}:{CONTROLLER_PORT}"
+                for number in profile.voters
             ),
             "log.dirs": str(node.disk.root),
             "offsets.topic.num.partitions": "2",
-            "offsets.topic.replication.factor": str(min(3, len(self.nodes))),
+            "offsets.topic.replication.factor": str(profile.replicas),
+            "min.insync.replicas": str(min(2, profile.replicas)),
+            "group.min.session.timeout.ms": "300",
+            "group.initial.rebalance.delay.ms": "100",
             # Everything periodic several times as often as by default: a seed is a few seconds.
             "log.flush.offset.checkpoint.interval.ms": "700",
             "log.retention.check.interval.ms": "1000",
@@ -211,7 +235,7 @@ class Cluster:
             "controller.quorum.election.backoff.max.ms": "300",
             "controller.quorum.fetch.timeout.ms": "600",
             "controller.quorum.request.timeout.ms": "600",
-            **self.settings,
+            **profile.settings,
         }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
@@ -236,6 +260,7 @@ class Cluster:
                 error = sys.exc_info()[1]
             if level in ("error", "critical"):
                 self.on_error(str(event.get("event")), error)
+            self._moment(str(event.get("event")), process)
             facts = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
             cause = f" cause={error!r}" if error else ""
             self.said.append(
@@ -249,6 +274,10 @@ class Cluster:
             yield
         finally:
             structlog.configure(**was)
+
+    def _moment(self, text: str, process: Process | None) -> None:
+        node = next((node for node in self.nodes if node.process is process), None)
+        self.on_moment(text, node if process is not None else None)
 
     def _slow_fsync(self, disk: Disk, delay: float) -> None:
         if disk.process is not None:

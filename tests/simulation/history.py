@@ -32,6 +32,11 @@ class Write:
     def value(self) -> bytes:
         return f"{self.producer}:{self.number};".encode()
 
+    @property
+    def key(self) -> bytes:
+        """A few keys for each producer, so that compaction finds something to do."""
+        return f"{self.producer}/{self.number % 5}".encode()
+
 
 @dataclass
 class History:
@@ -42,6 +47,18 @@ class History:
     logs: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     reads: int = 0
+    cleanup: str = "none"
+    on_acknowledged: Callable[[], None] = lambda: None
+
+    @property
+    def may_begin_later(self) -> bool:
+        """Whether retention may move a log's start."""
+        return self.cleanup == "delete"
+
+    @property
+    def may_have_holes(self) -> bool:
+        """Whether compaction may take records out of the middle."""
+        return self.cleanup == "compact"
 
     def violate(self, kind: str, text: str) -> None:
         """Note a violation, with its name in the terms of the checkers."""
@@ -57,12 +74,14 @@ class History:
         write.status = Status.ACKNOWLEDGED
         write.offset = offset
         self._place(write.topic, write.partition, offset, write.value, "acknowledged")
+        self.on_acknowledged()
 
     def read(self, reader: str, topic: str, partition: int, position: int, record: Any) -> None:
         """Take one record as a consumer saw it."""
         self.reads += 1
         where = f"{topic}-{partition} offset {record.offset}"
-        if record.offset != position:
+        is_hole = self.may_have_holes and record.offset > position
+        if record.offset != position and not is_hole:
             kind = "poll-skip" if record.offset > position else "nonmonotonic-poll"
             self.violate(kind, f"{reader} expected {position} and got {where}")
         value = bytes(record.value).rstrip(b".")
@@ -82,24 +101,44 @@ class History:
 
     def check(self, final: dict[tuple[str, int], dict[int, bytes]]) -> None:
         """Compare with what the logs hold in the end, after everything was healed."""
-        for place, seen in self.logs.items():
-            log = final.get(place, {})
+        for (topic, partition), seen in self.logs.items():
+            log = final.get((topic, partition), {})
+            where = f"{topic}-{partition}"
+            if self.may_have_holes:
+                self._check_keys(where, seen, log)
+                continue
+            start = min(log, default=0) if self.may_begin_later else 0
             for offset, value in seen.items():
-                if log.get(offset) != value:
+                if log.get(offset) != value and offset >= start:
                     self.violate(
                         "lost-write",
-                        f"{place[0]}-{place[1]} offset {offset} was {value!r}, "
+                        f"{where} offset {offset} was {value!r}, "
                         f"in the end it is {log.get(offset)!r}",
                     )
         for place, log in final.items():
             self._check_log(f"{place[0]}-{place[1]}", log)
 
+    def _check_keys(self, where: str, seen: dict[int, bytes], log: dict[int, bytes]) -> None:
+        """Of a compacted log: no offset holds anything else, and no key's last value is lost."""
+        latest: dict[bytes, int] = {}
+        for offset, value in log.items():
+            key = self.writes[value].key
+            latest[key] = max(latest.get(key, -1), offset)
+            if seen.get(offset, value) != value:
+                self.violate(
+                    "inconsistent-offsets",
+                    f"{where} offset {offset} was {seen[offset]!r} and is {value!r} in the end",
+                )
+        for offset, value in seen.items():
+            if latest.get(self.writes[value].key, -1) < offset:
+                self.violate("lost-write", f"{where} lost {value!r} of offset {offset}")
+
     def _check_log(self, where: str, log: dict[int, bytes]) -> None:
         first: dict[bytes, int] = {}
         last: dict[str, int] = {}
-        expected = 0
+        expected = min(log, default=0) if self.may_begin_later else 0
         for offset in sorted(log):
-            if offset != expected:
+            if offset != expected and not self.may_have_holes:
                 self.violate("gap", f"{where} lacks offset {expected}")
             expected = offset + 1
             write = self.writes.get(log[offset])
@@ -113,11 +152,18 @@ class History:
                     kind, f"{where} holds {write.value!r} at {first[write.value]} and {offset}"
                 )
             first[write.value] = offset
-            if write.idempotent and write.number != last.get(write.producer, -1) + 1:
-                self.violate(
-                    "reordered",
-                    f"{where} offset {offset}: {write.number} of {write.producer} follows "
-                    f"{last.get(write.producer, -1)}",
-                )
             if write.idempotent:
-                last[write.producer] = write.number
+                self._check_order(where, offset, write, last)
+
+    def _check_order(self, where: str, offset: int, write: Write, last: dict[str, int]) -> None:
+        before = last.get(write.producer, -1)
+        is_first = self.cleanup != "none" and write.producer not in last
+        in_order = write.number == before + 1
+        if self.may_have_holes:
+            in_order = write.number > before
+        if not in_order and not is_first:
+            self.violate(
+                "reordered",
+                f"{where} offset {offset}: {write.number} of {write.producer} follows {before}",
+            )
+        last[write.producer] = write.number

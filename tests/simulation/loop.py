@@ -113,6 +113,15 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
                 _close(task)
         process.tasks.clear()
 
+    def unfinished(self) -> list[str]:
+        """Name the clients that have not come to their end."""
+        return [
+            f"{process.name} {task.get_coro().__qualname__}"  # type: ignore[union-attr]  # ours
+            for process in self._processes
+            for task in process.tasks
+            if not task.done() and process.host.startswith("host-")
+        ]
+
     def note(self, fact: str, data: bytes = b"") -> None:
         """Mix facts into the trace's hash; equal seeds must give equal traces."""
         self.trace = zlib.crc32(data, zlib.crc32(f"{self._now:.9f} {fact}".encode(), self.trace))

@@ -79,7 +79,8 @@ class Pipe:
             self.is_pumping = True
             process = self.sender.process
             stalled = max(0.0, process.busy_until - self.network.loop.time())
-            self.network.after(self.network.latency() + stalled, self._pump)
+            slow = self.network.slow.get(self.target, 0.0)
+            self.network.after(self.network.latency() + stalled + slow, self._pump)
 
     def _pump(self) -> None:
         self.is_pumping = False
@@ -277,7 +278,8 @@ class Network:
         self.down: set[str] = set()
         self.transports: dict[Transport, int] = {}
         self.latency_mean = 0.0003
-        self.reset_chance = 0.0
+        self.slow: dict[str, float] = {}
+        """By host: how much longer than usual everything takes that goes there."""
         self._ports = itertools.count(40000)
         self._numbers = itertools.count(1)
         loop.network = self

@@ -2,22 +2,26 @@
 
 import asyncio
 import gc
-import random
 import shutil
 import tempfile
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError
+from simulation.changes import Operator
 from simulation.checks import Checks
+from simulation.churn import Churn
 from simulation.client import Client, Consumer, Producer
 from simulation.cluster import EPOCH_MS, Cluster, Node
+from simulation.faults import Faults
 from simulation.history import History
 from simulation.loop import CURRENT, Stalled
+from simulation.members import GroupChecks, Member
+from simulation.profile import draw_profile
 
 HEALED_SECONDS = 60.0
 TOPIC = "events"
@@ -38,61 +42,25 @@ class Outcome:
     said: list[str] = field(default_factory=list)
 
 
-@dataclass(kw_only=True)
-class Profile:
-    """What may go wrong in this run, drawn from the seed."""
-
-    nodes: int
-    loses_power: bool
-    disk_errors: bool
-    faults_seconds: float
-    seconds_between_faults: float
-    partitions: int
-    topic: dict[str, str]
-    settings: dict[str, str]
-
-
-def draw_profile(seed: int, nodes: int) -> Profile:
-    """Draw a run's shape; a power cut may take what no fsync covers, so every append has one."""
-    chance = random.Random(f"{seed}/profile")
-    loses_power = chance.random() < 0.5
-    settings = {"log.flush.interval.messages": "1"} if loses_power else {}
-    if chance.random() < 0.5:
-        settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
-        settings["metadata.log.segment.bytes"] = "2000"
-    topic = {
-        "segment.ms": str(chance.choice((300, 2000, 604800000))),
-        "index.interval.bytes": str(chance.choice((0, 300, 4096))),
-        "min.insync.replicas": "1" if nodes == 1 else "2",
-        "retention.ms": "-1",
-    }
-    return Profile(
-        nodes=nodes,
-        loses_power=loses_power,
-        # A failed fsync loses what was not durable yet.
-        disk_errors=loses_power and chance.random() < 0.5,
-        faults_seconds=chance.choice((2.0, 4.0, 4.0, 6.0)),
-        seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
-        partitions=chance.choice((1, 1, 2)),
-        topic=topic,
-        settings=settings,
-    )
-
-
 class Scenario:
     """A cluster, its clients, and the schedule of faults."""
 
     def __init__(self, seed: int, nodes: int, root: Path) -> None:
         self.profile = draw_profile(seed, nodes)
-        self.cluster = Cluster(seed, root, nodes=nodes, settings=self.profile.settings)
+        self.cluster = Cluster(seed, root, self.profile)
         self.loop = self.cluster.loop
-        self.chance = self.cluster.fork("faults")
-        self.history = History(now_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000))
+        self.chance = self.cluster.fork("clients")
+        self.history = History(
+            now_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000), cleanup=self.profile.cleanup
+        )
         self.checks = Checks(self.cluster, self.history)
+        self.group_checks = GroupChecks(self.history)
+        self.faults = Faults(self.cluster, self.profile)
         self.phase_over = False
-        self.healed = False
         self.cluster.on_failed = self._failed
         self.cluster.on_error = self._logged
+        self.cluster.on_moment = self.faults.happened
+        self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
         self.loop.check = self.checks.check
 
     def _failed(self, node: Node, error: BaseException) -> None:
@@ -114,9 +82,16 @@ class Scenario:
 
     def client(self, name: str) -> tuple[Client, Any]:
         """Make a client process of its own."""
-        addresses = [node.address for node in self.cluster.nodes]
+        addresses = [node.address for node in self.cluster.nodes if node.is_broker]
         process = self.loop.process(name, f"host-{name}")
         return Client(name, addresses, self.history, self.cluster.fork(name)), process
+
+    def operator(self, name: str) -> tuple[Operator, Any]:
+        """Make an operator's process."""
+        client, process = self.client(name)
+        profile = self.profile
+        made = Operator(client, TOPIC, profile.partitions, profile.brokers, profile.replicas)
+        return made, process
 
     # ---- the run
 
@@ -125,27 +100,34 @@ class Scenario:
         for node in self.cluster.nodes:
             node.start()
         admin, process = self.client("admin")
+        profile = self.profile
         creating = self.loop.start_task(
             process,
-            admin.create_topic(
-                TOPIC, self.profile.partitions, min(3, self.profile.nodes), self.profile.topic
-            ),
+            admin.create_topic(TOPIC, profile.partitions, profile.replicas, profile.topic),
         )
         workers = asyncio.create_task(self._work_after(creating))
-        await self._faults()
-        await self._heal()
+        await self.faults.run()
+        await self.faults.heal()
         self.phase_over = True
-        try:
-            async with asyncio.timeout(HEALED_SECONDS):
-                await workers
-                final = await self._read_all()
-        except TimeoutError:
+        finishing = asyncio.create_task(self._finish(workers))
+        await asyncio.wait({finishing}, timeout=HEALED_SECONDS)
+        if not finishing.done():
             self.history.violate(
-                "no-progress", f"not everything was served {HEALED_SECONDS} s after healing"
+                "no-progress",
+                f"not everything was served {HEALED_SECONDS} s after healing; "
+                f"unfinished: {self.loop.unfinished()}",
             )
             return
+        final = finishing.result()
         self.history.check(final)
         self.checks.at_the_end(final)
+
+    async def _finish(self, workers: Awaitable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
+        """Wait until all clients have what they wanted and all replicas are in sync; read all."""
+        await workers
+        operator, process = self.operator("watcher")
+        await self.loop.start_task(process, operator.client.until(operator.converged))
+        return await self._read_all()
 
     async def _work_after(self, created: Awaitable[Any]) -> None:
         await created
@@ -162,6 +144,30 @@ class Scenario:
             client, process = self.client(f"c{index}")
             consumer = Consumer(client, client.name, TOPIC, index)
             workers.append(self.loop.start_task(process, consumer.run(self._is_over)))
+        return [*workers, *self._start_works()]
+
+    def _start_works(self) -> list[Any]:
+        """Start what the profile has beside producers and consumers."""
+        profile, workers = self.profile, []
+        if "group" in profile.works:
+            for number in range(self.chance.choice((2, 3))):
+                client, process = self.client(f"m{number}")
+                member = Member(client, self.group_checks, TOPIC, range(profile.partitions))
+                workers.append(self.loop.start_task(process, member.run(self._is_over)))
+        if "churn" in profile.works:
+            client, process = self.client("churn")
+            churn = Churn(client, profile.replicas)
+            workers.append(self.loop.start_task(process, churn.run(self._is_over)))
+        if "reassign" in profile.works:
+            operator, process = self.operator("moves")
+            workers.append(self.loop.start_task(process, operator.reassign(self._is_over)))
+        if "voters" in profile.works:
+            operator, process = self.operator("voters")
+            nodes = self.cluster.nodes
+            hosts = {number: nodes[number - 1].host for number in profile.controllers}
+            fewest = self.chance.choice((1, 2))
+            changes = operator.change_voters(self._is_over, hosts, fewest)
+            workers.append(self.loop.start_task(process, changes))
         return workers
 
     def _is_over(self) -> bool:
@@ -172,7 +178,11 @@ class Scenario:
         final: dict[tuple[str, int], dict[int, bytes]] = {}
         for index in range(self.profile.partitions):
             client, process = self.client(f"final{index}")
-            history = History(now_ms=self.history.now_ms, writes=self.history.writes)
+            history = History(
+                now_ms=self.history.now_ms,
+                writes=self.history.writes,
+                cleanup=self.history.cleanup,
+            )
             client.history = history
             consumer = Consumer(client, client.name, TOPIC, index)
             await self.loop.start_task(process, self._drain(consumer))
@@ -185,94 +195,6 @@ class Scenario:
         while empty < 2:
             count = await consumer.poll(max_wait_ms=500)
             empty = empty + 1 if count == 0 else 0
-
-    # ---- faults
-
-    async def _faults(self) -> None:
-        end = self.loop.time() + self.profile.faults_seconds
-        while self.loop.time() < end:
-            await asyncio.sleep(self.chance.expovariate(1 / self.profile.seconds_between_faults))
-            self._one_fault(self.chance.choice(self.cluster.nodes))
-
-    def _one_fault(self, node: Node) -> None:
-        if not node.is_running:
-            node.start()
-            return
-        disk = node.disk
-        faults: list[tuple[int, Callable[[], None]]] = [
-            (3, node.kill),
-            (2, node.stop),
-            (4, lambda: self._kill_in_operation(node)),
-            (1, lambda: self._pause(node)),
-            (2, lambda: self.cluster.network.reset_some(node.host)),
-            (1, lambda: self._block(node)),
-            (1, lambda: setattr(disk, "short_write_chance", self.chance.choice((0.0, 0.1)))),
-            (1, lambda: setattr(disk, "slow_fsync_chance", self.chance.choice((0.0, 0.05, 0.3)))),
-            (1, lambda: self._skew(node)),
-        ]
-        if self.profile.loses_power:
-            faults.append((3, node.cut_power))
-            disk.flip_chance = 0.1
-        if self.profile.disk_errors:
-            faults.append((1, lambda: setattr(disk, "write_errors", 1)))
-            faults.append((1, lambda: setattr(disk, "fsync_errors", 1)))
-            faults.append((1, lambda: self._fill(node)))
-        weights = [weight for weight, _ in faults]
-        self.chance.choices(faults, weights)[0][1]()
-
-    def _kill_in_operation(self, node: Node) -> None:
-        count = self.chance.choice((1, 2, 5, 20, 100))
-        node.disk.stop_at = node.disk.operations + count
-
-    def _pause(self, node: Node) -> None:
-        node.pause(on=True)
-        self.loop.call_later(self.chance.choice((0.1, 0.5, 2.0)), lambda: node.pause(on=False))
-
-    def _block(self, node: Node) -> None:
-        """Cut the node off in one direction, or both, from everybody or some."""
-        network = self.cluster.network
-        others = [item.host for item in self.cluster.nodes if item is not node]
-        hosts = sorted({transport.process.host for transport in network.transports} - {node.host})
-        others += [host for host in hosts if host not in others and self.chance.random() < 0.7]
-        directions = self.chance.choice(("in", "out", "both"))
-        self.cluster.say(f"{node} is cut off from {others}: {directions}")
-        for host in others:
-            if directions != "out":
-                network.block(host, node.host)
-            if directions != "in":
-                network.block(node.host, host)
-        self.loop.call_later(self.chance.choice((0.2, 1.0, 3.0)), network.heal)
-
-    def _skew(self, node: Node) -> None:
-        node.clock.skew_ms = self.chance.choice((0, 0, -5000, 5000, 60000))
-
-    def _fill(self, node: Node) -> None:
-        node.disk.is_full = True
-        self.cluster.say(f"{node}'s disk is full")
-
-        def free() -> None:
-            node.disk.is_full = False
-
-        self.loop.call_later(self.chance.uniform(0.1, 2), free)
-
-    async def _heal(self) -> None:
-        """End every fault; start what does not run."""
-        self.cluster.say("everything is healed")
-        self.healed = True
-        self.cluster.network.heal()
-        for node in self.cluster.nodes:
-            disk = node.disk
-            disk.stop_at = None
-            disk.is_full = False
-            disk.write_errors = disk.fsync_errors = 0
-            disk.slow_fsync_chance = 0.0
-            node.pause(on=False)
-        for _ in range(100):
-            for node in self.cluster.nodes:
-                node.start()
-            await asyncio.sleep(0.1)
-            if all(node.is_ready for node in self.cluster.nodes):
-                return
 
 
 def simulate(seed: int, nodes: int = 1) -> Outcome:

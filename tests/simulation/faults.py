@@ -1,0 +1,197 @@
+"""The faults of a run: what is drawn, when it strikes, and how everything is healed.
+
+A fault strikes at a random moment or, half of the time, right after something that bugs are near
+of: an acknowledgement, a truncation, a new leader, a voter change.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from simulation.cluster import Cluster, Node
+from simulation.profile import Profile
+
+# What a broker logs, and the next fault waits for.
+MOMENTS = (
+    "acknowledged",
+    "acknowledged",
+    "log truncated to the leader's",
+    "metadata log truncated",
+    "became the active controller",
+    "broker fenced",
+    "broker registered",
+)
+
+
+class Faults:
+    """Draws faults from the seed until the time for them is over."""
+
+    def __init__(self, cluster: Cluster, profile: Profile) -> None:
+        self._cluster = cluster
+        self._profile = profile
+        self._chance = cluster.fork("faults")
+        self._armed: dict[str, list[Callable[[Node], None]]] = {}
+        self._is_over = False
+
+    # ---- moments
+
+    def happened(self, moment: str, node: Node | None = None) -> None:
+        """Let the faults strike that waited for this."""
+        for strike in self._armed.pop(moment, ()):
+            delay = self._chance.choice((0.0, 0.0005, 0.003, 0.02))
+            victim = node or self._any()
+            self._cluster.loop.call_in(
+                self._cluster.loop.kernel, delay, self._strike, strike, victim
+            )
+
+    def _strike(self, strike: Callable[[Node], None], victim: Node) -> None:
+        if not self._is_over:
+            strike(victim)
+
+    def _any(self) -> Node:
+        return self._chance.choice(self._cluster.nodes)
+
+    def _arm(self) -> None:
+        """Have one fault, or one after the other on two nodes, wait for a moment."""
+        chance = self._chance
+        hit = chance.choice((self._end, self._end, self._pause, self._block, self._everything))
+        at_random = chance.random() < 0.6
+
+        def strike(node: Node) -> None:
+            hit(self._any() if at_random else node)
+
+        self._armed.setdefault(chance.choice(MOMENTS), []).append(strike)
+
+    # ---- the run
+
+    async def run(self) -> None:
+        """Break things for as long as the profile says."""
+        loop = self._cluster.loop
+        end = loop.time() + self._profile.faults_seconds
+        while loop.time() < end:
+            await asyncio.sleep(self._chance.expovariate(1 / self._profile.seconds_between_faults))
+            if self._chance.random() < 0.4:
+                self._arm()
+            else:
+                self._one(self._any())
+        self._is_over = True
+
+    def _one(self, node: Node) -> None:
+        if not node.is_running:
+            node.start()
+            return
+        disk, chance = node.disk, self._chance
+        faults: list[tuple[int, Callable[[], None]]] = [
+            (3, node.kill),
+            (2, node.stop),
+            (3, lambda: self._kill_in_operation(node)),
+            (1, lambda: self._pause(node)),
+            (2, lambda: self._cluster.network.reset_some(node.host)),
+            (2, lambda: self._block(node)),
+            (2, lambda: self._slow_links(node)),
+            (1, lambda: self._everything(node)),
+            (1, lambda: setattr(disk, "short_write_chance", chance.choice((0.0, 0.1)))),
+            (1, lambda: setattr(disk, "slow_fsync_chance", chance.choice((0.0, 0.05, 0.3)))),
+            (1, lambda: self._skew(node)),
+        ]
+        if self._profile.loses_power:
+            faults.append((3, node.cut_power))
+            disk.flip_chance = 0.1
+        if self._profile.disk_errors:
+            faults.append((1, lambda: setattr(disk, "write_errors", 1)))
+            faults.append((1, lambda: setattr(disk, "fsync_errors", 1)))
+            faults.append((1, lambda: self._fill(node)))
+        weights = [weight for weight, _ in faults]
+        chance.choices(faults, weights)[0][1]()
+
+    # ---- what may happen
+
+    def _end(self, node: Node) -> None:
+        """The process ends, or the machine, and comes back before long."""
+        if not node.is_running:
+            return
+        if self._profile.loses_power and self._chance.random() < 0.5:
+            node.cut_power()
+        else:
+            node.kill()
+        self._later(self._chance.choice((0.001, 0.1, 1.0)), node.start)
+
+    def _everything(self, _node: Node) -> None:
+        """All nodes at once: the power of the whole room, or a kill of every process."""
+        cuts = self._profile.loses_power and self._chance.random() < 0.7
+        for node in self._cluster.nodes:
+            if cuts:
+                node.cut_power()
+            else:
+                node.kill()
+        for node in self._cluster.nodes:
+            self._later(self._chance.choice((0.001, 0.05, 0.5)), node.start)
+
+    def _kill_in_operation(self, node: Node) -> None:
+        count = self._chance.choice((1, 2, 5, 20, 100))
+        node.disk.stop_at = node.disk.operations + count
+
+    def _pause(self, node: Node) -> None:
+        node.pause(on=True)
+        self._later(self._chance.choice((0.1, 0.5, 2.0)), lambda: node.pause(on=False))
+
+    def _block(self, node: Node) -> None:
+        """Cut the node off in one direction, or both, from everybody or some."""
+        cluster, chance = self._cluster, self._chance
+        network = cluster.network
+        others = [item.host for item in cluster.nodes if item is not node]
+        if len(others) > 1 and chance.random() < 0.4:
+            others = chance.sample(others, chance.randint(1, len(others) - 1))
+        known = {item.host for item in cluster.nodes}
+        hosts = sorted({transport.process.host for transport in network.transports} - known)
+        others += [host for host in hosts if chance.random() < 0.5]
+        directions = chance.choice(("in", "out", "both"))
+        cluster.say(f"{node} is cut off from {others}: {directions}")
+        for host in others:
+            if directions != "out":
+                network.block(host, node.host)
+            if directions != "in":
+                network.block(node.host, host)
+        self._later(chance.choice((0.2, 1.0, 2.5)), network.heal)
+
+    def _slow_links(self, node: Node) -> None:
+        """Let all that goes to one node take long, so that replicas are apart."""
+        slow = self._cluster.network.slow
+        delay = self._chance.choice((0.005, 0.03, 0.1))
+        self._cluster.say(f"what goes to {node} takes {delay} s")
+        slow[node.host] = delay
+        self._later(self._chance.choice((0.3, 1.0)), lambda: slow.pop(node.host, None))
+
+    def _skew(self, node: Node) -> None:
+        node.clock.skew_ms = self._chance.choice((0, 0, -5000, 5000, 60000))
+
+    def _fill(self, node: Node) -> None:
+        node.disk.is_full = True
+        self._cluster.say(f"{node}'s disk is full")
+        self._later(
+            self._chance.choice((0.1, 0.5, 2.0)), lambda: setattr(node.disk, "is_full", False)
+        )
+
+    def _later(self, delay: float, action: Callable[[], Any]) -> None:
+        loop = self._cluster.loop
+        loop.call_in(loop.kernel, delay, action)
+
+    async def heal(self) -> None:
+        """End every fault; start what does not run."""
+        cluster = self._cluster
+        cluster.say("everything is healed")
+        cluster.network.slow.clear()
+        cluster.network.heal()
+        for node in cluster.nodes:
+            disk = node.disk
+            disk.stop_at = None
+            disk.is_full = False
+            disk.write_errors = disk.fsync_errors = 0
+            disk.slow_fsync_chance = disk.short_write_chance = 0.0
+            node.pause(on=False)
+        for _ in range(100):
+            for node in cluster.nodes:
+                node.start()
+            await asyncio.sleep(0.1)
+            if all(node.is_ready for node in cluster.nodes):
+                return
