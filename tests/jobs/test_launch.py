@@ -54,7 +54,7 @@ def test_the_example_runs_our_module_with_local_addresses(example_application):
     assert "$(" not in " ".join(command.argv)
     flags, settings = options(command)
     assert flags["--jars"] == "/jars/a.jar,/jars/b.jar"
-    assert flags["--driver-memory"] == "1g"
+    assert flags["--driver-memory"] == "512m"
     assert settings["spark.sql.shuffle.partitions"] == "4"
     assert command.env["PYSPARK_PYTHON"] == sys.executable
 

@@ -22,21 +22,22 @@ CPU_LOAD = Path(__file__).parents[2] / "manifests" / "examples" / "cpu-load"
 def test_a_kustomization_is_read_in_the_order_that_it_lists():
     resources = load_manifests(CPU_LOAD)
     kinds = [type(resource) for resource in resources]
-    assert kinds[:5] == [Cluster, Topic, Topic, ConsumerGroup, Deployment]
-    assert kinds[5:] == [OpaqueObject, SparkApplication]
+    assert kinds[:6] == [Cluster, Topic, Topic, Topic, ConsumerGroup, Deployment]
+    assert kinds[6:] == [OpaqueObject, SparkApplication]
 
 
 def test_a_folder_without_a_kustomization_is_read_by_file_name(tmp_path):
     shutil.copy(CPU_LOAD / "topics.yaml", tmp_path / "b.yaml")
     shutil.copy(CPU_LOAD / "cluster.yaml", tmp_path / "a.yml")
     (tmp_path / "notes.txt").write_text("not a manifest")
-    assert [resource.kind for resource in load_manifests(tmp_path)] == ["Cluster", "Topic", "Topic"]
+    kinds = [resource.kind for resource in load_manifests(tmp_path)]
+    assert kinds == ["Cluster", "Topic", "Topic", "Topic"]
 
 
 def test_what_is_not_typed_is_kept_in_the_document():
     application = load_manifests(CPU_LOAD / "spark-application.yaml")[0]
     assert isinstance(application, SparkApplication)
-    assert application.spec.driver.memory == "1g"
+    assert application.spec.driver.memory == "512m"
     assert application.document["spec"]["imagePullPolicy"] == "IfNotPresent"
 
 
