@@ -115,6 +115,10 @@ def _add_data_arguments(parser: argparse.ArgumentParser, environment: Mapping[st
         help="folder of the query's checkpoint: its position and its state "
         "(HEADRACE_CHECKPOINT_DIR)",
     )
+    _add_batch_arguments(data)
+
+
+def _add_batch_arguments(data: argparse._ArgumentGroup) -> None:
     data.add_argument(
         "--output-mode",
         choices=("append", "update"),
