@@ -91,10 +91,24 @@ class CleanerRules:
 
     keys: KeyMap
     aborted: AbortedBatches
-    last_batches: frozenset[int]
-    """Last offsets of producers' newest batches: their sequence must not be lost."""
+    producers: frozenset[int]
+    """Whose sequences must not be lost: those that have not expired."""
     now_ms: int
     delete_retention_ms: int
+    last_batches: set[int] = field(default_factory=set)
+    """Last offsets of their newest batches in what is cleaned."""
+
+    def note_last_batches(self, sources: Iterable[LogSegment]) -> None:
+        """Find each producer's newest batch that will be cleaned, to keep it, be it empty.
+
+        What is above is not looked at: a power cut may yet take it, and with it the only sequence.
+        """
+        newest: dict[int, int] = {}
+        for source in sources:
+            for _, header in source.headers(0):
+                if header.producer_id in self.producers:
+                    newest[header.producer_id] = header.last_offset
+        self.last_batches.update(newest.values())
 
 
 def clean_segments(

@@ -56,11 +56,10 @@ class Compaction:
             return None
         end_offset = _next_base(log, candidates[-1])
         aborted = (entry for each in candidates for entry in each.transaction_index.entries)
-        states = (state for _, state in log.producers.items())
         rules = CleanerRules(
             keys=KeyMap(keys_max=keys_max, end_offset=first_dirty),
             aborted=AbortedBatches(aborted),
-            last_batches=frozenset(s.batches[-1].last_offset for s in states if s.batches),
+            producers=frozenset(producer_id for producer_id, _ in log.producers.items()),
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
         )
@@ -92,6 +91,7 @@ class Compaction:
             if not keys.add_segment(segment, start, self.rules.aborted):
                 break
         seen = [segment for segment in self.candidates if segment.base_offset < keys.end_offset]
+        self.rules.note_last_batches(seen)
         for sources in _groups(seen, self.log.config):
             cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
             self._cleaned.append((sources, cleaned))

@@ -105,6 +105,24 @@ def test_the_last_batch_of_a_producer_stays_for_its_sequence(new_log, folder, cl
     again.abandon()
 
 
+def test_a_producers_sequence_outlives_the_loss_of_what_was_not_cleaned(new_log, folder, clock):
+    log = new_log(**SETTINGS)
+    put(log, b"k", b"1", producer_id=1, producer_epoch=0, base_sequence=0)
+    put(log, b"k", b"2", producer_id=1, producer_epoch=0, base_sequence=1)
+    put(log, b"k", b"3")
+    commit(log)
+    put(log, b"k", b"4", producer_id=1, producer_epoch=0, base_sequence=2)
+    log.compact(START_MS)
+    active = log.segments.active.path
+    log.abandon()
+    os.truncate(active, 0)  # a power cut before its fsync
+    for snapshot in folder.glob("*.snapshot"):
+        snapshot.unlink()
+    again = open_at(folder, clock, **SETTINGS)
+    assert again.producers.get(1).last_sequence == 1
+    again.abandon()
+
+
 def test_records_of_aborted_transactions_neither_stay_nor_hide_others(new_log):
     from support.log import marker
 
