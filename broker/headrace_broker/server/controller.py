@@ -127,7 +127,12 @@ class ControllerDriver:
             return
         self._speculative = self._loader.image
         self._active_epoch = epoch
-        self._decide(decide_bootstrap)
+        try:
+            self._decide(decide_bootstrap)
+        except ApiError as error:
+            log.info("led no more before it was active", error=str(error))
+            self._active_epoch = NO_LEADER_EPOCH
+            return
         self._tell_activity(is_active=True)
         self._activation.set()
         self._activation = asyncio.Event()
