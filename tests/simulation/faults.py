@@ -54,7 +54,9 @@ class Faults:
     def _arm(self) -> None:
         """Have one fault, or one after the other on two nodes, wait for a moment."""
         chance = self._chance
-        hit = chance.choice((self._end, self._end, self._pause, self._block, self._everything))
+        hit = chance.choice(
+            (self._end, self._end, self._pause, self._block, self._everything, self._everything)
+        )
         at_random = chance.random() < 0.6
 
         def strike(node: Node) -> None:
@@ -67,6 +69,9 @@ class Faults:
     async def run(self) -> None:
         """Break things for as long as the profile says."""
         loop = self._cluster.loop
+        if self._profile.slow_disks:
+            for node in self._cluster.nodes:
+                node.disk.slow_fsync_chance = 0.7
         end = loop.time() + self._profile.faults_seconds
         while loop.time() < end:
             await asyncio.sleep(self._chance.expovariate(1 / self._profile.seconds_between_faults))
@@ -91,7 +96,7 @@ class Faults:
             (2, lambda: self._slow_links(node)),
             (1, lambda: self._everything(node)),
             (1, lambda: setattr(disk, "short_write_chance", chance.choice((0.0, 0.1)))),
-            (1, lambda: setattr(disk, "slow_fsync_chance", chance.choice((0.0, 0.05, 0.3)))),
+            (2, lambda: setattr(disk, "slow_fsync_chance", chance.choice((0.0, 0.1, 0.4)))),
             (1, lambda: self._skew(node)),
         ]
         if self._profile.loses_power:
@@ -129,6 +134,8 @@ class Faults:
 
     def _kill_in_operation(self, node: Node) -> None:
         count = self._chance.choice((1, 2, 5, 20, 100))
+        cuts = self._profile.loses_power and self._chance.random() < 0.6
+        node.on_disk_stopped = node.cut_power if cuts else node.kill
         node.disk.stop_at = node.disk.operations + count
 
     def _pause(self, node: Node) -> None:

@@ -67,6 +67,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.trace = 0
         self.unhandled: list[dict[str, Any]] = []
         self.check: Callable[[], None] = lambda: None
+        self.thread_delay: Callable[[Process], float] = lambda _process: 0.0
+        """How much later than usual a thread of a process gets to its work: its disk is slow."""
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.Handle, Process]] = []
         self._sequence = 0
@@ -273,6 +275,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         future = self.create_future()
         key = id(executor)
         begin = max(self._now, process.executors.get(key, 0.0)) + self.chance.expovariate(5000)
+        begin += self.thread_delay(process)
         end = begin + self.chance.expovariate(2000)
         process.executors[key] = end
         self.call_in(process, begin - self._now, self._run_in_thread, future, func, args, end)

@@ -17,6 +17,8 @@ class Profile:
     """Who makes up the metadata quorum at first; other controllers only follow it."""
     loses_power: bool
     disk_errors: bool
+    slow_disks: bool
+    """Whether every fsync may take its time, so that a power cut finds much that is not durable."""
     faults_seconds: float
     seconds_between_faults: float
     replicas: int
@@ -60,6 +62,7 @@ def draw_profile(seed: int, nodes: int) -> Profile:
         loses_power=loses_power,
         # A failed fsync loses what was not durable yet.
         disk_errors=loses_power and chance.random() < 0.5,
+        slow_disks=loses_power and chance.random() < 0.4,
         faults_seconds=chance.choice((2.0, 3.0, 4.0, 6.0)),
         seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
         replicas=replicas,

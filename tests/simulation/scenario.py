@@ -187,6 +187,9 @@ class Scenario:
             consumer = Consumer(client, client.name, TOPIC, index)
             await self.loop.start_task(process, self._drain(consumer))
             final[TOPIC, index] = history.logs.get((TOPIC, index), {})
+            if self.history.may_begin_later:
+                end = consumer.position
+                self.history.starts[TOPIC, index] = min(final[TOPIC, index], default=end)
             self.history.violations += history.violations
         return final
 

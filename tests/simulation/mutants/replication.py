@@ -8,6 +8,7 @@ from headrace_broker.raft import elections, leading
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server import replica_sessions
 from headrace_broker.server.flushing import GroupCommit
+from headrace_broker.server.metadata_loader import MetadataLoader
 from headrace_broker.server.partition import Partition
 from headrace_broker.server.quorum_state import QuorumStateFile
 from headrace_broker.server.raft_log import MetadataLog
@@ -75,6 +76,22 @@ def _commit_alone(_original: Any) -> Any:
         return end > leader.epoch_start_offset and bool(replica.advance_high_watermark(end))
 
     return update
+
+
+def _publish_at_once(original: Any) -> Any:
+    def advance(self: MetadataLoader, high_watermark: Any) -> None:
+        self.release()
+        original(self, high_watermark)
+
+    return advance
+
+
+def _publish_snapshot_at_once(original: Any) -> Any:
+    def load(self: MetadataLoader, snapshot_id: Any) -> None:
+        self.release()
+        original(self, snapshot_id)
+
+    return load
 
 
 def _flush_nothing(_original: Any) -> Any:
@@ -151,6 +168,22 @@ REPLICATION_MUTANTS = (
         attribute="update_high_watermark",
         replace=_commit_alone,
         nodes=3,
+    ),
+    Mutant(
+        name="a snapshot is published before the node has caught up",
+        owner=MetadataLoader,
+        attribute="load_snapshot",
+        replace=_publish_snapshot_at_once,
+        nodes=3,
+        seeds_max=60,
+    ),
+    Mutant(
+        name="metadata is published before the node has caught up",
+        owner=MetadataLoader,
+        attribute="advance",
+        replace=_publish_at_once,
+        nodes=3,
+        seeds_max=60,
     ),
     Mutant(
         name="metadata is acknowledged before fsync",

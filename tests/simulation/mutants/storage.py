@@ -32,6 +32,14 @@ def _never(_original: Any) -> Any:
     return lambda *_arguments, **_named: False
 
 
+def _vouch_for_all(original: Any) -> Any:
+    def close(self: LogDirectory, **options: Any) -> None:
+        self._unrecovered.clear()
+        original(self, **options)
+
+    return close
+
+
 def _no_states(original: Any) -> Any:
     def rebuild(*arguments: Any, **named: Any) -> Any:
         original(*arguments, **named)
@@ -85,6 +93,28 @@ STORAGE_MUTANTS = (
         owner=flush,
         attribute="sync_directory",
         replace=_nothing,
+    ),
+    Mutant(
+        name="a truncation leaves checkpoints above the log's end",
+        owner=LogDirectory,
+        attribute="_lower_checkpoints",
+        replace=_nothing,
+        nodes=3,
+        seeds_max=200,
+    ),
+    Mutant(
+        name="a recreated partition inherits checkpoints",
+        owner=LogDirectory,
+        attribute="_forget",
+        replace=_nothing,
+        seeds_max=60,
+    ),
+    Mutant(
+        name="a stopped process vouches for logs that it never opened",
+        owner=LogDirectory,
+        attribute="close",
+        replace=_vouch_for_all,
+        seeds_max=200,
     ),
     Mutant(
         name="producer state is lost at a restart",
