@@ -29,6 +29,8 @@ RESPONSE_BYTES = 4_000_000
 ROUNDS_MAX = 100
 #: Version 10 is the first with zstd; from 13 on topics have ids instead of names.
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 12
+MAGIC_V2 = 2
+LOG_APPEND_TIME = 1
 
 
 def oldest_unread(
@@ -195,13 +197,27 @@ def _first_record(records: bytes | None, position: int, end: int) -> _Answer:
     from kafka.record import MemoryRecords
 
     for batch in MemoryRecords(bytes(records or b"")):
-        # Batches older than Kafka 0.11 know neither transactions nor where they end.
-        if getattr(batch, "is_control_batch", False):
+        if batch.magic < MAGIC_V2:
+            # Older than Kafka 0.11, where a batch does not say when its records were written.
+            return _Answer()
+        if batch.is_control_batch or batch.last_offset < position:
             position = max(position, batch.next_offset)
             continue
+        timestamp_ms = _timestamp_in(batch, position)
+        return _Answer(timestamp_ms=timestamp_ms if timestamp_ms >= 0 else None)
+    return _Answer(go_on_at=position if position < end else None)
+
+
+def _timestamp_in(batch: Any, position: int) -> int:
+    """Return when the first record at or after an offset of this batch was written.
+
+    A compressed batch is never unpacked here, whatever its sender made it unpack to: its first
+    record stands for those inside.
+    """
+    if batch.timestamp_type == LOG_APPEND_TIME:
+        return int(batch.max_timestamp)
+    if batch.compression_type == 0 and batch.base_offset < position:
         for record in batch:
             if record.offset >= position:
-                known = record.timestamp is not None and record.timestamp >= 0
-                return _Answer(timestamp_ms=record.timestamp if known else None)
-        position = max(position, getattr(batch, "next_offset", position))
-    return _Answer(go_on_at=position if position < end else None)
+                return int(record.timestamp)
+    return int(batch.first_timestamp)

@@ -11,58 +11,17 @@ from contextlib import suppress
 from datetime import timedelta
 
 import pytest
-from confluent_kafka import Producer
 from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v11.request import FetchPartition, FetchRequest, FetchTopic
 from kio.schema.metadata.v4.request import MetadataRequest
-from kio.schema.produce.v9.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from support.batches import BatchFields, NewRecord, build_batch, varint
 from support.headrace_broker import HeadraceBroker
+from support.hostile import fetch_request, produce_error, unharmed
 from support.wire import RawConnection, encode_request, split_address
 
-_MEMORY_BYTES = 150_000_000  # what an attack may add to the broker's memory
 _CONNECTIONS_MAX = 300
 _HEADER_V1 = struct.Struct(">hhih")  # api key, version, correlation id, client id's length
-
-
-class HealthyClient:
-    """Writes a record every few milliseconds and notes how long the slowest took."""
-
-    def __init__(self, bootstrap, topic):
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0, "log_level": 0})
-        self._topic = topic
-        self.slowest_seconds = 0.0
-        self.written = 0
-        self._failure = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join(30)
-        assert self._failure is None, f"a healthy client failed: {self._failure}"
-        assert self.written > 0, "a healthy client wrote nothing"
-        assert self.slowest_seconds < 5, f"a healthy client waited {self.slowest_seconds:.1f} s"
-
-    def _delivered(self, error, _):
-        self._failure = self._failure or error
-
-    def _run(self):
-        while not self._stop.is_set() or not self.written:
-            began = time.monotonic()
-            self._producer.produce(self._topic, b"healthy", on_delivery=self._delivered)
-            if self._producer.flush(20):
-                self._failure = "not delivered in 20 s"
-                return
-            self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - began)
-            self.written += 1
-            self._stop.wait(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +33,9 @@ def peer(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def others_are_unaffected(peer, bootstrap, new_topic):
-    before = peer.rss_bytes()
-    with HealthyClient(bootstrap, new_topic()):
+def others_are_unaffected(peer, new_topic):
+    with unharmed(peer, new_topic()):
         yield
-    assert peer.is_running, peer.output_tail()
-    grown = peer.rss_bytes() - before
-    assert grown < _MEMORY_BYTES, f"the broker's memory grew by {grown} bytes"
 
 
 def _header(api_key, version):
@@ -222,19 +177,6 @@ def test_a_half_closed_connection_still_gets_its_answer(bootstrap):
         assert connection.is_closed_by_peer()
 
 
-def _produce_error(bootstrap, topic, batch):
-    """The error of a batch, or `closed` when the connection was."""
-    data = PartitionProduceData(index=0, records=batch)
-    topics = (TopicProduceData(name=topic, partition_data=(data,)),)
-    request = ProduceRequest(acks=-1, timeout=timedelta(seconds=10), topic_data=topics)
-    with RawConnection(bootstrap) as connection:
-        try:
-            response = connection.call(request)
-        except ConnectionError:
-            return "closed"
-        return response.responses[0].partition_responses[0].error_code.name
-
-
 _ONE = [NewRecord(value=b"v", key=b"k")]
 _BAD_BATCHES = {
     "wrong CRC": build_batch(_ONE, BatchFields(crc=12345)),
@@ -270,21 +212,21 @@ _BAD_BATCHES = {
 @pytest.mark.parametrize("name", _BAD_BATCHES)
 def test_a_bad_batch_is_refused_by_name_and_nothing_of_it_is_kept(bootstrap, new_topic, name):
     topic = new_topic()
-    error = _produce_error(bootstrap, topic, _BAD_BATCHES[name])
+    error = produce_error(bootstrap, topic, _BAD_BATCHES[name])
     assert error not in ("none", "unknown_server_error"), error
-    assert _produce_error(bootstrap, topic, build_batch(_ONE)) == "none"
+    assert produce_error(bootstrap, topic, build_batch(_ONE)) == "none"
     with RawConnection(bootstrap) as connection:
-        partition = connection.call(_fetch(topic)).responses[0].partitions[0]
+        partition = connection.call(fetch_request(topic)).responses[0].partitions[0]
     assert partition.high_watermark == 1
 
 
 def test_a_record_without_a_key_is_refused_by_a_compacted_topic(bootstrap, new_topic):
     topic = new_topic(cleanup_policy="compact")
-    assert _produce_error(bootstrap, topic, build_batch([NewRecord(value=b"v")])) in (
+    assert produce_error(bootstrap, topic, build_batch([NewRecord(value=b"v")])) in (
         "invalid_record",
         "corrupt_message",
     )
-    assert _produce_error(bootstrap, topic, build_batch(_ONE)) == "none"
+    assert produce_error(bootstrap, topic, build_batch(_ONE)) == "none"
 
 
 def test_a_record_that_claims_more_than_its_batch_holds_does_no_harm_to_the_broker(
@@ -293,29 +235,9 @@ def test_a_record_that_claims_more_than_its_batch_holds_does_no_harm_to_the_brok
     """Apache Kafka looks into a batch only where it must; either answer is right."""
     payload = varint(1_000_000) + b"\x00\x00\x00\x01v"
     batch = build_batch(_ONE, payload=payload)
-    assert _produce_error(bootstrap, new_topic(), batch) != "unknown_server_error"
+    assert produce_error(bootstrap, new_topic(), batch) != "unknown_server_error"
     compacted = new_topic(cleanup_policy="compact")
-    assert _produce_error(bootstrap, compacted, batch) not in ("none", "unknown_server_error")
-
-
-def _fetch(topic, **changes):
-    partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    settings = {
-        "max_wait": timedelta(0),
-        "min_bytes": 0,
-        "max_bytes": 1 << 24,
-        "session_id": 0,
-        "session_epoch": -1,
-        **changes,
-    }
-    return FetchRequest(
-        replica_id=-1,
-        isolation_level=0,
-        topics=(FetchTopic(topic=topic, partitions=(partition,)),),
-        forgotten_topics_data=(),
-        rack_id="",
-        **settings,
-    )
+    assert produce_error(bootstrap, compacted, batch) not in ("none", "unknown_server_error")
 
 
 def test_negative_waits_and_limits_are_answered(bootstrap, new_topic):
@@ -327,14 +249,16 @@ def test_negative_waits_and_limits_are_answered(bootstrap, new_topic):
         {"min_bytes": -7},
     ):
         with RawConnection(bootstrap) as connection, suppress(ConnectionError):
-            connection.call(_fetch(topic, **changes))
+            connection.call(fetch_request(topic, **changes))
 
 
 def test_a_flood_of_fetch_sessions_is_bounded(bootstrap, new_topic):
     topic = new_topic()
     with RawConnection(bootstrap) as connection:
         for _ in range(4000):
-            assert connection.call(_fetch(topic, session_epoch=0)).error_code is ErrorCode.none
+            assert (
+                connection.call(fetch_request(topic, session_epoch=0)).error_code is ErrorCode.none
+            )
 
 
 def test_a_flood_of_pipelined_requests_is_answered_in_order(bootstrap):
@@ -362,8 +286,8 @@ def test_readers_that_never_read_take_no_memory(bootstrap, new_topic):
     """40 connections ask for 1 MB a hundred times each and read nothing."""
     topic = new_topic()
     batch = build_batch([NewRecord(value=bytes(900_000))])
-    assert _produce_error(bootstrap, topic, batch) == "none"
-    body = encode_request(_fetch(topic), 1)
+    assert produce_error(bootstrap, topic, batch) == "none"
+    body = encode_request(fetch_request(topic), 1)
     frames = (struct.pack(">i", len(body)) + body) * 100
     connections = []
     for _ in range(40):

@@ -1,5 +1,6 @@
 """Consumer groups: each partition has exactly one owner, members come and go, all is read once."""
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -7,10 +8,8 @@ from collections import Counter
 import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from support.processes import wait_until
+from support.processes import ManagedProcess, wait_until
 
 _SECONDS = 40
 _PARTITIONS = 6
@@ -158,22 +157,42 @@ def test_a_static_member_returns_without_a_rebalance(new_topic, join):
     assert first.rebalances == rebalances
 
 
-def test_a_member_that_dies_is_replaced_after_its_session(bootstrap, new_topic, join):
-    """A raw member joins and then says nothing more: its session ends, its partitions move."""
+_MEMBER = """
+import sys
+from confluent_kafka import Consumer
+bootstrap, group, topic, session_ms = sys.argv[1:]
+consumer = Consumer({
+    "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+    "session.timeout.ms": int(session_ms), "heartbeat.interval.ms": 500,
+})
+consumer.subscribe([topic], on_assign=lambda _, parts: print("assigned", len(parts), flush=True))
+while True:
+    consumer.poll(0.2)
+"""
+
+
+def test_a_member_that_was_killed_keeps_its_partitions_until_its_session_ends(
+    bootstrap, new_topic, join, tmp_path
+):
+    """SIGKILL: no LeaveGroup, nothing. Its connection breaks, which alone says nothing."""
     topic = new_topic(partitions=_PARTITIONS)
-    silent = kafka.KafkaConsumer(
-        topic,
-        bootstrap_servers=bootstrap,
-        group_id=join.group,
-        session_timeout_ms=6000,
-        heartbeat_interval_ms=1000,
-        partition_assignment_strategy=[RangePartitionAssignor, RoundRobinPartitionAssignor],
-    )
-    wait_until(lambda: silent.poll(200) is not None and silent.assignment(), _SECONDS)
-    # From here on it never polls: after max.poll.interval it would leave, after its close it does.
-    silent.close(autocommit=False)
-    member = join(topic)
-    wait_until(lambda: _is_shared_out(member), _SECONDS, "the dead member's partitions")
+    survivor = join(topic)
+    wait_until(lambda: _is_shared_out(survivor), _SECONDS, "the first assignment")
+    session_ms = 6000
+    arguments = [bootstrap, join.group, topic, str(session_ms)]
+    log = tmp_path / "member.log"
+    killed = ManagedProcess([sys.executable, "-c", _MEMBER, *arguments], log)
+    wait_until(lambda: f"assigned {_PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
+    wait_until(lambda: len(survivor.owned) == _PARTITIONS // 2, _SECONDS, "the survivor's share")
+    began = time.monotonic()
+    killed.kill()
+    # Its last heartbeat was half a second ago at the most, and the session counts from there.
+    while time.monotonic() - began < session_ms / 1000 - 1:
+        assert len(survivor.owned) == _PARTITIONS // 2
+        time.sleep(0.05)
+    wait_until(lambda: _is_shared_out(survivor), _SECONDS, "the dead member's partitions")
+    # The session, and then the rebalance, which the survivor learns of by a heartbeat.
+    assert time.monotonic() - began < session_ms / 1000 + 6
 
 
 def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, join):

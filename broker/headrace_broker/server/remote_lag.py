@@ -17,7 +17,7 @@ from headrace_broker.protocol.batch import (
     iterate_records,
     parse_batch_header,
 )
-from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.errors import DecodeError, ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -160,7 +160,11 @@ def timestamp_in(batch: memoryview, offset: int) -> int:
         return header.max_timestamp
     if header.base_offset >= offset:
         return header.base_timestamp
-    for record in iterate_records(batch):
-        if record.offset >= offset:
-            return record.timestamp
+    try:
+        for record in iterate_records(batch):
+            if record.offset >= offset:
+                return record.timestamp
+    except DecodeError:
+        # A producer's bad batch (or a bomb) must not take everybody's metrics down.
+        return header.base_timestamp
     return header.max_timestamp

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
 from headrace_broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -59,6 +59,9 @@ def handle(
                     and context.api_version < NOT_AVAILABLE_FROM
                 ):
                     answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+            except DecodeError:
+                # The batch at that time was written so; its reader is not to blame, and goes on.
+                answer.error_code = ErrorCode.CORRUPT_MESSAGE
             if context.api_version < LEADER_EPOCH_FROM:
                 answer.leader_epoch = -1
             answers.append(answer)
