@@ -52,7 +52,7 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             if existing is None:
                 yield _plan_creation(topic, observed, desired)
             else:
-                yield from _plan_change(topic, existing)
+                yield from _plan_change(topic, existing, is_moving=_is_moving(topic, observed))
     for topic in going:
         # What another resource still describes is that one's, also where they were two for one.
         if topic.topic_name not in owners:
@@ -94,7 +94,7 @@ def _planned_brokers(desired: Desired) -> int:
     return sum(pool.replicas for pool in pools if "broker" in pool.roles)
 
 
-def _plan_change(topic: Topic, existing: ObservedTopic) -> Iterator[Outcome]:
+def _plan_change(topic: Topic, existing: ObservedTopic, *, is_moving: bool) -> Iterator[Outcome]:
     policy = topic.spec.drift
     if topic.metadata.generation != topic.status.reconciled_generation:
         policy = "Enforce"
@@ -103,7 +103,8 @@ def _plan_change(topic: Topic, existing: ObservedTopic) -> Iterator[Outcome]:
     is_enforced = policy == "Enforce"
     yield from _plan_partitions(topic, existing, is_enforced=is_enforced)
     replicas = topic.spec.replicas
-    if replicas is not None and replicas != existing.replicas:
+    # While replicas move, a partition has the old ones and the new ones.
+    if replicas is not None and replicas != existing.replicas and not is_moving:
         message = (
             f"the topic has {existing.replicas} replicas and the spec says {replicas};"
             " the replication factor of an existing topic is not changed:"
@@ -121,6 +122,11 @@ def _plan_change(topic: Topic, existing: ObservedTopic) -> Iterator[Outcome]:
             yield change
         else:
             yield _drift(topic, change)
+
+
+def _is_moving(topic: Topic, observed: Observed) -> bool:
+    moving = observed.cluster.reassigning if observed.cluster else frozenset()
+    return any(name == topic.topic_name for name, _ in moving)
 
 
 def _plan_partitions(
