@@ -5,13 +5,21 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from support.processes import wait_until
 from support.up import Up, command
@@ -92,13 +100,30 @@ class Writer:
         self.acknowledged[message.partition()][number] = message.offset()
 
 
+def end_offset(consumer: Consumer, partition: int) -> int:
+    """Ask again when the leader moved between librdkafka's two requests: this call does not itself.
+
+    Leaders return to their preferred broker 2 s after it is back, which is when the checks begin.
+    """
+    for _ in range(20):
+        try:
+            _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+                raise
+            time.sleep(0.5)
+        else:
+            return end
+    raise AssertionError(f"partition {partition} has had no leader that answers for 10 s")
+
+
 def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
     """Read every partition to its end: (offset, number), as they come."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker"})
     found: dict[int, list[tuple[int, int]]] = {}
     try:
         for partition in range(PARTITIONS):
-            _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
+            end = end_offset(consumer, partition)
             consumer.assign([TopicPartition(TOPIC, partition, 0)])
             records = found.setdefault(partition, [])
             while len(records) < end:

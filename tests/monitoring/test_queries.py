@@ -181,7 +181,7 @@ def test_recordings_say_what_the_group_does(prometheus: Prometheus) -> None:
 
 
 def test_the_autoscalers_queries_return_one_number(prometheus: Prometheus) -> None:
-    example = MANIFESTS / "examples" / "autoscaling"
+    example = MANIFESTS / "autoscaling"
     [scaled] = yaml.safe_load_all((example / "scaled-object.yaml").read_text())
     for trigger in scaled["spec"]["triggers"]:
         query = trigger["metadata"]["query"].replace(
