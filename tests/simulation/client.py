@@ -372,7 +372,10 @@ class Producer:
         self._id = (-1, -1)
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Write until `is_over`; everything sent has an outcome when this returns."""
+        """Write until `is_over`, and then until a healed cluster has taken something new.
+
+        Everything sent has an outcome when this returns.
+        """
         if self.idempotent:
             self._id = await self.client.until(self._init)
         window: list[list[Write]] = []
@@ -380,7 +383,17 @@ class Producer:
             while len(window) < self.in_flight_max and not is_over():
                 window.append(self._next_batch())
             window = await self._send(window)
-            await asyncio.sleep(self.client.chance.expovariate(1 / self.pause_seconds))
+            await self._think()
+        batch: list[Write] = []
+        while not batch or batch[0].status is not Status.ACKNOWLEDGED:
+            if not window:
+                batch = self._next_batch()
+                window = [batch]
+            window = await self._send(window)
+            await self._think()
+
+    async def _think(self) -> None:
+        await asyncio.sleep(self.client.chance.expovariate(1 / self.pause_seconds))
 
     async def _init(self) -> tuple[int, int] | None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)

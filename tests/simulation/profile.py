@@ -19,6 +19,8 @@ class Profile:
     disk_errors: bool
     slow_disks: bool
     """Whether every fsync may take its time, so that a power cut finds much that is not durable."""
+    warms_up: bool
+    """Whether the faults wait until clients are at work; the others strike from the first start."""
     faults_seconds: float
     seconds_between_faults: float
     replicas: int
@@ -63,6 +65,7 @@ def draw_profile(seed: int, nodes: int) -> Profile:
         # A failed fsync loses what was not durable yet.
         disk_errors=loses_power and chance.random() < 0.5,
         slow_disks=loses_power and chance.random() < 0.4,
+        warms_up=chance.random() < 0.8,
         faults_seconds=chance.choice((2.0, 3.0, 4.0, 6.0)),
         seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
         replicas=replicas,

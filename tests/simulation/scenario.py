@@ -106,6 +106,9 @@ class Scenario:
             admin.create_topic(TOPIC, profile.partitions, profile.replicas, profile.topic),
         )
         workers = asyncio.create_task(self._work_after(creating))
+        if profile.warms_up:
+            await creating
+            await asyncio.sleep(0.2)
         await self.faults.run()
         await self.faults.heal()
         self.phase_over = True

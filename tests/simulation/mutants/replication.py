@@ -78,14 +78,6 @@ def _commit_alone(_original: Any) -> Any:
     return update
 
 
-def _publish_at_once(original: Any) -> Any:
-    def advance(self: MetadataLoader, high_watermark: Any) -> None:
-        self.release()
-        original(self, high_watermark)
-
-    return advance
-
-
 def _publish_snapshot_at_once(original: Any) -> Any:
     def load(self: MetadataLoader, snapshot_id: Any) -> None:
         self.release()
@@ -174,14 +166,6 @@ REPLICATION_MUTANTS = (
         owner=MetadataLoader,
         attribute="load_snapshot",
         replace=_publish_snapshot_at_once,
-        nodes=3,
-        seeds_max=60,
-    ),
-    Mutant(
-        name="metadata is published before the node has caught up",
-        owner=MetadataLoader,
-        attribute="advance",
-        replace=_publish_at_once,
         nodes=3,
         seeds_max=60,
     ),
