@@ -1,0 +1,126 @@
+"""End-to-end tests on a real Kubernetes: any cluster that KUBECONFIG names.
+
+Without KUBECONFIG nothing here runs, and the last lines of pytest's output say so. With it, the
+CRDs and the operator are installed from the manifests; each test gets a namespace of its own where
+Pod Security `restricted` is enforced; what a failed test left goes to build/end-to-end/TEST/.
+
+    KUBECONFIG     the cluster. Images headrace/headrace and headrace/jobs must be on its nodes.
+    KUBELAB        the command of the lab that runs it, if it is one: tests that kill the API server
+                   and etcd run only there, and volumes are made by it.
+    HEADRACE_TEST_SCOPE   a short name: the operator gets a namespace of its own and serves this
+                   run's namespaces alone, so that several runs share a cluster.
+"""
+
+import itertools
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.kube import RESTRICTED, ROOT, KubeLab, KubeOperator, apply, collect, kubectl
+
+_HERE = Path(__file__).parent
+_SCOPE = os.environ.get("HEADRACE_TEST_SCOPE", "")
+# An operator with a list of namespaces watches each one apart.
+_NAMESPACES_MAX = 12
+_NAMESPACE_SECONDS = 120
+_NAMES = [f"{_SCOPE or 'headrace-test'}-{number}" for number in range(_NAMESPACES_MAX)]
+_VOLUMES = 40
+_MISSING = "KUBECONFIG is not set: no end-to-end test on Kubernetes was run"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip everything here without a cluster."""
+    if os.environ.get("KUBECONFIG"):
+        return
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=_MISSING))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly what was not run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    count = sum(1 for each in skipped if _MISSING in str(each.longrepr))
+    if count:
+        terminalreporter.section("KUBERNETES: NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{_MISSING} ({count} skipped). `make end-to-end` runs them.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Write down what is there before a failed test's namespaces go."""
+    report = yield
+    if report.failed and report.when in ("setup", "call"):  # type: ignore[attr-defined]  # a report
+        folder = ROOT / "build/end-to-end" / re.sub(r"[^\w.-]+", "_", item.nodeid)[-120:]
+        operator = getattr(item, "funcargs", {}).get("operator")
+        for name in _used_by(item):
+            collect(name, folder / name)
+        if operator is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "operator.log").write_text(operator.logs(), encoding="utf-8")
+        report.sections.append(("Kubernetes", f"objects and logs: {folder.relative_to(ROOT)}"))  # type: ignore[attr-defined]  # a report
+    return report
+
+
+def _used_by(item: pytest.Item) -> list[str]:
+    arguments = getattr(item, "funcargs", {})
+    return [arguments[name] for name in ("namespace", "shared_namespace") if name in arguments]
+
+
+@pytest.fixture(scope="session")
+def lab() -> KubeLab:
+    """The lab, whether the cluster is one or not (`lab.is_there`)."""
+    return KubeLab()
+
+
+@pytest.fixture(scope="session")
+def operator(lab: KubeLab) -> Iterator[KubeOperator]:
+    """The operator of this run, installed."""
+    if lab.is_there:
+        lab.add_volumes(_VOLUMES)
+    found = KubeOperator(scope=_SCOPE, namespaces=_NAMES if _SCOPE else [])
+    found.install()
+    yield found
+    found.uninstall()
+
+
+@pytest.fixture(scope="session")
+def new_namespace(operator: KubeOperator) -> Iterator[Callable[..., str]]:
+    """Return a function that makes an empty namespace; all are deleted before the operator goes."""
+    assert operator.pods()
+    names = itertools.cycle(_NAMES)
+    made: list[str] = []
+
+    def make(**labels: str) -> str:
+        deadline = time.monotonic() + _NAMESPACE_SECONDS
+        while kubectl("get", "namespace", "--ignore-not-found", "-o", "name", name := next(names)):
+            assert time.monotonic() < deadline, "no namespace is free"
+            time.sleep(0.2)
+        metadata = {"name": name, "labels": {**RESTRICTED, **labels}}
+        apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+        made.append(name)
+        return name
+
+    yield make
+    if made:
+        kubectl("delete", "namespace", "--ignore-not-found", "--wait=false", *made)
+
+
+@pytest.fixture
+def namespace(new_namespace: Callable[..., str]) -> Iterator[str]:
+    """A namespace of this test alone."""
+    name = new_namespace()
+    yield name
+    kubectl("delete", "namespace", "--ignore-not-found", "--wait=false", name)
+
+
+@pytest.fixture(scope="module")
+def shared_namespace(new_namespace: Callable[..., str]) -> Iterator[str]:
+    """A namespace of this module's tests."""
+    name = new_namespace()
+    yield name
+    kubectl("delete", "namespace", "--ignore-not-found", "--wait=false", name)

@@ -1,0 +1,245 @@
+"""kubectl as tests use it, and the operator installed from the manifests that users apply.
+
+Owns no cluster: whatever KUBECONFIG names is used, and what was installed is taken away again.
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from support.processes import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEM_NAMESPACE = "headrace-system"
+OPERATOR = "headrace-operator"
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+_OPERATOR_SECONDS = 180
+
+
+def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> str:
+    """Run kubectl and return what it says; raises RuntimeError with its complaint."""
+    done = subprocess.run(
+        ["kubectl", *arguments], input=stdin, capture_output=True, text=True, check=False
+    )
+    if check and done.returncode:
+        raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def get(namespace: str, *what: str) -> Any:
+    """Return objects as JSON; {} where there is none. Raises RuntimeError when nobody answers."""
+    text = kubectl("-n", namespace, "get", *what, "--ignore-not-found", "-o", "json")
+    return json.loads(text) if text.strip() else {}
+
+
+def apply(*documents: Mapping[str, Any]) -> None:
+    """Apply documents as a user's tool does: by the server, as the field manager kubectl."""
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=text)
+
+
+def resource(kind: str, namespace: str, name: str, **spec: Any) -> dict[str, Any]:
+    """Return a document of one of Headrace's kinds."""
+    return {
+        "apiVersion": "headrace.dev/v1beta1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": spec,
+    }
+
+
+def condition(document: Mapping[str, Any], kind: str = "Ready") -> dict[str, Any]:
+    """Return a condition of a resource; {} where it has none."""
+    conditions = document.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+@dataclass(kw_only=True)
+class KubeOperator:
+    """The operator on a cluster.
+
+    By default it is what `kubectl apply -k manifests/overlays/development` gives: one for all
+    namespaces, with the runner of Spark applications. With a `scope` it has a namespace of its own
+    and serves `namespaces` alone, so that several installations share a cluster in peace.
+    """
+
+    scope: str = ""
+    namespaces: Sequence[str] = ()
+    was_there: bool = field(default=False, init=False)
+
+    @property
+    def namespace(self) -> str:
+        return f"headrace-{self.scope}" if self.scope else SYSTEM_NAMESPACE
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yield what is applied."""
+        text = kubectl("kustomize", str(ROOT / "manifests/overlays/development"))
+        for document in yaml.safe_load_all(text):
+            yield self._scoped(document) if self.scope else document
+
+    def _scoped(self, document: dict[str, Any]) -> dict[str, Any]:
+        kind, metadata = document["kind"], document["metadata"]
+        if kind == "Namespace":
+            metadata["name"] = self.namespace
+        elif "namespace" in metadata:
+            metadata["namespace"] = self.namespace
+        if kind == "ClusterRoleBinding":
+            metadata["name"] += f"-{self.scope}"
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = self.namespace
+        if kind == "Deployment":
+            container = document["spec"]["template"]["spec"]["containers"][0]
+            container["args"] += [f"--namespace={name}" for name in self.namespaces]
+        return document
+
+    def install(self) -> None:
+        """Apply the manifests and wait until the operator of the image as it is now is ready."""
+        self.was_there = bool(get(self.namespace, "deployment", OPERATOR))
+        documents = list(self.documents())
+        # Kinds first: what uses them is refused until they are known.
+        kinds = [each for each in documents if each["kind"] == "CustomResourceDefinition"]
+        apply(*kinds, *(each for each in documents if each["kind"] == "Namespace"))
+        names = [f"crd/{each['metadata']['name']}" for each in kinds]
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+        apply(*(each for each in documents if each["kind"] not in {"Namespace", "Secret"}))
+        if self.was_there:
+            self.restart()
+        self.wait_ready()
+
+    def uninstall(self) -> None:
+        """Take it away unless it was there before. Kinds stay: others may have some of them."""
+        if self.was_there:
+            return
+        bindings = [
+            f"clusterrolebinding/{each['metadata']['name']}"
+            for each in self.documents()
+            if each["kind"] == "ClusterRoleBinding"
+        ]
+        kubectl("delete", "--ignore-not-found", "--wait=false", *bindings)
+        kubectl("delete", "--ignore-not-found", "--wait=false", f"namespace/{self.namespace}")
+
+    def restart(self) -> None:
+        """Roll its Deployment."""
+        kubectl("-n", self.namespace, "rollout", "restart", f"deployment/{OPERATOR}")
+
+    def wait_ready(self) -> None:
+        """Wait until the Deployment is complete: then the new pod alone runs."""
+        kubectl(
+            *("-n", self.namespace, "rollout", "status", f"deployment/{OPERATOR}"),
+            f"--timeout={_OPERATOR_SECONDS}s",
+        )
+
+    def scale(self, replicas: int) -> None:
+        """Let it be gone (0) or there."""
+        kubectl(
+            *("-n", self.namespace, "scale", f"deployment/{OPERATOR}"), f"--replicas={replicas}"
+        )
+        if replicas:
+            self.wait_ready()
+        else:
+            wait_until(lambda: not self.pods(), 60, "the operator to be gone")
+
+    def pods(self) -> list[str]:
+        """Return the names of its pods."""
+        selector = f"app.kubernetes.io/name={OPERATOR}"
+        items = get(self.namespace, "pods", "-l", selector).get("items", [])
+        return [item["metadata"]["name"] for item in items]
+
+    def kill(self) -> None:
+        """End its pods without a word, as when their node dies; others are made."""
+        names = [f"pod/{name}" for name in self.pods()]
+        if names:
+            kubectl(
+                *("-n", self.namespace, "delete", "--grace-period=0", "--force", "--wait=false"),
+                "--ignore-not-found",
+                *names,
+            )
+
+    def logs(self, since_seconds: int = 600) -> str:
+        """Return what it said lately."""
+        return kubectl(
+            *("-n", self.namespace, "logs", f"deployment/{OPERATOR}", f"--since={since_seconds}s"),
+            check=False,
+        )
+
+    def metrics(self) -> str:
+        """Return its metrics, by way of the API server."""
+        pod = self.pods()[0]
+        return kubectl(
+            "get", "--raw", f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/metrics"
+        )
+
+
+class KubeLab:
+    """The lab, where the cluster is one: components can be killed, and volumes are made by hand."""
+
+    def __init__(self) -> None:
+        self._command = os.environ.get("KUBELAB", "")
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self._command)
+
+    def run(self, *arguments: str) -> None:
+        """Run one of its verbs."""
+        done = subprocess.run(
+            [self._command, *arguments], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"kubelab {' '.join(arguments)}: {done.stderr}")
+
+    def add_volumes(self, count: int) -> None:
+        """See to it that so many volumes are free."""
+        volumes = json.loads(kubectl("get", "pv", "-o", "json"))["items"]
+        free = sum(each["status"].get("phase") == "Available" for each in volumes)
+        if free < count:
+            self.run("volumes", str(count - free))
+
+    def kill(self, component: str) -> None:
+        """End a component of the control plane (apiserver, etcd, …) by SIGKILL."""
+        self.run("kill", component)
+
+    def start(self, component: str) -> None:
+        """Start it again."""
+        self.run("start", component)
+
+    def wait_ready(self) -> None:
+        """Wait until the API server answers."""
+        wait_until(
+            lambda: kubectl("get", "--raw", "/readyz", check=False).strip() == "ok",
+            60,
+            "the API server to be ready",
+        )
+
+
+def collect(namespace: str, directory: Path) -> None:
+    """Write objects, events and logs of a namespace into a directory. Never raises."""
+    directory.mkdir(parents=True, exist_ok=True)
+    kinds = "clusters,topics,consumergroups,sparkapplications,all,configmaps,pvc,pdb"
+    wanted = {
+        "objects.yaml": ["get", kinds, "-o", "yaml"],
+        "pods.txt": ["get", "pods", "-o", "wide"],
+        "events.txt": ["get", "events", "--sort-by=.lastTimestamp"],
+    }
+    for name, arguments in wanted.items():
+        text = kubectl("-n", namespace, *arguments, check=False)
+        (directory / name).write_text(text, encoding="utf-8")
+    names = kubectl("-n", namespace, "get", "pods", "-o", "name", check=False).split()
+    for name in names:
+        for suffix, more in (("", []), ("-previous", ["--previous"])):
+            text = kubectl("-n", namespace, "logs", name, "--tail=2000", *more, check=False)
+            if text:
+                path = directory / f"{name.partition('/')[2]}{suffix}.log"
+                path.write_text(text, encoding="utf-8")
+
+
+def seconds_since(began: float) -> float:
+    """Return how long ago that was, on the monotonic clock."""
+    return time.monotonic() - began
