@@ -69,6 +69,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             partitions=partitions,
             reassigning=reassigning,
             live_config=observe_live_config(admin),
+            active_controller=observe_active_controller(admin),
         ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
@@ -101,6 +102,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         partitions=brokers.cluster.partitions,
         reassigning=brokers.cluster.reassigning,
         live_config=brokers.cluster.live_config,
+        active_controller=brokers.cluster.active_controller,
         departed=tuple(
             broker.node_id
             for broker in brokers.cluster.brokers
@@ -131,6 +133,18 @@ def observe_reassignments(admin: Any) -> frozenset[TopicPartition]:
     return frozenset(
         (partition.topic, partition.partition) for partition in admin.list_partition_reassignments()
     )
+
+
+def observe_active_controller(admin: Any) -> int | None:
+    """Return who leads the metadata quorum (DescribeQuorum, KIP-595); None while nobody does."""
+    from kafka.errors import KafkaError
+
+    try:
+        described = admin.describe_metadata_quorum()
+    except KafkaError:
+        return None
+    leaders = [each["leader_id"] for topic in described["topics"] for each in topic["partitions"]]
+    return next((leader for leader in leaders if leader >= 0), None)
 
 
 def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:

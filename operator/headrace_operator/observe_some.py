@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.observe import (
+    observe_active_controller,
     observe_groups,
     observe_partitions,
     observe_reassignments,
@@ -67,6 +68,7 @@ def observe_health(admin: Any, known: Observed) -> Observed:
         ),
         partitions=partitions,
         reassigning=reassigning,
+        active_controller=observe_active_controller(admin),
     )
     names = {topic["name"] for topic in listed}
     topics = {

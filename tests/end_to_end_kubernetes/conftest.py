@@ -9,6 +9,7 @@ Pod Security `restricted` is enforced; what a failed test left goes to build/end
                    and etcd run only there, and volumes are made by it.
     HEADRACE_TEST_SCOPE   a short name: the operator gets a namespace of its own and serves this
                    run's namespaces alone, so that several runs share a cluster.
+    HEADRACE_TEST_IMAGE   what operator and brokers run, if not the image that the manifests name.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from support.kube import RESTRICTED, ROOT, KubeLab, KubeOperator, apply, collect, kubectl
+from support.kube_traffic import PAUSES, write_pauses
 
 _HERE = Path(__file__).parent
 _SCOPE = os.environ.get("HEADRACE_TEST_SCOPE", "")
@@ -42,7 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say loudly what was not run."""
+    """Say loudly what was not run; and how long clients waited in what was."""
+    if PAUSES:
+        write_pauses()
+        terminalreporter.section("longest pauses of clients", sep="-")
+        for each in PAUSES:
+            waited = f"writes {each.write_seconds:6.2f} s, reads {each.read_seconds:6.2f} s"
+            terminalreporter.line(f"{waited}: {each.during} ({each.records} records)")
     skipped = terminalreporter.stats.get("skipped", [])
     count = sum(1 for each in skipped if _MISSING in str(each.longrepr))
     if count:
@@ -82,7 +90,8 @@ def operator(lab: KubeLab) -> Iterator[KubeOperator]:
     """The operator of this run, installed."""
     if lab.is_there:
         lab.add_volumes(_VOLUMES)
-    found = KubeOperator(scope=_SCOPE, namespaces=_NAMES if _SCOPE else [])
+    image = os.environ.get("HEADRACE_TEST_IMAGE", "")
+    found = KubeOperator(scope=_SCOPE, namespaces=_NAMES if _SCOPE else [], image=image)
     found.install()
     yield found
     found.uninstall()

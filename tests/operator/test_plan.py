@@ -356,6 +356,19 @@ def test_new_settings_go_to_one_broker_at_a_time_controllers_last():
     assert "2 brokers get new settings after broker 2" in planned.waiting[0].message
 
 
+def test_the_active_controller_gets_new_settings_after_the_others():
+    def first(outdated, active):
+        brokers = [
+            broker(each, outdated=("image: a -> b",) if each in outdated else ())
+            for each in (1, 2, 3)
+        ]
+        return rolling(brokers, {}, CONFIG, active_controller=active).actions[0].node_id
+
+    assert [first((1, 2, 3), active) for active in (1, 2, 3, None)] == [2, 1, 1, 1]
+    assert first((1, 3), 1) == 3
+    assert first((1,), 1) == 1
+
+
 def rolling(brokers, partitions, config=None, topics=None, **rest):
     seen = ObservedCluster(brokers=tuple(brokers), partitions=partitions, **rest)
     wanted = cluster([{"name": "a", "replicas": len(brokers)}], config=config or {"num.io": 5})

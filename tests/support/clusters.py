@@ -22,7 +22,7 @@ from support.wire import RawConnection, broker_ids
 
 _ASK_SECONDS = 2
 NO_LEADER = -1
-_QUORUM = quorum.DescribeQuorumRequest(
+QUORUM = quorum.DescribeQuorumRequest(
     topics=(
         quorum.TopicData(
             topic_name=TopicName("__cluster_metadata"),
@@ -241,7 +241,7 @@ class Cluster:
         leaders: list[int] = []
 
         def is_led() -> bool:
-            response = self._ask(_QUORUM)
+            response = self._ask(QUORUM)
             topics = () if response is None else response.topics
             states = [p for topic in topics for p in topic.partitions]
             leaders[:] = [int(p.leader_id) for p in states if int(p.error_code) == 0]

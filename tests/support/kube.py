@@ -72,6 +72,8 @@ class KubeOperator:
 
     scope: str = ""
     namespaces: Sequence[str] = ()
+    #: Another image than the manifests name; brokers run it as well.
+    image: str = ""
     was_there: bool = field(default=False, init=False)
 
     @property
@@ -82,6 +84,10 @@ class KubeOperator:
         """Yield what is applied."""
         text = kubectl("kustomize", str(ROOT / "manifests/overlays/development"))
         for document in yaml.safe_load_all(text):
+            if document["kind"] == "Deployment" and self.image:
+                container = document["spec"]["template"]["spec"]["containers"][0]
+                container["image"] = self.image
+                container["args"].append(f"--broker-image={self.image}")
             yield self._scoped(document) if self.scope else document
 
     def _scoped(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from contextlib import suppress
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
+from support.clusters import QUORUM
 from support.kube import apply, condition, get, kubectl, resource
 from support.processes import wait_until
 from support.streams import FAST_CLIENT
+from support.wire import RawConnection
 
 #: The listener that tests come in by.
 LISTENER = "external"
@@ -131,6 +133,38 @@ class KubeCluster:
             for each in listed.topics.values()
             for index, partition in each.partitions.items()
         }
+
+    def broker_config(self, node_id: int) -> dict[str, str]:
+        """Return a broker's settings as it tells them."""
+        wanted = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
+        admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": self.bootstrap})
+        found = admin.describe_configs([wanted])[wanted].result(10)
+        return {name: entry.value for name, entry in found.items()}
+
+    def active_controller(self) -> int:
+        """Return the node id of the leader of the metadata quorum."""
+        found: list[int] = []
+
+        def is_led() -> bool:
+            with suppress(OSError, ValueError), RawConnection(self.bootstrap, 2) as link:
+                states = link.call(QUORUM).topics[0].partitions
+                found[:] = [int(each.leader_id) for each in states if int(each.leader_id) >= 0]
+            return bool(found)
+
+        wait_until(is_led, 30, "an active controller")
+        return found[0]
+
+    def pod_of(self, node_id: int) -> str:
+        """Return the name of a broker's pod, from where the operator keeps it."""
+        for node in self.identity()["nodes"]:
+            if node["nodeId"] == node_id:
+                return f"{self.name}-{node['pool']}-{node['ordinal']}"
+        raise KeyError(node_id)
+
+    def identity(self) -> Any:
+        """Return who the brokers are."""
+        found = get(self.namespace, "configmap", f"{self.name}-identity")
+        return json.loads(found["data"]["identity.json"])
 
     def wait_in_sync(self, topic: str, seconds: float = 60) -> None:
         """Wait until every replica of the topic is in sync."""

@@ -39,6 +39,9 @@ def run(
             help="NAMESPACE/CLUSTER=HOST:PORT: brokers that run elsewhere; they are only reached."
         ),
     ] = None,
+    broker_image: Annotated[
+        str, typer.Option(help="What brokers of new Clusters run.", envvar="HEADRACE_BROKER_IMAGE")
+    ] = "headrace/headrace:0.1.0",
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG.")] = None,
 ) -> None:
     """Watch Clusters, Topics and ConsumerGroups, and bring brokers to what they say."""
@@ -54,6 +57,7 @@ def run(
         port=int(port),
         lease_namespace=lease_namespace,
         kubeconfig=kubeconfig,
+        broker_image=broker_image,
         reached=dict(map(parse_reach, reach or ())),
     )
     configure_logs()

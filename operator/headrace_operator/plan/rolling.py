@@ -1,9 +1,9 @@
 """Plans which broker is restarted next, and says what it waits for. Pure.
 
-One broker at a time, controllers last, and only while every partition is whole: a restart takes one
-replica out, so nothing falls below min.insync.replicas and no broker that still catches up is
-touched (operators.md, pains 2 to 4). A broker that fails because of what it was started from holds
-up nothing that would help it.
+One broker at a time, controllers last and the active one after them, and only while every partition
+is whole: a restart takes one replica out, so nothing falls below min.insync.replicas and no broker
+that still catches up is touched (operators.md, pains 2 to 4). A broker that fails because of what
+it was started from holds up nothing that would help it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,16 @@ def outdated_brokers(
         for broker in brokers
         if broker.pool in pools and (dict(broker.config) != dict(config) or broker.outdated)
     ]
-    return sorted(outdated, key=lambda broker: ("controller" in broker.roles, broker.node_id))
+    active = observed.cluster.active_controller if observed.cluster else None
+    return sorted(
+        outdated,
+        # The active one last: else each restart of a controller would be followed by an election.
+        key=lambda broker: (
+            "controller" in broker.roles,
+            broker.node_id == active,
+            broker.node_id,
+        ),
+    )
 
 
 def restart(
