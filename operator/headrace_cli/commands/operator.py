@@ -18,7 +18,7 @@ operator_app = typer.Typer(
 
 
 @operator_app.command(name="run")
-def run(
+def run(  # noqa: PLR0913 - the options of a command line
     namespace: Annotated[
         list[str] | None,
         typer.Option(help="Watch this namespace only; may be given several times. Default: all."),
