@@ -5,9 +5,10 @@ Owns the drivers' pods. What to do next is decided by `spark_states` and what it
 everything is owned by the application, so it can be deleted with or without this operator.
 
 Whose an application is, so that two controllers never run one:
-- the CRD is ours (we made it, because there was none): every application is ours;
-- the CRD is another's: only applications with the label `headrace.dev/spark-runner: headrace`;
-- either way an application whose status another field manager has written is that one's.
+- the CRD is ours (we made it, because there was none) and no Kubeflow operator is deployed: every
+  application is ours;
+- otherwise: only applications with the label `headrace.dev/spark-runner: headrace`;
+- either way an application whose status another controller has written is that one's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import datetime as dt
 import time
 import uuid
+from http import HTTPStatus
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +26,9 @@ import yaml
 
 from headrace_operator.kubernetes.client import STATUS_MANAGER, KubernetesError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
-from headrace_operator.kubernetes.spark_states import (
-    Decision,
-    Seen,
-    State,
-    Step,
-    decide,
-    render_status,
-    timestamp,
-)
+from headrace_operator.kubernetes.spark_seen import Seen, State
+from headrace_operator.kubernetes.spark_states import Decision, Step, decide
+from headrace_operator.kubernetes.spark_status import refused, render_status, submitted
 from headrace_operator.render.names import MANAGED_BY
 from headrace_operator.render.spark import render_access, render_submission
 from headrace_operator.render.spark_submission import (
@@ -59,8 +55,10 @@ __all__ = ["RUNNER_LABEL", "SparkRunner", "install_definition"]
 RUNNER_LABEL = "headrace.dev/spark-runner"
 DEFINITION = "sparkapplications.sparkoperator.k8s.io"
 _DEFINITIONS_API = "apiextensions.k8s.io/v1"
-#: How long an answer to "whose is the CRD" holds. It changes when somebody installs an operator.
-_DEFINITION_SECONDS = 60.0
+#: How long an answer to "is there another operator" holds.
+_OTHERS_SECONDS = 60.0
+#: As the Kubeflow operator's chart labels its Deployments, in all its versions.
+_KUBEFLOW_SELECTOR = "app.kubernetes.io/name=spark-operator"
 NAME_MAX = 56
 #: The API server serves a new kind after some tenths of a second.
 _SERVED_ATTEMPTS = 100
@@ -107,8 +105,8 @@ class SparkRunner:
         self._client = client
         self._store = store
         self._now = now
-        self._definition_is_ours = False
-        self._definition_asked_at = -_DEFINITION_SECONDS
+        self._other = "not known yet"
+        self._other_asked_at = -_OTHERS_SECONDS
 
     async def reconcile(
         self, namespace: str, name: str, application: Object | None
@@ -116,14 +114,14 @@ class SparkRunner:
         """Bring one application to its spec, one step at a time: events bring the next."""
         if application is None or application["metadata"].get("deletionTimestamp"):
             return ApplicationOutcome()
-        if not await self._is_for_us(application):
+        if self._is_run_by_another(application) or not await self._is_for_us(application):
             return ApplicationOutcome()
         if len(name) > NAME_MAX:
             return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
         seen = self._seen(application, self._store.get("Pod", namespace, driver_name(name)))
         decision = decide(seen)
-        if seen.driver is None and decision.step is Step.SUBMIT:
-            # The store may be behind: nothing is submitted on what it says alone.
+        if seen.driver is None and decision.state is not seen.state:
+            # The store may be behind: a driver that it does not have is asked for.
             fresh = await self._seen_now(namespace, name)
             if fresh is None or self._is_run_by_another(fresh.application):
                 return ApplicationOutcome()
@@ -142,8 +140,7 @@ class SparkRunner:
             metadata["namespace"],
             {APPLICATION_LABEL: metadata["name"], ROLE_LABEL: "executor"},
         )
-        alive = [pod for pod in executors if not pod["metadata"].get("deletionTimestamp")]
-        return Seen(application=application, driver=driver, executors=alive, now=self._now())
+        return Seen(application=application, driver=driver, executors=executors, now=self._now())
 
     async def _seen_now(self, namespace: str, name: str) -> Seen | None:
         application = await self._client.get(SPARK_API_VERSION, "SparkApplication", namespace, name)
@@ -153,29 +150,52 @@ class SparkRunner:
         return self._seen(application, driver)
 
     async def _is_for_us(self, application: Object) -> bool:
-        if time.monotonic() - self._definition_asked_at >= _DEFINITION_SECONDS:
-            kind = "CustomResourceDefinition"
-            found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
-            labels = found.get("metadata", {}).get("labels") or {}
-            self._definition_is_ours = MANAGED_BY.items() <= labels.items()
-            self._definition_asked_at = time.monotonic()
+        if time.monotonic() - self._other_asked_at >= _OTHERS_SECONDS:
+            other = await self._find_other()
+            self._other_asked_at = time.monotonic()
+            if other != self._other:
+                message = f"SparkApplications are {f'left to {other}' if other else 'run here'}"
+                _log.info(message, chosen_by_label=f"{RUNNER_LABEL}=headrace")
+            self._other = other
         chosen = (application["metadata"].get("labels") or {}).get(RUNNER_LABEL)
-        return chosen == "headrace" or (chosen is None and self._definition_is_ours)
+        return chosen == "headrace" or (chosen is None and not self._other)
+
+    async def _find_other(self) -> str:
+        """Name whoever else is there to run SparkApplications, or return ''."""
+        kind = "CustomResourceDefinition"
+        found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
+        labels = found.get("metadata", {}).get("labels") or {}
+        if not MANAGED_BY.items() <= labels.items():
+            return "whoever installed their CRD"
+        try:
+            deployments = await self._client.list(
+                "apps/v1", "Deployment", label_selector=_KUBEFLOW_SELECTOR
+            )
+        except KubernetesError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            # Confined to namespaces: then the CRD and the writers of statuses have to tell.
+            return ""
+        names = [
+            f"{each['metadata']['namespace']}/{each['metadata']['name']}"
+            for each in deployments
+            if each["spec"].get("replicas", 1) > 0
+        ]
+        return f"the operator {names[0]}" if names else ""
 
     def _is_run_by_another(self, application: Mapping[str, Any]) -> bool:
-        """Whether another controller wrote this application's status."""
+        """Whether another controller wrote this application's status. A person with kubectl may."""
         managers = {
-            entry.get("manager")
+            str(entry.get("manager"))
             for entry in application["metadata"].get("managedFields") or []
             if entry.get("subresource") == "status"
         }
-        others = managers - {STATUS_MANAGER}
+        others = sorted(m for m in managers - {STATUS_MANAGER} if not m.startswith("kubectl"))
         if others:
-            names = ", ".join(sorted(str(each) for each in others))
             _log.warning(
                 "stands aside: another controller runs this SparkApplication",
                 application=application["metadata"]["name"],
-                controller=names,
+                controller=", ".join(others),
             )
         return bool(others)
 
@@ -200,18 +220,12 @@ class SparkRunner:
         return decision
 
     async def _submit(self, seen: Seen, decision: Decision) -> Decision:
-        attempt = int(seen.status.get("executionAttempts") or 0) + 1
-        submissions = int(seen.status.get("submissionAttempts") or 0) + 1
         submission = Submission(
             application=seen.application,
             submission_id=str(uuid.uuid4()),
-            attempt=attempt,
-            failures=decision.failures,
+            attempt=decision.attempt,
+            failures=seen.failures if decision.failures is None else decision.failures,
         )
-        facts: dict[str, Any] = {
-            "submissionAttempts": submissions,
-            "lastSubmissionAttemptTime": timestamp(self._now()),
-        }
         try:
             await self._grant_access(submission)
             *around, driver = render_submission(submission)
@@ -222,26 +236,18 @@ class SparkRunner:
             if error.is_conflict:
                 # Somebody (our former self) made it a moment ago: its event is on the way.
                 return Decision(state=decision.state, again_seconds=1.0)
-            if error.status == 0:
+            if not _is_refusal(error):
                 raise
             message = f"the driver could not be made: {error}"
             await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
-            refused = Decision(state=State.FAILED_SUBMISSION, message=message, again_seconds=1.0)
-            return _with(refused, facts)
-        message = f"driver {driver['metadata']['name']} created, attempt {attempt}"
+            return refused(seen, decision, message)
+        message = f"driver {driver['metadata']['name']} created, attempt {submission.attempt}"
         await self._event(seen, "SparkApplicationSubmitted", message)
         ignored = ignored_fields(seen.application)
         if ignored:
             text = f"Headrace's runner does not act on {', '.join(ignored)}"
             await self._event(seen, "SparkApplicationFieldsIgnored", text, kind="Warning")
-        facts |= {
-            # Submitting went well: the count of attempts to submit begins anew, as the API says.
-            "submissionAttempts": 1,
-            "executionAttempts": attempt,
-            "submissionID": submission.submission_id,
-            "sparkApplicationId": submission.spark_application_id,
-        }
-        return _with(decision, facts)
+        return submitted(seen, decision, submission)
 
     async def _grant_access(self, submission: Submission) -> None:
         """Make the driver's ServiceAccount, unless somebody else made one of this name."""
@@ -322,13 +328,17 @@ class SparkRunner:
         await self._client.event(regarding, reason=reason, message=message, kind=kind)
 
 
-def _with(decision: Decision, facts: dict[str, Any]) -> Decision:
-    return Decision(
-        state=decision.state,
-        step=decision.step,
-        message=decision.message,
-        again_seconds=decision.again_seconds,
-        extra=facts,
+def _is_refusal(error: KubernetesError) -> bool:
+    """Whether the API said no to this pod, rather than that it cannot answer now."""
+    status = HTTPStatus
+    return (
+        status.BAD_REQUEST <= error.status < status.INTERNAL_SERVER_ERROR
+        and error.status
+        not in (
+            status.REQUEST_TIMEOUT,
+            status.TOO_MANY_REQUESTS,
+            status.UNAUTHORIZED,
+        )
     )
 
 

@@ -24,6 +24,7 @@ from headrace_operator.render.names import (
     selector,
     stateful_set,
 )
+from headrace_operator.render.overlay import laid_over
 from headrace_operator.render.properties import (
     DATA_DIRECTORY,
     render_properties,
@@ -172,7 +173,7 @@ def _pod_template(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str,
     own_labels = labels(cluster) | pool_labels(cluster, pool.name)
     if "broker" in pool.roles:
         own_labels[BROKER_LABEL] = "true"
-    spec = _merged(_pod_spec(cluster, identity, pool, revision), pool.pod_template.spec)
+    spec = laid_over(_pod_spec(cluster, identity, pool, revision), pool.pod_template.spec)
     return {
         "metadata": {
             "labels": pool.pod_template.metadata.labels | own_labels,
@@ -319,27 +320,6 @@ def _placement(cluster: Cluster, pool: Pool) -> dict[str, Any]:
         "labelSelector": {"matchLabels": pool_labels(cluster, pool.name)},
     }
     return {"affinity": affinity, "topologySpreadConstraints": [spread]}
-
-
-def _merged(base: Any, overlay: Any) -> Any:
-    """Merge the user's partial PodSpec in: dicts by key, lists of named things by name."""
-    if isinstance(base, dict) and isinstance(overlay, dict):
-        return base | {
-            key: _merged(base[key], value) if key in base else value
-            for key, value in overlay.items()
-        }
-    if _is_named(base) and _is_named(overlay):
-        merged = {each["name"]: each for each in base}
-        for each in overlay:
-            merged[each["name"]] = _merged(merged.get(each["name"], {}), each)
-        return list(merged.values())
-    return overlay
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and "name" in each for each in value
-    )
 
 
 def _digest(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.render.overlay import laid_over
 from headrace_operator.render.spark_submission import SETTINGS_DIRECTORY, UI_PORT
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = [
     "driver_pod_spec",
     "executor_template",
-    "laid_over",
     "memory_mebibytes",
     "overhead_factor",
 ]
@@ -139,27 +139,6 @@ def overhead_factor(spec: Mapping[str, Any]) -> float:
     if given is not None:
         return float(given)
     return 0.4 if spec.get("type") in ("Python", "R") else 0.1
-
-
-def laid_over(base: Any, overlay: Any) -> Any:
-    """Merge: dicts by key, lists of named things by name; all else is replaced."""
-    if isinstance(base, dict) and isinstance(overlay, dict):
-        return base | {
-            key: laid_over(base[key], value) if key in base else value
-            for key, value in overlay.items()
-        }
-    if _is_named(base) and _is_named(overlay):
-        merged = {each["name"]: each for each in base}
-        for each in overlay:
-            merged[each["name"]] = laid_over(merged.get(each["name"], {}), each)
-        return list(merged.values())
-    return overlay
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(each, dict) and "name" in each for each in value
-    )
 
 
 def _pod(submission: Submission, role_name: str, container: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint",
     "ignored_fields",
     "is_ours",
+    "is_resizable",
     "service_name",
     "wanted_executors",
 ]
@@ -159,6 +160,12 @@ def is_ours(application: Mapping[str, Any]) -> bool:
     spec = application["spec"]
     main = str(spec.get("mainApplicationFile") or "")
     return spec.get("type") == "Python" and main.startswith(OUR_CODE)
+
+
+def is_resizable(application: Mapping[str, Any]) -> bool:
+    """Whether a running driver follows `executor.instances`: where Spark decides, it does not."""
+    dynamic = application["spec"].get("dynamicAllocation") or {}
+    return is_ours(application) and not dynamic.get("enabled")
 
 
 def driver_name(name: str) -> str:
