@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace_operator.kubernetes.cache import CLUSTER_LABEL
-from headrace_operator.kubernetes.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.register import cluster_key, parse_managed
 from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
-from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
+from headrace_operator.resources import Cluster, parse_resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +76,6 @@ class Informer:
 
     def mark_all(self) -> None:
         """Make every Cluster due, those among them that do not exist and are referred to."""
-        self._register.settle_old(LEASE_SECONDS)
         clusters = {
             (each["metadata"]["namespace"], each["metadata"]["name"])
             for each in self._store.iterate("Cluster")
@@ -100,8 +98,6 @@ class Informer:
         if is_gone:
             rivals = self._register.with_rivals({resource.key})
             self._register.remove(resource.key)
-            if resource.spec.deletion_policy == "Delete" or _is_paused(resource):
-                self._register.depart(resource)
             for rival in rivals:
                 self._mark_managed(rival)
             self._mark_managed(resource)
@@ -179,10 +175,6 @@ def _intent_of(resource: Managed) -> tuple[Any, ...]:
         metadata.labels,
         metadata.annotations,
     )
-
-
-def _is_paused(resource: Managed) -> bool:
-    return isinstance(resource, ConsumerGroup) and resource.status.paused_replicas is not None
 
 
 def _is_newer(obj: Mapping[str, Any], known: Mapping[str, Any], *, is_gone: bool) -> bool:

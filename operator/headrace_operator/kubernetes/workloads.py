@@ -1,0 +1,113 @@
+"""Looks at and scales what ConsumerGroups name as their `targetRef`, through /scale.
+
+A SparkApplication has no /scale: it counts as one replica that runs or is suspended. How many
+executors it has is its runner's business (`render.spark`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.apply import Failure
+from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.plan import ObservedTarget, pending_reset
+from headrace_operator.resources import SPARK_API_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.plan import Key, ScaleTarget
+    from headrace_operator.resources import ConsumerGroup
+    from headrace_operator.resources.consumer_group import TargetReference
+
+__all__ = ["Workloads", "needs_target"]
+
+_APPLICATION = "SparkApplication"
+#: Its driver is there, or may come back.
+_STOPPED = frozenset({"", "COMPLETED", "FAILED", "SUBMISSION_FAILED", "SUSPENDED"})
+
+
+def needs_target(group: ConsumerGroup) -> bool:
+    """Whether anything about the group depends on how many readers it should have."""
+    if group.spec.target_ref is None:
+        return False
+    if group.status.paused_replicas is not None:
+        return True
+    if group.metadata.deletion_timestamp:
+        return False
+    return group.spec.lag_policy is not None or pending_reset(group) is not None
+
+
+class Workloads:
+    """Anything that has /scale."""
+
+    def __init__(self, client: KubernetesClient) -> None:
+        """Nothing is kept: a number of replicas that is a moment old may be somebody else's."""
+        self._client = client
+
+    async def observe(self, groups: Iterable[ConsumerGroup]) -> dict[Key, ObservedTarget]:
+        """Look at the targets of those groups that depend on them."""
+        asked = [group for group in groups if needs_target(group)]
+        found = await asyncio.gather(*(self._observe(group) for group in asked))
+        return {group.key: target for group, target in zip(asked, found, strict=True)}
+
+    async def _observe(self, group: ConsumerGroup) -> ObservedTarget:
+        reference = group.spec.target_ref
+        if reference is None:
+            return ObservedTarget(replicas=0, error="there is no targetRef")
+        namespace = group.metadata.namespace
+        try:
+            if reference.kind == _APPLICATION:
+                return await self._observe_application(namespace, reference.name)
+            scale = await self._client.get_scale(
+                reference.api_version, reference.kind, namespace, reference.name
+            )
+        except KubernetesError as error:
+            if error.status in (0, 429) or error.status >= 500:  # noqa: PLR2004 - try again
+                raise
+            return ObservedTarget(replicas=0, error=error.message)
+        if scale is None:
+            return ObservedTarget(replicas=0, error="there is none, or it has no /scale")
+        return ObservedTarget(
+            replicas=scale.get("spec", {}).get("replicas", 0),
+            running=scale.get("status", {}).get("replicas", 0),
+        )
+
+    async def _observe_application(self, namespace: str, name: str) -> ObservedTarget:
+        found = await self._client.get(SPARK_API_VERSION, _APPLICATION, namespace, name)
+        if found is None:
+            return ObservedTarget(replicas=0, error="there is none")
+        state = (found.get("status") or {}).get("applicationState", {}).get("state", "")
+        return ObservedTarget(
+            replicas=0 if found["spec"].get("suspend") else 1,
+            running=int(state not in _STOPPED),
+        )
+
+    async def scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
+        """Perform; what is refused, or gone, is a failure of that action."""
+        results = await asyncio.gather(*(self._scale(action) for action in actions))
+        return tuple(failure for failure in results if failure is not None)
+
+    async def _scale(self, action: ScaleTarget) -> Failure | None:
+        if action.replicas == action.previous:
+            return None
+        reference = _reference(action.target, action.resource[1])
+        try:
+            if action.target.kind == _APPLICATION:
+                patch = {"spec": {"suspend": action.replicas == 0}}
+                done = await self._client.patch(reference, patch)
+            else:
+                done = await self._client.set_scale(reference, action.replicas)
+        except KubernetesError as error:
+            return Failure(action=action, message=str(error), is_retriable=not error.is_invalid)
+        if done is None:
+            return Failure(action=action, message="it is gone", is_retriable=True)
+        return None
+
+
+def _reference(target: TargetReference, namespace: str) -> dict[str, Any]:
+    api_version = SPARK_API_VERSION if target.kind == _APPLICATION else target.api_version
+    metadata = {"namespace": namespace, "name": target.name}
+    return {"apiVersion": api_version, "kind": target.kind, "metadata": metadata}
