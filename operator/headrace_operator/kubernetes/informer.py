@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace_operator.kubernetes.cache import CLUSTER_LABEL
+from headrace_operator.kubernetes.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.register import cluster_key, parse_managed
 from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
-from headrace_operator.resources import Cluster, parse_resource
+from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,6 +77,7 @@ class Informer:
 
     def mark_all(self) -> None:
         """Make every Cluster due, those among them that do not exist and are referred to."""
+        self._register.settle_old(LEASE_SECONDS)
         clusters = {
             (each["metadata"]["namespace"], each["metadata"]["name"])
             for each in self._store.iterate("Cluster")
@@ -98,6 +100,8 @@ class Informer:
         if is_gone:
             rivals = self._register.with_rivals({resource.key})
             self._register.remove(resource.key)
+            if resource.spec.deletion_policy == "Delete" or _is_paused(resource):
+                self._register.depart(resource)
             for rival in rivals:
                 self._mark_managed(rival)
             self._mark_managed(resource)
@@ -175,6 +179,10 @@ def _intent_of(resource: Managed) -> tuple[Any, ...]:
         metadata.labels,
         metadata.annotations,
     )
+
+
+def _is_paused(resource: Managed) -> bool:
+    return isinstance(resource, ConsumerGroup) and resource.status.paused_replicas is not None
 
 
 def _is_newer(obj: Mapping[str, Any], known: Mapping[str, Any], *, is_gone: bool) -> bool:

@@ -24,6 +24,7 @@ from headrace_operator.kubernetes.connection import Connection, find_connection
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
 from headrace_operator.kubernetes.lease import Election
 from headrace_operator.kubernetes.metrics import OperatorMetrics
+from headrace_operator.kubernetes.namespaces import Namespaces
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
 from headrace_operator.kubernetes.reconcile import (
@@ -36,6 +37,7 @@ from headrace_operator.kubernetes.register import Register
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.kubernetes.watches import run_watches, watched_kinds
 from headrace_operator.kubernetes.web import start_web
+from headrace_operator.kubernetes.workloads import Workloads
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,6 +125,8 @@ class _Operator:
                 backend=backend,
                 admins=self._admins,
                 statuses=StatusWriter(client, store, register, backend),
+                workloads=Workloads(client),
+                namespaces=Namespaces(client, time.monotonic),
                 on_action=self._on_action,
             )
         )

@@ -14,18 +14,31 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace_operator.apply import ADMIN_ACTIONS, Failure
-from headrace_operator.kubernetes.register import cluster_key
+from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
+from headrace_operator.kubernetes.register import age_of, cluster_key
+from headrace_operator.kubernetes.workloads import needs_target
 from headrace_operator.observe import merge_observations
-from headrace_operator.plan import Action, Desired, Observed, Plan, Problem, ResetOffsets, plan
+from headrace_operator.plan import (
+    Action,
+    Desired,
+    Observed,
+    Plan,
+    Problem,
+    ResetOffsets,
+    ScaleTarget,
+    plan,
+)
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace_operator.kubernetes.admins import Admins
+    from headrace_operator.kubernetes.namespaces import Namespaces
     from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.kubernetes.statuses import StatusWriter
+    from headrace_operator.kubernetes.workloads import Workloads
     from headrace_operator.plan import Key
 
 __all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings"]
@@ -38,6 +51,7 @@ RESYNC_SECONDS_MIN = 30.0
 RESYNC_SECONDS_MAX = 600.0
 #: What is waited for is looked at again this soon, and then more seldom while it lasts.
 WAITING_SECONDS = 1.0
+WAITING_GROWTH_MAX = 8
 
 _log = structlog.get_logger("headrace.operator.reconcile")
 
@@ -62,6 +76,9 @@ class _Memory:
     waited: int = 0
     #: When everything is looked at again though nothing was heard (monotonic).
     full_at: float = 0.0
+    #: When groups whose targets matter are looked at again.
+    look_at: float = 0.0
+    groups: GroupWatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +103,8 @@ class Surroundings:
     backend: BrokerBackend
     admins: Admins
     statuses: StatusWriter
+    workloads: Workloads
+    namespaces: Namespaces
     on_action: Callable[[Action, Failure | None], None]
 
 
@@ -99,7 +118,7 @@ class ClusterReconciler:
 
     def mark(self, key: ClusterKey, resource: Key | None = None, *, health: bool = False) -> None:
         """Say what changed: a resource, who is alive, or (neither given) anything."""
-        dirt = self._memories.setdefault(key, _Memory()).dirt
+        dirt = self._memory_of(key).dirt
         if resource is not None:
             dirt.keys.add(resource)
         elif health:
@@ -109,11 +128,15 @@ class ClusterReconciler:
 
     async def reconcile(self, key: ClusterKey) -> Outcome:
         """Bring everything that is dirty to its spec."""
-        memory = self._memories.setdefault(key, _Memory())
+        memory = self._memory_of(key)
         dirt = memory.dirt
         memory.dirt = Dirt(is_everything=False)
-        if time.monotonic() >= memory.full_at:
+        now = time.monotonic()
+        if now >= memory.full_at:
             dirt.is_everything = True
+        if now >= memory.look_at:
+            dirt.keys |= self._around.register.groups_of(key, needs_target)
+            memory.look_at = now + LOOK_SECONDS
         try:
             outcome = await _Pass(self._around, key, memory, dirt).run()
         except BaseException:
@@ -134,6 +157,12 @@ class ClusterReconciler:
             await self._around.admins.forget(key)
         return outcome
 
+    def _memory_of(self, key: ClusterKey) -> _Memory:
+        memory = self._memories.get(key)
+        if memory is None:
+            memory = self._memories[key] = _Memory(groups=GroupWatch(self._around.workloads))
+        return memory
+
 
 class _Pass:
     """One pass."""
@@ -149,6 +178,7 @@ class _Pass:
         elif dirt.is_health:
             self._scope = "health"
         self._is_first_round = True
+        self._now_ms = int(time.time() * 1000)
 
     async def run(self) -> Outcome:
         cluster = self._around.clusters(self._key)
@@ -156,13 +186,12 @@ class _Pass:
         failures: tuple[Failure, ...] = ()
         observed, desired, planned = Observed(), Desired(), Plan()
         for _ in range(ROUNDS_MAX):
-            desired = self._desired(cluster)
+            desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
             planned = plan(observed, desired)
             mine = [action for action in planned.actions if self._is_mine(action)]
             if failures or not (mine or self._is_first_round):
                 break
-            await self._around.statuses.hold(desired, planned)
             failures = await self._perform(cluster, mine, desired, observed)
             performed += mine
             if not mine:
@@ -170,19 +199,52 @@ class _Pass:
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
         planned = _with_failures(planned, failures)
+        # Statuses as they are now: what was noted in them must not be taken back.
+        desired = await self._desired(cluster)
+        self._settle(desired, planned)
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
         return self._outcome(tuple(performed), failures, planned)
 
-    def _desired(self, cluster: Cluster | None) -> Desired:
+    async def _desired(self, cluster: Cluster | None) -> Desired:
         """Collect what the pass is about, as it is now."""
+        is_complete = self._scope != "some" or cluster is None
         register = self._around.register
-        resources = (
-            register.of_cluster(self._key)
-            if self._scope == "everything" or cluster is None
-            else register.with_rivals(self._dirt.keys)
+        resources = register.of_cluster(self._key) if is_complete else self._dirty()
+        if cluster is None:
+            return desired_of(None, resources)
+        if is_complete:
+            resources = [*resources, *register.departed(self._key)]
+        return replace(
+            desired_of(cluster, resources),
+            is_complete=is_complete,
+            selected_namespaces=await self._around.namespaces.selected(cluster),
         )
-        return desired_of(cluster, [each for each in resources if cluster_key(each) == self._key])
+
+    def _dirty(self) -> list[Managed]:
+        """Return what is dirty, what is gone of it, and all that describe the same things."""
+        register, keys = self._around.register, self._dirt.keys
+        gone = [each for each in register.departed(self._key) if each.key in keys]
+        found = {each.key: each for each in register.with_rivals(keys)}
+        found |= {rival.key: rival for each in gone for rival in register.describing(each)}
+        mine = [each for each in found.values() if cluster_key(each) == self._key]
+        return [*sorted(mine, key=age_of), *gone]
+
+    def _settle(self, desired: Desired, planned: Plan) -> None:
+        """Forget what is gone and has nothing left to do."""
+        if desired.cluster is not None:
+            busy = {each.resource for each in planned.actions}
+            busy |= {each.resource for each in planned.waiting}
+            busy |= {each.resource for each in planned.problems}
+        else:
+            busy = set()
+        for resource in self._around.register.departed(self._key):
+            if resource.key not in busy and (
+                desired.is_complete or resource.key in self._dirt.keys
+            ):
+                self._around.register.settle(resource.key)
+                self._around.statuses.forget(resource.key)
+                self._memory.groups.forget(resource.key)
 
     def _is_mine(self, action: Action) -> bool:
         """Leave what concerns brokers to passes that looked at all of them."""
@@ -196,7 +258,7 @@ class _Pass:
         if not servers:
             return backend
         admin = await self._around.admins.of(self._key, servers)
-        now_ms = int(time.time() * 1000)
+        now_ms = self._now_ms
         known = self._memory.seen
         if known is None or (self._scope == "everything" and self._is_first_round):
             began = time.monotonic()
@@ -205,12 +267,12 @@ class _Pass:
         else:
             if self._scope == "health" and self._is_first_round:
                 known = await admin.observe_health(known)
-            resources = self._around.register.with_rivals(self._dirt.keys)
-            some = desired_of(cluster, resources)
+            some = desired_of(cluster, self._dirty())
             seen = await admin.observe_some(some, known, now_ms=now_ms)
         is_reachable = seen.cluster is not None and seen.cluster.is_reachable
         self._memory.seen = seen if is_reachable else None
-        return merge_observations(backend, seen)
+        merged = merge_observations(backend, seen)
+        return await self._memory.groups.observe(merged, desired.groups, now_ms=now_ms)
 
     async def _perform(
         self,
@@ -222,7 +284,9 @@ class _Pass:
         if cluster is None:
             return ()
         failures: list[Failure] = []
-        on_backend = [action for action in actions if not isinstance(action, ADMIN_ACTIONS)]
+        failures += await self._scale([each for each in actions if isinstance(each, ScaleTarget)])
+        others = (*ADMIN_ACTIONS, ScaleTarget)
+        on_backend = [action for action in actions if not isinstance(action, others)]
         if on_backend or (self._scope != "some" and self._is_first_round):
             failures += await self._around.backend.perform(on_backend, desired, observed)
         on_brokers = [action for action in actions if isinstance(action, ADMIN_ACTIONS)]
@@ -241,6 +305,19 @@ class _Pass:
             self._around.on_action(action, failed.get(id(action)))
         return tuple(failures)
 
+    async def _scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
+        """Scale; what to go back to is noted before, and the note goes after."""
+        if not actions:
+            return ()
+        pauses = [each for each in actions if each.is_pause]
+        await self._around.statuses.note_pauses(pauses)
+        refused = await self._around.workloads.scale(actions)
+        kept = {id(failure.action) for failure in refused}
+        done = [each for each in actions if id(each) not in kept]
+        await self._around.statuses.note_pauses([each for each in done if not each.is_pause])
+        self._memory.groups.note_scaled(done, now_ms=self._now_ms)
+        return refused
+
     def _outcome(
         self, performed: tuple[Action, ...], failures: tuple[Failure, ...], planned: Plan
     ) -> Outcome:
@@ -253,8 +330,10 @@ class _Pass:
         unfinished = {each.resource for each in left}
         unfinished |= {each.resource for each in planned.waiting}
         unfinished |= {each.action.resource for each in failures}
+        if self._around.register.groups_of(self._key, needs_target):
+            again = min(again, LOOK_SECONDS)
         if not is_converged:
-            again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), 16))
+            again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), WAITING_GROWTH_MAX))
         return Outcome(
             scope=self._scope,
             performed=performed,

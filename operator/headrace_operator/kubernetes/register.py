@@ -6,6 +6,7 @@ server needs: thousands of them fit in a few megabytes.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,7 +15,7 @@ import msgspec
 from headrace_operator.resources import ConsumerGroup, Topic, parse_resource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from headrace_operator.kubernetes.transport import Object
     from headrace_operator.plan import Key
@@ -26,6 +27,8 @@ Managed: TypeAlias = Topic | ConsumerGroup
 ClusterKey: TypeAlias = tuple[str, str]
 #: Cluster, kind, and the topic's name or the group's id.
 _Identity: TypeAlias = tuple[ClusterKey, str, str]
+#: A deletionTimestamp where none was seen; only that there is one counts.
+_GONE = "1970-01-01T00:00:00Z"
 
 
 def parse_managed(obj: Object) -> Managed | None:
@@ -59,6 +62,7 @@ class Register:
         self._resources: dict[Key, Managed] = {}
         self._by_cluster: dict[ClusterKey, set[Key]] = defaultdict(set)
         self._by_identity: dict[_Identity, set[Key]] = defaultdict(set)
+        self._departed: dict[Key, tuple[float, Managed]] = {}
 
     def get(self, key: Key) -> Managed | None:
         """Return a resource, or None."""
@@ -94,9 +98,47 @@ class Register:
                     found[rival] = self._resources[rival]
         return sorted(found.values(), key=age_of)
 
+    def describing(self, resource: Managed) -> list[Managed]:
+        """Return all that describe the same thing as this one, which may be gone; oldest first."""
+        keys = self._by_identity[_identity(resource)]
+        return sorted((self._resources[key] for key in keys), key=age_of)
+
+    def depart(self, resource: Managed) -> None:
+        """Keep the last state of a resource that is gone and whose deletion leaves work to do."""
+        marked = resource.metadata.deletion_timestamp or _GONE
+        metadata = msgspec.structs.replace(resource.metadata, deletion_timestamp=marked)
+        gone = msgspec.structs.replace(resource, metadata=metadata)
+        self._departed[resource.key] = (time.monotonic(), gone)
+
+    def departed(self, cluster: ClusterKey) -> list[Managed]:
+        """Return what is gone, has work left, and was not made again."""
+        return [
+            resource
+            for key, (_, resource) in self._departed.items()
+            if key not in self._resources and cluster_key(resource) == cluster
+        ]
+
+    def settle(self, key: Key) -> None:
+        """Forget what is gone: nothing is left to do for it."""
+        self._departed.pop(key, None)
+
+    def settle_old(self, age_seconds: float) -> None:
+        """Forget what has been gone for longer: whoever led then has dealt with it."""
+        oldest = time.monotonic() - age_seconds
+        self._departed = {key: each for key, each in self._departed.items() if each[0] >= oldest}
+
     def clusters(self) -> set[ClusterKey]:
         """Return every Cluster that something refers to."""
         return {key for key, resources in self._by_cluster.items() if resources}
+
+    def groups_of(self, cluster: ClusterKey, choose: Callable[[ConsumerGroup], bool]) -> set[Key]:
+        """Return the keys of a Cluster's groups that are chosen."""
+        found = set()
+        for key in self._by_cluster[cluster]:
+            resource = self._resources[key]
+            if isinstance(resource, ConsumerGroup) and choose(resource):
+                found.add(key)
+        return found
 
     def iterate(self, kind: str) -> Iterator[Managed]:
         """Yield resources of a kind."""

@@ -1,4 +1,4 @@
-"""Writes statuses that differ, Events on transitions, and the finalizers that deletion needs.
+"""Writes statuses that differ, and Events on transitions.
 
 Converged input writes nothing: what would be written is compared with what was seen last.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,8 +15,7 @@ import structlog
 
 from headrace_operator.kubernetes.client import KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed
-from headrace_operator.plan.finalizers import FINALIZER, finalizer_changes
-from headrace_operator.plan.report import changed, report, reset_note
+from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
 from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
 
 if TYPE_CHECKING:
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.client import KubernetesClient
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.kubernetes.transport import Object
-    from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets
+    from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets, ScaleTarget
 
 __all__ = ["StatusWriter"]
 
 WRITES_AT_ONCE = 16
+#: Numbers of lag that differ are written this often for each group.
+LAG_SECONDS = 10.0
 
 _log = structlog.get_logger("headrace.operator.status")
 
@@ -48,6 +50,8 @@ class StatusWriter:
         self._register = register
         self._backend = backend
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._clock = time.monotonic
+        self._lag_written: dict[Key, float] = {}
         self._events: set[asyncio.Task[None]] = set()
 
     async def write(
@@ -60,7 +64,7 @@ class StatusWriter:
         work = [
             self._write(resource, wanted[resource.key])
             for resource in resources
-            if changed(msgspec.to_builtins(resource.status), wanted[resource.key])
+            if self._is_due(resource, wanted[resource.key])
         ]
         cluster = desired.cluster
         if is_whole and cluster is not None:
@@ -68,13 +72,24 @@ class StatusWriter:
             if changed(cluster.document.get("status") or {}, status):
                 work.append(self._write(cluster, status))
         await _all(work)
-        changes = finalizer_changes(desired, plan)
-        await _all([self._finalize(key, is_wanted=wanted) for key, wanted in changes.items()])
 
-    async def hold(self, desired: Desired, plan: Plan) -> None:
-        """Add finalizers before anything is made that a deletion would have to clean up."""
-        changes = finalizer_changes(desired, plan)
-        await _all([self._finalize(key, is_wanted=True) for key in changes if changes[key]])
+    def _is_due(self, resource: Topic | ConsumerGroup, status: Object) -> bool:
+        """Whether to write now: what moves all the time is written now and then."""
+        if self._register.get(resource.key) is None:
+            return False
+        previous = msgspec.to_builtins(resource.status)
+        if not changed(previous, status):
+            return False
+        now = self._clock()
+        if is_lag_only(previous, status):
+            if now - self._lag_written.get(resource.key, float("-inf")) < LAG_SECONDS:
+                return False
+            self._lag_written[resource.key] = now
+        return True
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self._lag_written.pop(key, None)
 
     async def note_resets(self, resets: Sequence[ResetOffsets], *, is_done: bool) -> None:
         """Write what a reset commits before it does, and that it did: it is done once."""
@@ -85,23 +100,23 @@ class StatusWriter:
                 continue
             state, at = ("Done", now) if is_done or reset.is_dry_run else ("Started", "")
             note = reset_note(reset, state=state, completed_at=at)
-            status = {**msgspec.to_builtins(group.status), "lastReset": note}
-            written = await self._client.apply_status({**_reference(group), "status": status})
-            self._learn(group.key, written)
+            await self._note(group, {"lastReset": note})
 
-    async def _finalize(self, key: Key, *, is_wanted: bool) -> None:
-        resource = self._register.get(key)
-        if resource is None:
-            return
-        kept = [each for each in resource.metadata.finalizers if each != FINALIZER]
-        metadata: Object = {
-            "finalizers": [*kept, FINALIZER] if is_wanted else kept,
-            # Somebody else's finalizer must not be lost: a change in between is a conflict.
-            "resourceVersion": resource.metadata.resource_version,
-        }
-        async with self._slots:
-            written = await self._client.patch(_reference(resource), {"metadata": metadata})
-        self._learn(key, written)
+    async def note_pauses(self, actions: Iterable[ScaleTarget]) -> None:
+        """Write how many replicas come back before a target is stopped, and that they did."""
+        for action in actions:
+            group = self._register.get(action.resource)
+            if isinstance(group, ConsumerGroup):
+                paused = action.previous if action.is_pause else None
+                if paused != group.status.paused_replicas:
+                    await self._note(group, {"pausedReplicas": paused})
+
+    async def _note(self, group: Topic | ConsumerGroup, fields: Object) -> None:
+        """Write fields of a status without which the next pass would act wrongly."""
+        status = {**msgspec.to_builtins(group.status), **fields}
+        status = {key: value for key, value in status.items() if value is not None}
+        written = await self._client.apply_status({**_reference(group), "status": status})
+        self._learn(group.key, written)
 
     async def _write(self, resource: _Resource, status: Object) -> None:
         body = {**_reference(resource), "status": status}

@@ -73,6 +73,8 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
         if group.group_id not in owners:
             owners[group.group_id] = group
             yield from _plan_deletion(group, observed.groups.get(group.group_id))
+            if group.status.paused_replicas is not None:
+                yield from _plan_resume(group, observed)
 
 
 def pending_reset(group: ConsumerGroup) -> Reset | None:
@@ -113,9 +115,10 @@ def target_key(group: ConsumerGroup) -> Key | None:
 
 def _is_active(group: ConsumerGroup, existing: ObservedGroup, observed: Observed) -> bool:
     """Whether somebody reads in the group, whose next commit would undo a reset."""
-    return existing.state not in EMPTY_STATES or (
-        _is_spark(group) and _is_running(target_key(group), observed)
-    )
+    if existing.state not in EMPTY_STATES or not _is_spark(group):
+        return existing.state not in EMPTY_STATES
+    target = observed.targets.get(group.key)
+    return _is_running(target_key(group), observed) or (target is not None and target.running > 0)
 
 
 def _is_spark(group: ConsumerGroup) -> bool:

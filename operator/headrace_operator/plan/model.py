@@ -23,6 +23,7 @@ from headrace_operator.resources import (
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
 #: Kind, namespace and name of a resource.
 Key: TypeAlias = tuple[str, str, str]
@@ -44,6 +45,8 @@ class ObservedBroker:
     is_running: bool = True
     is_registered: bool = True
     address: str = ""
+    #: host:port of its controller listener; empty where it has none.
+    controller_address: str = ""
     #: Partitions that have a replica here: it is not stopped for good before this is 0.
     replicas: int = 0
     rack: str | None = None
@@ -67,6 +70,31 @@ class ObservedPartition:
     def is_under_replicated(self) -> bool:
         """Whether a replica is out of sync."""
         return len(self.in_sync) < len(self.replicas)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedReplica:
+    """A replica of the metadata log: a node with one particular disk (KIP-853).
+
+    `behind_ms`: how long ago it had all that the leader has; None: never, as far as that knows.
+    """
+
+    node_id: int
+    directory_id: UUID
+    behind_ms: int | None = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedQuorum:
+    """Who leads and votes in the metadata quorum, and who only follows its log."""
+
+    leader_id: int
+    voters: tuple[ObservedReplica, ...]
+    observers: tuple[ObservedReplica, ...] = ()
+
+    def votes(self, node_id: int) -> bool:
+        """Whether a node votes, with whatever disk."""
+        return any(voter.node_id == node_id for voter in self.voters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +122,8 @@ class ObservedCluster:
     active_controller: int | None = None
     #: Brokers that are registered, are gone, and that the backend does not know any more.
     departed: tuple[int, ...] = ()
+    #: None: not asked.
+    quorum: ObservedQuorum | None = None
     is_reachable: bool = True
     #: Why it is not.
     error: str = ""
@@ -110,10 +140,6 @@ class ObservedTopic:
     #: Partitions whose in-sync set is smaller than their replicas, and those without a leader.
     under_replicated: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
-    #: Records that its partitions hold, and groups that committed offsets for it. None: not asked,
-    #: which is so for all but topics whose deletion was asked for and is protected.
-    records: int | None = None
-    consumers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +244,6 @@ class Desired:
     deleted: frozenset[Key] = frozenset()
     #: Namespaces that the Cluster's `allowedTopics` selects by their labels.
     selected_namespaces: frozenset[str] = frozenset()
-    #: Namespaces that are being deleted: nothing in them may hold that up for long.
-    ending_namespaces: frozenset[str] = frozenset()
     #: Whether these are all Topics and groups of the cluster, or some whose turn it is.
     is_complete: bool = True
 

@@ -161,12 +161,8 @@ def _wait_for_cluster(desired: Desired, observed: Observed) -> Iterator[Waiting]
 
 
 def _is_held(resource: Topic | ConsumerGroup, desired: Desired) -> bool:
-    """Whether a deletion waits for brokers. In a namespace that goes away it does not."""
-    return (
-        resource.key in desired.deleted
-        and resource.spec.deletion_policy != "Retain"
-        and resource.metadata.namespace not in desired.ending_namespaces
-    )
+    """Whether a deletion waits for brokers."""
+    return resource.key in desired.deleted and resource.spec.deletion_policy != "Retain"
 
 
 def _plan_cluster_deletion(

@@ -35,7 +35,8 @@ COMFORT = 0.5
 def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | Problem | Waiting]:
     """Plan the replicas of a group's target by its lag policy."""
     policy, reference = group.spec.lag_policy, group.spec.target_ref
-    if policy is None or reference is None:
+    # How many executors a Spark application has is its runner's business.
+    if policy is None or reference is None or reference.kind == "SparkApplication":
         return
     target, trend = observed.targets.get(group.key), observed.trends.get(group.key)
     if target is not None and target.error:

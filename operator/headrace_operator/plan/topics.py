@@ -57,9 +57,7 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
         # What another resource still describes is that one's, also where they were two for one.
         if topic.topic_name not in owners:
             owners[topic.topic_name] = topic
-            is_ending = topic.metadata.namespace in desired.ending_namespaces
-            existing = observed.topics.get(topic.topic_name)
-            yield from _plan_deletion(topic, existing, is_ending=is_ending)
+            yield from _plan_deletion(topic, observed.topics.get(topic.topic_name))
 
 
 def _plan_creation(topic: Topic, observed: Observed, desired: Desired) -> Outcome:
@@ -199,33 +197,18 @@ def _canonical(value: str) -> str:
     return ",".join(part.strip() for part in value.split(","))
 
 
-def _plan_deletion(
-    topic: Topic, existing: ObservedTopic | None, *, is_ending: bool
-) -> Iterator[Outcome]:
-    """Plan what becomes of the topic. Where its namespace goes, a protected one is just kept."""
+def _plan_deletion(topic: Topic, existing: ObservedTopic | None) -> Iterator[Outcome]:
     policy = topic.spec.deletion_policy
-    if existing is None or policy == "Retain" or (policy == "Protect" and is_ending):
+    if existing is None or policy == "Retain":
         return
     if topic.status.topic_id and existing.topic_id not in ("", topic.status.topic_id):
         # Somebody made another topic of this name: that one was never this resource's.
         return
-    use = _use_of(existing)
-    if policy == "Protect" and use:
+    if policy == "Protect":
         message = (
-            f"topic {topic.topic_name} {use} and deletionPolicy is Protect;"
+            f"topic {topic.topic_name} exists and deletionPolicy is Protect;"
             " write deletionPolicy: Delete or Retain first"
         )
         yield Problem(resource=topic.key, reason=Reason.DELETION_PROTECTED, message=message)
     else:
         yield DeleteTopic(resource=topic.key, topic=topic.topic_name)
-
-
-def _use_of(existing: ObservedTopic) -> str:
-    """Say what a protected topic is kept for; '' for one without records and consumers."""
-    if existing.records is None or existing.consumers is None:
-        return "exists"
-    if existing.records:
-        return f"holds {existing.records} records"
-    if existing.consumers:
-        return f"is read by group {', '.join(existing.consumers[:3])}"
-    return ""
