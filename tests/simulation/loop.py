@@ -67,6 +67,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self.trace = 0
         self.unhandled: list[dict[str, Any]] = []
         self.check: Callable[[], None] = lambda: None
+        self.is_enough: Callable[[], bool] = lambda: False
+        """Asked after every check: whether the run may end here."""
         self.thread_delay: Callable[[Process], float] = lambda _process: 0.0
         """How much later than usual a thread of a process gets to its work: its disk is slow."""
         self._now = 0.0
@@ -75,6 +77,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._processes: list[Process] = []
         self._started = 0
         self._turns_at_instant = 0
+        self._checked_at = 0
         self.kernel = self.process("kernel", "")
 
     # ---- processes
@@ -131,12 +134,19 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # ---- running
 
     def run(self, main: Coroutine[Any, Any, Any], *, limit_seconds: float) -> Any:
-        """Run `main` as a process of its own until it returns; raise Stalled where it cannot."""
+        """Run `main` as a process of its own until it returns; raise Stalled where it cannot.
+
+        Where what was found so far is enough, it ends there.
+        """
         process = self.process("main", "")
         asyncio._set_running_loop(self)
         try:
             task = self.start_task(process, main)
             while not task.done():
+                if self._checked_at != (checked := self.steps // STEPS_BETWEEN_CHECKS):
+                    self._checked_at = checked
+                    if self.is_enough():
+                        return None
                 if self._now > limit_seconds:
                     raise Stalled(f"not done after {limit_seconds} simulated seconds")
                 self._step()

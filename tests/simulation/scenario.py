@@ -203,23 +203,25 @@ class Scenario:
             empty = empty + 1 if count == 0 else 0
 
 
-def simulate(seed: int, nodes: int = 1) -> Outcome:
-    """Run one seed and return what came of it."""
+def simulate(seed: int, nodes: int = 1, *, to_the_end: bool = True) -> Outcome:
+    """Run one seed, to its end or to its first violation, and return what came of it."""
     # A collection in the middle costs time, and runs finalisers at moments no seed decides.
     gc.disable()
     try:
-        return _simulate(seed, nodes)
+        return _simulate(seed, nodes, to_the_end=to_the_end)
     finally:
         gc.collect(0)
         gc.enable()
 
 
-def _simulate(seed: int, nodes: int) -> Outcome:
+def _simulate(seed: int, nodes: int, *, to_the_end: bool) -> Outcome:
     parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     root = Path(tempfile.mkdtemp(prefix=f"simulation-{seed}-", dir=parent))
     token = CURRENT.set(None)
     try:
         scenario = Scenario(seed, nodes, root)
+        if not to_the_end:
+            scenario.loop.is_enough = lambda: bool(scenario.history.violations)
         with scenario.cluster.installed():
             try:
                 scenario.loop.run(scenario.run(), limit_seconds=600)

@@ -21,10 +21,13 @@ class Flush:
     truncations: int
     """How often the log had been truncated when this began."""
     segments: tuple[LogSegment, ...]
+    snapshots: tuple[Path, ...]
+    """Producers' states of the segments rolled since: retention takes the batches behind them."""
 
     def run(self) -> None:
         """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""
         for segment in self.segments:
             segment.sync()
-        sync_file(self.epochs)
+        for path in (self.epochs, *self.snapshots):
+            sync_file(path)
         sync_directory(self.directory)

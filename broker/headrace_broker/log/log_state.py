@@ -174,6 +174,10 @@ class LogState:
         self._snapshots = [old for old in self._snapshots if old in bases and old < offset]
         self._snapshots.append(offset)
 
+    def has_snapshot(self, offset: int) -> bool:
+        """Whether there is a file of the producers' states as they were before `offset`."""
+        return offset in self._snapshots and snapshot_path(self.directory, offset).exists()
+
     # ---- positions
 
     @property
@@ -213,6 +217,11 @@ class LogState:
             epochs=self.leader_epochs.path,
             truncations=self._truncations,
             segments=tuple(self.segments.from_offset(self.recovery_point)),
+            snapshots=tuple(
+                snapshot_path(self.directory, offset)
+                for offset in self._snapshots
+                if offset >= self.recovery_point
+            ),
         )
 
     def finish_flush(self, flush: Flush) -> Offset:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +122,27 @@ def test_a_producers_sequence_outlives_the_loss_of_what_was_not_cleaned(new_log,
     again = open_at(folder, clock, **SETTINGS)
     assert again.producers.get(1).last_sequence == 1
     again.abandon()
+
+
+def test_a_pass_ends_where_a_durable_snapshot_knows_the_last_batches(new_log, folder, monkeypatch):
+    log = new_log(**SETTINGS)
+    put(log, b"k", b"1", producer_id=7, producer_epoch=0, base_sequence=0)
+    commit(log)
+    end = log.log_end_offset
+    put(log, b"k", b"2", producer_id=7, producer_epoch=0, base_sequence=1)
+    commit(log)
+    (folder / f"{log.log_end_offset:020d}.snapshot").unlink()  # damaged, found at a start
+    synced = []
+    real = os.fsync
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda fd: (synced.append(str(Path(f"/proc/self/fd/{fd}").readlink())), real(fd)),
+    )
+    compaction = Compaction.begin(log, START_MS)
+    assert [segment.base_offset for segment in compaction.candidates] == [0]
+    compaction.run()
+    assert str(folder / f"{end:020d}.snapshot") in synced
 
 
 def test_records_of_aborted_transactions_neither_stay_nor_hide_others(new_log):

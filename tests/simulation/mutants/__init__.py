@@ -4,7 +4,7 @@ A mutant patches the product while it is installed, and says in how many nodes, 
 seeds, it must be found.
 """
 
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Mutant, find
 from simulation.mutants.replication import REPLICATION_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 
@@ -12,7 +12,7 @@ from simulation.mutants.storage import STORAGE_MUTANTS
 SURVIVORS = frozenset(
     {"replicas vouch for what is not on their disks", "followers truncate by high watermark"}
 )
-_ALL = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS)
-MUTANTS = tuple(mutant for mutant in _ALL if mutant.name not in SURVIVORS)
+ALL = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS)
+MUTANTS = tuple(mutant for mutant in ALL if mutant.name not in SURVIVORS)
 
-__all__ = ["MUTANTS", "SURVIVORS", "Mutant"]
+__all__ = ["ALL", "MUTANTS", "SURVIVORS", "Mutant", "find"]

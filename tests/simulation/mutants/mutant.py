@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simulation.scenario import Outcome, simulate
+
 Replace = Callable[[Any], Any]
 
 
@@ -18,6 +20,8 @@ class Mutant:
     replace: Replace
     nodes: int = 1
     seeds_max: int = 30
+    seed_known: int | None = None
+    """One that found it once; a change of the broker may move the finding to another."""
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -28,3 +32,19 @@ class Mutant:
             yield
         finally:
             setattr(self.owner, self.attribute, was)
+
+
+def find(
+    mutant: Mutant, *, first: int | None = None, seeds_max: int | None = None
+) -> Outcome | None:
+    """Return what the first seed that finds a mutant gave, None where it stays hidden."""
+    start = 1 if first is None else first
+    seeds = list(range(start, start + (seeds_max or mutant.seeds_max)))
+    if first is None and mutant.seed_known is not None:
+        seeds.insert(0, mutant.seed_known)
+    with mutant.installed():
+        for seed in seeds:
+            outcome = simulate(seed, mutant.nodes, to_the_end=False)
+            if outcome.violations:
+                return outcome
+    return None

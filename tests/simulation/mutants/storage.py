@@ -63,6 +63,7 @@ def _flush_later(original: Any) -> Any:
             epochs=begun.epochs,
             truncations=begun.truncations,
             segments=(),
+            snapshots=(),
         )
 
     return begin
