@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from uuid import UUID
 
 from headrace_broker.protocol.messages import fetch
+from headrace_broker.protocol.wire import uuid_of
 from headrace_broker.replication.fetch_state import Position
 
 
 class Key(NamedTuple):
-    """A partition, as fetches name it."""
+    """A partition, as fetches name it: the topic id's bytes hash many times faster than a UUID."""
 
-    topic_id: UUID
+    topic_id: bytes
     partition: int
 
 
 def fetch_topics(news: list[tuple[Key, Position]], max_bytes: int) -> list[fetch.FetchTopic]:
     """Return the partitions that a request names, by topic."""
-    topics: dict[UUID, fetch.FetchTopic] = {}
+    topics: dict[bytes, fetch.FetchTopic] = {}
     for key, position in news:
         topic = topics.get(key.topic_id)
         if topic is None:
-            topic = topics[key.topic_id] = fetch.FetchTopic(topic_id=key.topic_id, partitions=[])
+            topic = topics[key.topic_id] = fetch.FetchTopic(
+                topic_id=uuid_of(key.topic_id), partitions=[]
+            )
         topic.partitions.append(
             fetch.FetchPartition(
                 partition=key.partition,
@@ -38,10 +40,10 @@ def fetch_topics(news: list[tuple[Key, Position]], max_bytes: int) -> list[fetch
 
 def forgotten_topics(keys: list[Key]) -> list[fetch.ForgottenTopic]:
     """Return the partitions that a session leaves, by topic."""
-    topics: dict[UUID, fetch.ForgottenTopic] = {}
+    topics: dict[bytes, fetch.ForgottenTopic] = {}
     for key in keys:
         topic = topics.setdefault(
-            key.topic_id, fetch.ForgottenTopic(topic_id=key.topic_id, partitions=[])
+            key.topic_id, fetch.ForgottenTopic(topic_id=uuid_of(key.topic_id), partitions=[])
         )
         topic.partitions.append(key.partition)
     return list(topics.values())

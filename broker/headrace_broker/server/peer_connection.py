@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from struct import Struct as Layout
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from headrace_broker.protocol.apis import API_TABLE, ApiKey
 from headrace_broker.protocol.codec import decoder, encoder
@@ -39,13 +39,52 @@ class PeerUnavailable(Exception):  # noqa: N818 (a state of the peer, not a mist
         self.was_sent = was_sent
 
 
-class _Waiting(NamedTuple):
-    """A request without its answer yet."""
+class Receiver(Protocol):
+    """Who gets the answer to one request: one of these is called, once."""
 
-    answer: asyncio.Future[Any]
-    key: ApiKey
-    version: int
-    timer: asyncio.TimerHandle
+    def answered(self, frame: memoryview, *, is_borrowed: bool) -> None:
+        """Take the frame behind its length; a borrowed one is overwritten after this call.
+
+        Raises DecodeError or IndexError where it is malformed, which ends the connection.
+        """
+
+    def failed(self, error: PeerUnavailable) -> None:
+        """There will be no answer."""
+
+
+class _Decoded:
+    """Receives for a future, which gets the decoded response."""
+
+    __slots__ = ("_future", "_key", "_version", "timer")
+
+    def __init__(self, future: asyncio.Future[Any], key: ApiKey, version: int) -> None:
+        self._future = future
+        self._key = key
+        self._version = version
+        self.timer: asyncio.TimerHandle | None = None
+
+    def answered(self, frame: memoryview, *, is_borrowed: bool) -> None:
+        self._stop_timer()
+        if is_borrowed:
+            frame = memoryview(bytes(frame))
+        try:
+            response = decode_answer(frame, self._key, self._version)
+        except (DecodeError, IndexError) as error:
+            if not self._future.done():
+                self._future.set_exception(PeerUnavailable(f"a malformed response: {error}"))
+            raise
+        if not self._future.done():
+            self._future.set_result(response)
+
+    def failed(self, error: PeerUnavailable) -> None:
+        self._stop_timer()
+        if not self._future.done():
+            self._future.set_exception(error)
+            self._future.exception()  # retrieved: a caller may have gone already
+
+    def _stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 class PeerConnection(asyncio.BufferedProtocol):
@@ -65,7 +104,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._frame: memoryview | None = None
         self._filled = 0
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Receiver] = {}
         self._next_correlation_id = 0
         self.versions: dict[int, tuple[int, int]] = {}
         """What the peer serves by API key: lowest and highest version."""
@@ -82,26 +121,38 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     def request(self, request: Message, version: int, timeout_ms: int) -> asyncio.Future[Any]:
         """Send one request; the future gets the decoded response, or PeerUnavailable."""
+        key = api_key_of(request)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        receiver = _Decoded(answer, key, version)
+        correlation_id = self.send(key, version, encoder(type(request), version)(request), receiver)
+        receiver.timer = self._loop.call_later(
+            timeout_ms / 1000, self._time_out, correlation_id, key, timeout_ms
+        )
+        return answer
+
+    def send(
+        self, key: ApiKey, version: int, parts: list[bytes | memoryview], receiver: Receiver
+    ) -> int:
+        """Send one request's encoded body, and return its correlation id; nothing times it out.
+
+        Raises PeerUnavailable with nothing sent.
+        """
         transport = self._transport
         if transport is None or transport.is_closing():
             raise PeerUnavailable("the connection is closed", was_sent=False)
         if len(self._waiting) >= IN_FLIGHT_MAX:
             raise PeerUnavailable(f"{IN_FLIGHT_MAX} requests are in flight", was_sent=False)
-        key = api_key_of(request)
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
-        parts = encoder(type(request), version)(request)
         tagged = b"\0" if API_TABLE[key].is_flexible(version) else b""
         size = _HEADER.size - 4 + len(self._client_id) + len(tagged) + sum(map(len, parts))
         head = _HEADER.pack(size, key, version, correlation_id, len(self._client_id))
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        timer = self._loop.call_later(timeout_ms / 1000, self._time_out, correlation_id, timeout_ms)
-        self._waiting[correlation_id] = _Waiting(answer, key, version, timer)
+        self._waiting[correlation_id] = receiver
         if size < _JOIN_BYTES_MAX:
             transport.write(b"".join((head, self._client_id, tagged, *parts)))
         else:
             transport.writelines((head, self._client_id, tagged, *parts))
-        return answer
+        return correlation_id
 
     def close(self) -> None:
         """End the connection; what waits gets PeerUnavailable."""
@@ -118,11 +169,8 @@ class PeerConnection(asyncio.BufferedProtocol):
         """Fail what waits: whether the peer acted on it is unknown."""
         self._transport = None
         waiting, self._waiting = self._waiting, {}
-        for entry in waiting.values():
-            entry.timer.cancel()
-            if not entry.answer.done():
-                entry.answer.set_exception(PeerUnavailable(f"the connection broke: {exc or 'EOF'}"))
-                entry.answer.exception()  # retrieved: a caller may have gone already
+        for receiver in waiting.values():
+            receiver.failed(PeerUnavailable(f"the connection broke: {exc or 'EOF'}"))
         self._on_lost(self, exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
@@ -140,7 +188,7 @@ class PeerConnection(asyncio.BufferedProtocol):
                 self._split()
             elif self._filled == len(frame):
                 self._frame, self._filled = None, 0
-                self._deliver(frame)
+                self._deliver(frame, is_borrowed=False)
         except (DecodeError, IndexError) as error:
             self._abort(f"a malformed response: {error}")
 
@@ -157,52 +205,44 @@ class PeerConnection(asyncio.BufferedProtocol):
                 frame[: self._filled] = view[position:end]
                 self._frame = frame
                 return
-            self._deliver(memoryview(bytes(view[position : position + size])))
+            self._deliver(view[position : position + size], is_borrowed=True)
             position += size
         left = end - position
         view[:left] = bytes(view[position:end])
         self._filled = left
 
-    def _deliver(self, frame: memoryview) -> None:
+    def _deliver(self, frame: memoryview, *, is_borrowed: bool) -> None:
         (correlation_id,) = _CORRELATION.unpack_from(frame, 0)
-        waiting = self._waiting.pop(correlation_id, None)
-        if waiting is None:
+        receiver = self._waiting.pop(correlation_id, None)
+        if receiver is None:
             raise DecodeError(f"correlation id {correlation_id} was not sent")
-        waiting.timer.cancel()
-        position = _CORRELATION.size
-        try:
-            if response_header_version(waiting.key, waiting.version):
-                tagged = frame[position]
-                position += 1
-                if tagged:
-                    position = skip_tagged(frame, position, tagged)
-            decode = decoder(API_TABLE[waiting.key].response, waiting.version)
-            response, _ = decode(frame, position)
-        except (DecodeError, IndexError) as error:
-            if not waiting.answer.done():
-                waiting.answer.set_exception(PeerUnavailable(f"a malformed response: {error}"))
-            raise
-        if not waiting.answer.done():
-            waiting.answer.set_result(response)
+        receiver.answered(frame, is_borrowed=is_borrowed)
 
-    def _time_out(self, correlation_id: int, timeout_ms: int) -> None:
+    def _time_out(self, correlation_id: int, key: ApiKey, timeout_ms: int) -> None:
         """Give up on a peer that does not answer: what is behind it is not answered either."""
-        waiting = self._waiting.pop(correlation_id, None)
-        if waiting is None:
+        receiver = self._waiting.pop(correlation_id, None)
+        if receiver is None:
             return
-        if not waiting.answer.done():
-            waiting.answer.set_exception(
-                PeerUnavailable(f"{waiting.key.name} was not answered within {timeout_ms} ms")
-            )
-            waiting.answer.exception()
+        receiver.failed(PeerUnavailable(f"{key.name} was not answered within {timeout_ms} ms"))
         self.close()
 
     def _abort(self, reason: str) -> None:
-        for waiting in self._waiting.values():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(PeerUnavailable(reason))
-                waiting.answer.exception()
+        for receiver in self._waiting.values():
+            receiver.failed(PeerUnavailable(reason))
+        self._waiting.clear()
         self.close()
+
+
+def decode_answer(frame: memoryview, key: ApiKey, version: int) -> Any:
+    """Decode the response in a frame; raises DecodeError or IndexError."""
+    position = _CORRELATION.size
+    if response_header_version(key, version):
+        tagged = frame[position]
+        position += 1
+        if tagged:
+            position = skip_tagged(frame, position, tagged)
+    response, _ = decoder(API_TABLE[key].response, version)(frame, position)
+    return response
 
 
 def api_key_of(request: Message) -> ApiKey:

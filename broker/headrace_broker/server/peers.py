@@ -119,6 +119,20 @@ class PeerConnections:
         Returns the response; raises PeerUnavailable. Without a version the highest is taken that
         both sides know.
         """
+        key = api_key_of(request)
+        deadline = self._loop.time() + timeout_ms / 1000
+        connection = await self.connect(
+            destination, lane or _LANES.get(key, Lane.REQUEST), timeout_ms
+        )
+        left_ms = max(1, int((deadline - self._loop.time()) * 1000))
+        if version is None:
+            version = common_version(connection, key, request)
+        return await connection.request(request, version, left_ms)
+
+    async def connect(
+        self, destination: NodeId | Address, lane: Lane, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> PeerConnection:
+        """Return the open connection of a lane to a broker or an address; as `send` otherwise."""
         if not isinstance(destination, tuple):
             node_id = destination
             address = self._book.broker_address(node_id)
@@ -126,14 +140,7 @@ class PeerConnections:
                 raise PeerUnavailable(f"broker {node_id} has no address", was_sent=False)
             self._brokers[address] = node_id
             destination = address
-        key = api_key_of(request)
-        to = self._destination(destination, lane or _LANES.get(key, Lane.REQUEST))
-        deadline = self._loop.time() + timeout_ms / 1000
-        connection = await to.connect(timeout_ms)
-        left_ms = max(1, int((deadline - self._loop.time()) * 1000))
-        if version is None:
-            version = _common_version(connection, key, request)
-        return await connection.request(request, version, left_ms)
+        return await self._destination(destination, lane).connect(timeout_ms)
 
     async def send_to_voter(
         self,
@@ -325,7 +332,10 @@ def says_not_controller(response: Any) -> bool:
     return False
 
 
-def _common_version(connection: PeerConnection, key: ApiKey, request: Message) -> int:
+def common_version(
+    connection: PeerConnection, key: ApiKey, request: Message | type[Message]
+) -> int:
+    """Return the highest version that both sides know; raise PeerUnavailable where none is."""
     served = connection.versions.get(key)
     own = request.info.versions
     if served is None:

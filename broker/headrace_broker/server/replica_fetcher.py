@@ -9,76 +9,34 @@ fetch waits there does not wait for its end: the next request overtakes it (see 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from headrace_broker.log.files import LogDirectoryFailure
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.codec import encoder
+from headrace_broker.protocol.errors import DecodeError, ErrorCode
 from headrace_broker.protocol.messages import fetch
 from headrace_broker.protocol.types import NodeId
-from headrace_broker.replication.fetch_state import FIRST_EPOCH, FetchState, Position, Round
-from headrace_broker.replication.follower import EpochEnd
+from headrace_broker.replication.fetch_state import FIRST_EPOCH, Round
+from headrace_broker.server.fast_fetch import (
+    FAST_VERSION,
+    Asked,
+    Request,
+    read_answer,
+    write_request,
+)
 from headrace_broker.server.fetch_topics import Key, fetch_topics, forgotten_topics
+from headrace_broker.server.fetched_partitions import FetchedPartitions, FetcherConfig
 from headrace_broker.server.partition import Partition
-from headrace_broker.server.peers import PeerConnections, PeerUnavailable
+from headrace_broker.server.peer_connection import PeerConnection, decode_answer
+from headrace_broker.server.peers import Lane, PeerConnections, PeerUnavailable, common_version
 from headrace_broker.server.replica_host import ReplicaHost
 
 log = structlog.get_logger()
 
-_BACKOFF_SECONDS_MIN = 0.02
 _ROUNDS_MAX = 2  # one that waits at the leader, and the one that overtakes it
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetcherConfig:
-    """Kafka's replica.fetch settings."""
-
-    wait_max_ms: int = 500
-    max_bytes: int = 1024 * 1024
-    response_max_bytes: int = 10 * 1024 * 1024
-    backoff_ms: int = 200
-    timeout_ms: int = 5000
-    """How long beyond the wait an answer may take: a source that hangs is asked anew then."""
-
-
-class ReplicaFetchers:
-    """All sources of one broker."""
-
-    def __init__(self, host: ReplicaHost, peers: PeerConnections, config: FetcherConfig) -> None:
-        self._host = host
-        self._peers = peers
-        self._config = config
-        self._fetchers: dict[NodeId, ReplicaFetcher] = {}
-        self._sources: dict[Key, NodeId] = {}
-
-    def follow(self, partition: Partition) -> None:
-        """Fetch a partition from its leader, from where it ends on; anew after each change."""
-        key = Key(partition.topic_id, partition.index)
-        source = partition.leader
-        former = self._sources.get(key)
-        if former is not None and former != source:
-            self._fetchers[former].remove(key)
-        self._sources[key] = source
-        fetcher = self._fetchers.get(source)
-        if fetcher is None:
-            fetcher = ReplicaFetcher(source, self._host, self._peers, self._config)
-            self._fetchers[source] = fetcher
-        fetcher.add(key, partition)
-
-    def unfollow(self, partition: Partition) -> None:
-        """Fetch a partition no more."""
-        key = Key(partition.topic_id, partition.index)
-        source = self._sources.pop(key, None)
-        if source is not None:
-            self._fetchers[source].remove(key)
-
-    async def close(self) -> None:
-        """Fetch no more."""
-        for fetcher in self._fetchers.values():
-            await fetcher.close()
+_TAGS_AT = 4  # of an answer's header, behind the correlation id
 
 
 class ReplicaFetcher:
@@ -92,51 +50,29 @@ class ReplicaFetcher:
         self._peers = peers
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._state: FetchState[Key] = FetchState()
-        self._partitions: dict[Key, Partition] = {}
-        self._delayed: set[Key] = set()
+        self.partitions = FetchedPartitions(
+            source, host, config, schedule=self._schedule, spawn=self._spawn
+        )
+        self._state = self.partitions.state
         self._tasks: set[asyncio.Task[None]] = set()
+        self._connection: PeerConnection | None = None
+        self._version = 0
+        self._image: Any = None  # the metadata by which the connection was chosen
+        self._timeout_ms = config.wait_max_ms + config.timeout_ms
+        self._sent: dict[_Exchange, None] = {}
+        self._watchdog: asyncio.TimerHandle | None = None
         self._rounds = 0
         self._generation = 0  # of the session: answers of a former one do not count
-        self._backoff = 0.0
         self._retry: asyncio.TimerHandle | None = None
-        self._retry_delayed: asyncio.TimerHandle | None = None
         self._is_scheduled = False
         self._is_closed = False
-
-    # which partitions
-
-    def add(self, key: Key, partition: Partition) -> None:
-        """Fetch a partition from where it ends on."""
-        self._partitions[key] = partition
-        flushing = partition.flushing
-        if flushing is not None and partition.durable_end < partition.log.log_end_offset:
-            # What is asked for says what this replica has, and that counts only once it is synced.
-            self._spawn(self._add_when_durable(key, partition))
-        else:
-            self._ask(key, partition)
-
-    async def _add_when_durable(self, key: Key, partition: Partition) -> None:
-        if partition.flushing is not None:
-            await partition.flushing.wait_durable()
-        if self._partitions.get(key) is partition:
-            self._ask(key, partition)
-
-    def _ask(self, key: Key, partition: Partition) -> None:
-        self._delayed.discard(key)
-        self._state.set(key, partition.position())
-        self._schedule()
-
-    def remove(self, key: Key) -> None:
-        """Fetch a partition no more."""
-        self._partitions.pop(key, None)
-        self._delayed.discard(key)
-        self._state.remove(key)
 
     async def close(self) -> None:
         """Fetch no more."""
         self._is_closed = True
-        for timer in (self._retry, self._retry_delayed):
+        self._generation += 1
+        self.partitions.close()
+        for timer in (self._retry, self._watchdog):
             if timer is not None:
                 timer.cancel()
         for task in list(self._tasks):
@@ -172,41 +108,67 @@ class ReplicaFetcher:
             return
         self._rounds += 1
         round_ = state.take()
-        self._spawn(self._run(round_, self._generation))
+        connection = self._connection
+        if connection is not None and connection.is_open and self._image is self._host.image:
+            self._send(connection, round_)
+        else:
+            self._spawn(self._connect_and_send(round_, self._generation))
 
-    async def _run(self, round_: Round, generation: int) -> None:
+    async def _connect_and_send(self, round_: Round, generation: int) -> None:
+        image = self._host.image
         try:
-            response = await self._peers.send(
-                self._source,
-                self._request(round_),
-                timeout_ms=self._config.wait_max_ms + self._config.timeout_ms,
-            )
+            connection = await self._peers.connect(self._source, Lane.FETCH, self._timeout_ms)
+            version = common_version(connection, ApiKey.FETCH, fetch.FetchRequest)
         except PeerUnavailable as error:
-            if generation == self._generation:
-                log.debug("fetch failed", source=self._source, cause=str(error))
-                self._start_over()
+            self.failed(generation, error)
             return
-        if generation != self._generation:
+        if generation == self._generation:
+            self._connection, self._version, self._image = connection, version, image
+            self._send(connection, round_)
+
+    def _send(self, connection: PeerConnection, round_: Round) -> None:
+        exchange = _Exchange(self, round_, self._generation, self._loop.time())
+        try:
+            connection.send(ApiKey.FETCH, self._version, self._body(round_), exchange)
+        except PeerUnavailable as error:
+            self.failed(self._generation, error)
             return
-        if response.error_code != ErrorCode.NONE:
-            is_lost = response.error_code in (
-                ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
-                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        self._sent[exchange] = None
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._timeout_ms / 1000, self._watch)
+
+    def _watch(self) -> None:
+        """End a connection on which nothing is answered: one timer looks after every request."""
+        self._watchdog = None
+        if not self._sent or self._is_closed:
+            return
+        left = next(iter(self._sent)).sent_at + self._timeout_ms / 1000 - self._loop.time()
+        if left > 0:
+            self._watchdog = self._loop.call_later(left, self._watch)
+        elif self._connection is not None:
+            log.debug("fetch was not answered", source=self._source, within_ms=self._timeout_ms)
+            self._connection.close()
+
+    def _body(self, round_: Round) -> list[Any]:
+        if self._version == FAST_VERSION and round_.news and not round_.forgotten:
+            config, host = self._config, self._host
+            body = write_request(
+                Request(
+                    config.wait_max_ms,
+                    config.response_max_bytes,
+                    round_.session_id,
+                    round_.epoch,
+                    host.node_id,
+                    host.broker_epoch,
+                    [
+                        Asked(key[0], key[1], epoch, offset, last_epoch, start, config.max_bytes)
+                        for key, (offset, last_epoch, epoch, start) in round_.news
+                    ],
+                )
             )
-            log.debug("fetch refused", source=self._source, code=response.error_code)
-            self._start_over(at_once=is_lost and round_.epoch != FIRST_EPOCH)
-            return
-        if round_.epoch == FIRST_EPOCH:
-            self._state.session_id = response.session_id
-        await self._take_all(round_.number, response.responses)
-        if generation != self._generation:
-            return
-        self._rounds -= 1
-        if not response.session_id:
-            self._start_over()  # a leader without slots answers at once: keep a distance
-            return
-        self._backoff = 0.0
-        self._send_if_due()
+            if body is not None:
+                return [body]
+        return encoder(fetch.FetchRequest, self._version)(self._request(round_))
 
     def _request(self, round_: Round) -> fetch.FetchRequest:
         config = self._config
@@ -233,11 +195,9 @@ class ReplicaFetcher:
         if at_once:
             self._schedule()
             return
-        self._backoff = min(
-            max(self._backoff * 2, _BACKOFF_SECONDS_MIN), self._config.backoff_ms / 1000
-        )
+        pause = self.partitions.back_off()
         if self._retry is None:
-            self._retry = self._loop.call_later(self._backoff, self._retry_now)
+            self._retry = self._loop.call_later(pause, self._retry_now)
 
     def _retry_now(self) -> None:
         self._retry = None
@@ -245,125 +205,105 @@ class ReplicaFetcher:
 
     # answers
 
-    async def _take_all(self, number: int, topics: Iterable[fetch.FetchableTopicResponse]) -> None:
+    def failed(self, generation: int, error: PeerUnavailable) -> None:
+        """A request got no answer."""
+        if generation == self._generation:
+            log.debug("fetch failed", source=self._source, cause=str(error))
+            self._start_over()
+
+    def forget(self, exchange: _Exchange) -> None:
+        """Wait no longer for an answer."""
+        self._sent.pop(exchange, None)
+
+    def give_up(self, error: BaseException) -> None:
+        """A log failed, or there is a bug."""
+        self._host.on_failure(error)
+
+    def answered(self, exchange: _Exchange, frame: memoryview, *, is_borrowed: bool) -> None:
+        """Take over what an answer brings, and ask for more. Raises DecodeError or IndexError."""
+        self._sent.pop(exchange, None)
+        round_, generation = exchange.round, exchange.generation
+        if generation != self._generation:
+            return
+        is_plain = self._version == FAST_VERSION and not frame[_TAGS_AT]
+        usual = read_answer(frame, _TAGS_AT + 1) if is_plain else None
         to_sync: list[Partition] = []
-        for topic in topics:
-            for data in topic.partitions:
-                key = Key(topic.topic_id, data.partition_index)
-                position = self._state.answered(key, number)
-                partition = self._partitions.get(key)
-                if position is None or partition is None:
-                    continue
-                if partition.leading is not None or partition.leader_epoch != position.leader_epoch:
-                    continue  # the metadata moved on; `follow` has been or will be called
-                try:
-                    self._take(key, partition, position, data)
-                except LogDirectoryFailure:
-                    raise
-                except ApiError as error:
-                    self._warn(partition, error)
-                    self._delay(key)
-                if partition.flushing is not None:
-                    to_sync.append(partition)
-        for partition in to_sync:
+        if usual is not None:
+            session_id, found = usual
+            for data in found:
+                self.partitions.take(Key(data[0], data[1]), round_.number, data, to_sync)
+        else:
+            if is_borrowed:
+                frame = memoryview(bytes(frame))
+            response = decode_answer(frame, ApiKey.FETCH, self._version)
+            if response.error_code != ErrorCode.NONE:
+                self._session_refused(round_, response.error_code)
+                return
+            session_id = response.session_id
+            for topic in response.responses:
+                for data in topic.partitions:
+                    key = Key(topic.topic_id.bytes, data.partition_index)
+                    self.partitions.take(key, round_.number, data, to_sync)
+        if round_.epoch == FIRST_EPOCH:
+            self._state.session_id = session_id
+        if to_sync:
+            self._spawn(self._go_on_when_durable(to_sync, session_id, generation))
+        else:
+            self._go_on(session_id, generation)
+
+    def _session_refused(self, round_: Round, code: int) -> None:
+        is_lost = code in (
+            ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+            ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        )
+        log.debug("fetch refused", source=self._source, code=code)
+        self._start_over(at_once=is_lost and round_.epoch != FIRST_EPOCH)
+
+    async def _go_on_when_durable(
+        self, partitions: list[Partition], session_id: int, generation: int
+    ) -> None:
+        for partition in partitions:
             # The fsyncs of all of them run beside one another; the next fetch says what is on disk.
             if partition.flushing is not None:
                 await partition.flushing.wait_durable()
+        self._go_on(session_id, generation)
 
-    def _take(
-        self, key: Key, partition: Partition, position: Position, data: fetch.PartitionData
+    def _go_on(self, session_id: int, generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._rounds -= 1
+        if not session_id:
+            self._start_over()  # a leader without slots answers at once: keep a distance
+            return
+        self.partitions.went_well()
+        self._send_if_due()
+
+
+class _Exchange:
+    """One request of a fetcher on its way, and who receives its answer."""
+
+    __slots__ = ("_fetcher", "generation", "round", "sent_at")
+
+    def __init__(
+        self, fetcher: ReplicaFetcher, round_: Round, generation: int, sent_at: float
     ) -> None:
-        if data.error_code != ErrorCode.NONE:
-            self._refused(key, partition, data)
-            return
-        diverging = data.diverging_epoch
-        if diverging.epoch >= 0:
-            self._truncate(key, partition, EpochEnd(diverging.epoch, diverging.end_offset))
-            return
-        if data.records:
-            if partition.log.log_end_offset != position.fetch_offset:
-                self._state.set(key, partition.position())
-                return
-            partition.append_as_follower(data.records)
-            if partition.is_follower_throttled:
-                self._host.follower_throttle.record(len(data.records))
-            if self._is_over_quota(partition):
-                self._delay(key)
-            else:
-                self._state.set(key, partition.position())
-        partition.follow_high_watermark(data.high_watermark, data.log_start_offset)
+        self._fetcher = fetcher
+        self.round = round_
+        self.generation = generation
+        self.sent_at = sent_at
 
-    def _truncate(self, key: Key, partition: Partition, diverging: EpochEnd) -> None:
-        before, high_watermark = partition.position(), partition.high_watermark
-        end = partition.truncate(diverging)
-        log.info(
-            "log truncated to the leader's",
-            topic=partition.topic,
-            partition=partition.index,
-            leader=self._source,
-            epoch=diverging.epoch,
-            leader_end=diverging.end_offset,
-            log_end_before=before.fetch_offset,
-            log_end=end,
-            high_watermark_before=high_watermark,
-        )
-        if partition.position() == before:
-            self._delay(key)  # it would be told the same again
-        else:
-            self._state.set(key, partition.position())
+    def answered(self, frame: memoryview, *, is_borrowed: bool) -> None:
+        """Take over what the answer brings."""
+        fetcher = self._fetcher
+        try:
+            fetcher.answered(self, frame, is_borrowed=is_borrowed)
+        except (DecodeError, IndexError) as error:
+            fetcher.failed(self.generation, PeerUnavailable(f"a malformed response: {error}"))
+            raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, a log is in an unknown state)
+            fetcher.give_up(error)
 
-    def _refused(self, key: Key, partition: Partition, data: fetch.PartitionData) -> None:
-        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            start, own = data.log_start_offset, partition.log
-            if start > own.log_end_offset or (start >= 0 and own.leader_epochs.latest < 0):
-                log.info(
-                    "log begins anew at the leader's start",
-                    topic=partition.topic,
-                    partition=partition.index,
-                    leader=self._source,
-                    log_end_before=own.log_end_offset,
-                    leader_log_start=start,
-                )
-                partition.restart_at(start)
-                self._state.remove(key)
-                self._ask(key, partition)
-                return
-            self._warn(partition, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE))
-        self._delay(key)
-
-    def _warn(self, partition: Partition, error: ApiError) -> None:
-        log.warning(
-            "partition cannot follow",
-            topic=partition.topic,
-            partition=partition.index,
-            leader=self._source,
-            code=error.code.name,
-            cause=error.message,
-        )
-
-    def _delay(self, key: Key) -> None:
-        """Ask again after a pause, or when the metadata changes."""
-        self._state.remove(key)
-        self._delayed.add(key)
-        if self._retry_delayed is None:
-            pause = min(
-                max(self._backoff * 2, _BACKOFF_SECONDS_MIN), self._config.backoff_ms / 1000
-            )
-            self._backoff = pause
-            self._retry_delayed = self._loop.call_later(pause, self._ask_delayed)
-
-    def _ask_delayed(self) -> None:
-        self._retry_delayed = None
-        for key in list(self._delayed):
-            if self._is_over_quota(self._partitions[key]):
-                self._delay(key)
-            else:
-                self.add(key, self._partitions[key])
-
-    def _is_over_quota(self, partition: Partition) -> bool:
-        """Whether a replica that is not in sync has to wait (KIP-73)."""
-        return (
-            partition.is_follower_throttled
-            and self._host.node_id not in partition.in_sync_replicas
-            and self._host.follower_throttle.is_exceeded(self._host.now_ms())
-        )
+    def failed(self, error: PeerUnavailable) -> None:
+        """There will be no answer."""
+        self._fetcher.forget(self)
+        self._fetcher.failed(self.generation, error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace_broker.server.fetched_partitions import FetcherConfig
 from headrace_broker.server.isr_updates import IsrUpdates
 from headrace_broker.server.peers import PeerConnections
-from headrace_broker.server.replica_fetcher import FetcherConfig, ReplicaFetchers
+from headrace_broker.server.replica_fetchers import ReplicaFetchers
 from headrace_broker.server.replica_manager import ReplicaManager
 
 _RACK_AWARE = "RackAwareReplicaSelector"
