@@ -166,6 +166,11 @@ class KubeCluster:
         found = get(self.namespace, "configmap", f"{self.name}-identity")
         return json.loads(found["data"]["identity.json"])
 
+    def brokers(self) -> dict[int, Any]:
+        """Return the brokers (host, port) as clients of the external listener see them."""
+        admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": self.bootstrap})
+        return dict(admin.list_topics(timeout=10).brokers)
+
     def wait_in_sync(self, topic: str, seconds: float = 60) -> None:
         """Wait until every replica of the topic is in sync."""
 
@@ -222,7 +227,7 @@ class GroupReader:
             consumer.commit(asynchronous=False)
 
     def _run(self) -> None:
-        last = time.monotonic()
+        last = 0.0
         while not self._is_stopping.is_set():
             messages = self._consumer.consume(500, timeout=0.1)
             for message in messages:
@@ -233,7 +238,7 @@ class GroupReader:
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     self.errors.append(str(error))
             if messages:
-                if len(self.reads) and last:
+                if last:
                     self.longest_pause = max(self.longest_pause, time.monotonic() - last)
                 last = time.monotonic()
                 with suppress(KafkaException):

@@ -6,6 +6,7 @@ An idempotent acks=all producer pair, readers, and a member of a consumer group;
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -37,6 +38,11 @@ class Pause:
 PAUSES: list[Pause] = []
 
 
+def topic_of(during: str) -> str:
+    """Name the topic of a judged block."""
+    return re.sub(r"[^a-zA-Z0-9]+", "-", during)
+
+
 def write_pauses() -> None:
     """Keep the pauses of this run."""
     path = ROOT / "build/end-to-end/pauses.json"
@@ -49,7 +55,7 @@ def judged(
     cluster: KubeCluster, during: str, *, pause_seconds: float = PAUSE_SECONDS_MAX
 ) -> Iterator[Workload]:
     """Write and read during the block; then judge: nothing lost, doubled, reordered or refused."""
-    topic = during.replace(" ", "-")
+    topic = topic_of(during)
     create_topic(cluster, topic, PARTITIONS, min_insync_replicas="2")
     with Workload(cluster, topic, partitions=PARTITIONS) as workload:
         began = time.monotonic()
