@@ -211,9 +211,17 @@ class ControllerDriver:
         batch = encode_batch(decision.records, self._clock.now_ms())
         offset = Offset(before.offset + len(decision.records))
         image, _ = before.replay_batch(decision.records, offset=offset, epoch=self._active_epoch)
-        last = self._quorum.append(batch, self._active_epoch)
+        epoch = self._active_epoch
+        last = self._quorum.append(batch, epoch)
         if last is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "this node has just lost the controllership")
+        if self._active_epoch != epoch:
+            # Lost in the very step that appended: the next leader may give the offset to another
+            # change, whose commit would say nothing of this one's.
+            raise ApiError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                "this node lost the controllership: the change may or may not have been made",
+            )
         if last != offset:
             raise RuntimeError(f"the image is at {offset}, the log at {last}")
         self._speculative = image
