@@ -28,6 +28,23 @@ def small_disk(directory: Path, megabytes: int) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Refuse every write to a mounted disk, as a kernel does that found damage in it."""
+    _remount(directory, "ro")
+    try:
+        yield
+    finally:
+        _remount(directory, "rw")
+
+
+def _remount(directory: Path, how: str) -> None:
+    command = ["mount", "-o", f"remount,{how}", str(directory)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"mount: {done.stderr.strip()}")
+
+
 def fill(directory: Path) -> Path:
     """Write until nothing fits any more and return the file that takes the space."""
     path = directory / "somebody-elses-file"

@@ -67,6 +67,7 @@ TOOL_CLASSES = {
     "groups": f"{_TOOLS}.consumer.group.ConsumerGroupCommand",
     "delete-records": f"{_TOOLS}.DeleteRecordsCommand",
     "get-offsets": f"{_TOOLS}.GetOffsetShell",
+    "log-dirs": f"{_TOOLS}.LogDirsCommand",
     "broker-api-versions": f"{_TOOLS}.BrokerApiVersionsCommand",
     "cluster": f"{_TOOLS}.ClusterTool",
     "console-producer": f"{_TOOLS}.ConsoleProducer",

@@ -61,6 +61,11 @@ class LogDirectoryInUseError(Exception):
 class LogDirectory:
     """Opened once per process; `close` marks a clean shutdown."""
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was given up: nothing more may be written to it."""
+        return self._lock < 0
+
     @classmethod
     def open(cls, path: Path, *, node_id: int, cluster_id: str, clock: Clock) -> Self:
         """Lock a directory, creating it if need be, and check that it is this node's.
@@ -77,11 +82,12 @@ class LogDirectory:
             os.close(lock)
             raise LogDirectoryInUseError(f"{path} is locked by another process") from error
         try:
-            meta = read_meta_properties(path, node_id=node_id, cluster_id=cluster_id)
+            with failing_the_directory(path):
+                meta = read_meta_properties(path, node_id=node_id, cluster_id=cluster_id)
+                return cls(path, meta, lock, clock)
         except BaseException:
             os.close(lock)
             raise
-        return cls(path, meta, lock, clock)
 
     def __init__(self, path: Path, meta: MetaProperties, lock: int, clock: Clock) -> None:
         """Not for callers: use `open`."""
@@ -150,12 +156,18 @@ class LogDirectory:
         known = self.logs.get(key)
         if known is not None:
             return known
+        with failing_the_directory(self.path / str(key)):
+            return self._create(key, config, topic_id)
+
+    def _create(
+        self, key: TopicPartition, config: LogConfig, topic_id: TopicId | None
+    ) -> PartitionLog:
         folder = self.path / str(key)
         is_new = not folder.exists()
         if is_new:
             self._forget(key)
         log = self._open(key, config)
-        if topic_id is not None and self.topic_id(topic, partition) != topic_id:
+        if topic_id is not None and self.topic_id(*key) != topic_id:
             text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
             replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
             # Before the first append: a damaged id would have the records deleted as a stray's.
@@ -164,13 +176,20 @@ class LogDirectory:
             sync_directory(self.path)
         return log
 
+    def has_folder(self, topic: str, partition: int) -> bool:
+        """Whether a partition's log is here."""
+        with failing_the_directory(self.path):
+            return (self.path / f"{topic}-{partition}").is_dir()
+
     def topic_id(self, topic: str, partition: int) -> TopicId | None:
         """Return the topic id that a partition's folder was created for."""
         path = self.path / f"{topic}-{partition}" / PARTITION_METADATA_NAME
         try:
-            lines = dict(line.split(": ", 1) for line in path.read_text("utf-8").splitlines())
+            with failing_the_directory(path):
+                text = path.read_text("utf-8") if path.exists() else ""
+            lines = dict(line.split(": ", 1) for line in text.splitlines())
             return TopicId(decode_uuid(lines["topic_id"]))
-        except (FileNotFoundError, KeyError, ValueError):
+        except (KeyError, ValueError):
             return None
 
     def delete(self, topic: str, partition: int) -> Path:
@@ -189,7 +208,8 @@ class LogDirectory:
 
     def remove_deleted(self) -> int:
         """Remove the folders of deleted partitions; return how many. Safe in another thread."""
-        doomed = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
+        with failing_the_directory(self.path):
+            doomed = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
         for folder in doomed:
             shutil.rmtree(folder, ignore_errors=True)
         return len(doomed)
@@ -249,6 +269,8 @@ class LogDirectory:
 
     def checkpoint(self) -> None:
         """Write all checkpoints: periodically, after flushes, and after DeleteRecords."""
+        if self.is_abandoned:
+            return
         logs = self.logs
         for key in self._deleted:
             for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):

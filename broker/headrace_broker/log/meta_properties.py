@@ -40,13 +40,11 @@ def read_meta_properties(directory: Path, *, node_id: int, cluster_id: str) -> M
     """Read a directory's identity, or give it one if it has none yet."""
     path = directory / META_PROPERTIES_NAME
     try:
-        lines = path.read_text("utf-8").splitlines()
+        found = _read_pairs(path)
     except FileNotFoundError:
         meta = MetaProperties(node_id, cluster_id or encode_uuid(_random_id()), _random_id())
         write_meta_properties(directory, meta)
         return meta
-    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
-    found = {name.strip(): value.strip() for name, separator, value in pairs if separator}
     try:
         if found["version"] != _VERSION:
             raise MetaPropertiesError(f"{path}: version {found['version']} is unknown")
@@ -60,6 +58,20 @@ def read_meta_properties(directory: Path, *, node_id: int, cluster_id: str) -> M
     if cluster_id and meta.cluster_id != cluster_id:
         raise MetaPropertiesError(f"{path}: cluster.id is {meta.cluster_id}, not {cluster_id}")
     return meta
+
+
+def known_cluster_id(directory: Path) -> str:
+    """Return the cluster id that a directory has, "" where it has none or cannot be read."""
+    try:
+        return _read_pairs(directory / META_PROPERTIES_NAME).get("cluster.id", "")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _read_pairs(path: Path) -> dict[str, str]:
+    lines = path.read_text("utf-8").splitlines()
+    pairs = (line.partition("=") for line in lines if not line.startswith("#"))
+    return {name.strip(): value.strip() for name, separator, value in pairs if separator}
 
 
 def write_meta_properties(directory: Path, meta: MetaProperties) -> None:

@@ -120,7 +120,7 @@ class _Alteration:
             or not _recovery_is_legal(partition, asked, len(wanted))
         ):
             return ErrorCode.INVALID_REQUEST
-        if not all(_is_eligible(self._image.brokers, state) for state in isr):
+        if not all(_is_eligible(self._image.brokers, partition, state) for state in isr):
             return ErrorCode.INELIGIBLE_REPLICA
         return ErrorCode.NONE
 
@@ -152,11 +152,14 @@ def _recovery_is_legal(
     )
 
 
-def _is_eligible(brokers: Mapping[NodeId, BrokerImage], state: BrokerState) -> bool:
+def _is_eligible(
+    brokers: Mapping[NodeId, BrokerImage], partition: PartitionImage, state: BrokerState
+) -> bool:
     broker = brokers.get(NodeId(state.broker_id))
     return (
         broker is not None
         and broker.is_active
+        and broker.has_online(partition.directory_of(broker.node_id))
         and state.broker_epoch in (_ANY_BROKER_EPOCH, broker.epoch)
     )
 

@@ -5,22 +5,29 @@ the partition has no leader and the broker stays eligible (KIP-966). The records
 of all its partitions are one batch.
 """
 
+from collections.abc import Collection
+from dataclasses import replace
 from enum import Enum, auto
+from uuid import UUID
 
 from headrace_broker.metadata.broker_sessions import BrokerSessions
 from headrace_broker.metadata.decision import Decision
-from headrace_broker.metadata.entities import NO_LEADER, BrokerImage
+from headrace_broker.metadata.entities import NO_LEADER, BrokerImage, TopicImage
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import PartitionTarget, without
 from headrace_broker.metadata.partitions import TopicPolicy
-from headrace_broker.metadata.records import BrokerRegistrationChangeRecord, MetadataRecord
+from headrace_broker.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+)
 from headrace_broker.metadata.replication_rules import ReplicationRules, partitions_of
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
-from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset
+from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset, PartitionIndex
 
 # BrokerRegistrationChangeRecord's values.
 _FENCED, _UNFENCED = 1, -1
@@ -82,7 +89,11 @@ def decide_heartbeat(
     is_caught_up = request.current_metadata_offset >= broker.epoch
     now, then = _state(broker), _next_state(image, broker, request, sessions)
     records: list[MetadataRecord] = []
-    if then is not now:
+    failed = set(broker.log_dirs).intersection(request.offline_log_dirs)
+    if failed:
+        # What else it asks for is in its next heartbeat, too.
+        then, records = now, directories_failed(image, broker, failed, policy)
+    elif then is not now:
         if then is _State.UNFENCED:
             records = _unfencing(image, broker, policy)
         elif then is _State.SHUTTING_DOWN:
@@ -179,6 +190,48 @@ def _shutting_down(
         in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN,
     )
     return [record, *broker_leaves(image, broker.node_id, policy)]
+
+
+def directories_failed(
+    image: MetadataImage, broker: BrokerImage, failed: Collection[UUID], policy: TopicPolicy
+) -> list[MetadataRecord]:
+    """Return the records that take log directories of a broker, and what is in them, offline.
+
+    A broker without any is gone. The replicas leave leaderships and in-sync sets (KIP-858).
+    """
+    online = [directory for directory in broker.log_dirs if directory not in failed]
+    if not online:
+        return [] if broker.fenced else _fencing(image, broker, policy)
+    records: list[MetadataRecord] = [
+        BrokerRegistrationChangeRecord(
+            broker_id=broker.node_id, broker_epoch=broker.epoch, log_dirs=online
+        )
+    ]
+    rules = ReplicationRules(image, policy, failed=failed)
+    for topic, index, partition in partitions_of(image):
+        if partition.directory_of(broker.node_id) in failed:
+            record = leaves_partition(rules, topic, index, broker.node_id)
+            records += [] if record is None else [record]
+    return records
+
+
+def leaves_partition(
+    rules: ReplicationRules,
+    topic: TopicImage,
+    index: PartitionIndex,
+    node_id: NodeId,
+    target: PartitionTarget | None = None,
+) -> PartitionChangeRecord | None:
+    """Return the record that takes a replica out of one partition's leadership and in-sync set."""
+    partition = topic.partitions[index]
+    if node_id not in partition.isr and partition.leader != node_id:
+        return None if target is None else rules.change(topic, index, target)
+    target = replace(
+        target or PartitionTarget(),
+        isr=without(partition.isr, (node_id,)),
+        election=rules.election(topic.name),
+    )
+    return rules.change(topic, index, target)
 
 
 def broker_leaves(

@@ -1,7 +1,8 @@
 """Which brokers get no new replicas: the dynamic setting `cordoned.log.dirs` (KIP-1066).
 
-Apache Kafka has it from 4.3 on, with paths or `*`. A broker of ours has one log directory, so `*`
-is all that is accepted: the whole broker. It keeps what it has and goes on serving it.
+As Apache Kafka has it from 4.3 on. `*` is the whole broker: the controller places nothing there.
+Paths are the broker's own matter, which puts new replicas into its other log directories. Either
+keeps what it has and goes on serving it.
 """
 
 from collections.abc import Iterable
@@ -17,11 +18,23 @@ EVERY_LOG_DIR = "*"
 
 
 def check_cordon(text: str) -> None:
-    """Raise ValueError unless `text` cordons the whole broker, or nothing."""
-    if text not in {"", EVERY_LOG_DIR}:
-        raise ValueError(
-            "must be * (all log directories) or empty: a broker is cordoned as a whole"
-        )
+    """Raise ValueError unless `text` is `*`, absolute paths, or nothing.
+
+    Which log directories a broker has, only that broker knows: others are of no effect.
+    """
+    paths = _paths(text)
+    if paths and paths != [EVERY_LOG_DIR] and not all(path.startswith("/") for path in paths):
+        raise ValueError("must be * (the whole broker), or absolute paths of its log directories")
+
+
+def _paths(text: str) -> list[str]:
+    return [path for path in map(str.strip, text.split(",")) if path]
+
+
+def cordoned_directories(image: MetadataImage, node_id: NodeId) -> frozenset[str]:
+    """Return the paths of a broker's log directories that get no new replicas."""
+    text = image.config(broker_resource(node_id)).get(CORDONED_LOG_DIRS, "")
+    return frozenset(path.rstrip("/") for path in _paths(text)) - {EVERY_LOG_DIR}
 
 
 def is_cordoned(image: MetadataImage, node_id: NodeId) -> bool:

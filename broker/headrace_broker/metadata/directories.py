@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from headrace_broker.metadata.broker_liveness import registered_broker
+from headrace_broker.metadata.broker_liveness import leaves_partition, registered_broker
 from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import PartitionTarget
@@ -83,6 +83,10 @@ class _Assigning:
             return ErrorCode.INVALID_REQUEST
         self._assigned.add((topic_id, index))
         target = PartitionTarget(directories={self._node_id: directory})
-        record = self._rules.change(topic, index, target)
+        if self._rules.is_online(self._node_id, directory):
+            record = self._rules.change(topic, index, target)
+        else:
+            # It failed before it was known to hold the replica.
+            record = leaves_partition(self._rules, topic, index, self._node_id, target)
         self.records += [] if record is None else [record]
         return ErrorCode.NONE

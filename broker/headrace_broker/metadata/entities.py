@@ -23,6 +23,11 @@ _LEADER_UNCHANGED = -2
 
 NO_LEADER = NodeId(-1)
 
+#: KIP-858's DirectoryId: its broker has not said where (0), is to choose (1), has lost it (2).
+MIGRATING_DIRECTORY = UUID(int=0)
+UNASSIGNED_DIRECTORY = UUID(int=1)
+LOST_DIRECTORY = UUID(int=2)
+
 #: Topics that the cluster writes for itself, as Kafka's `Topic.INTERNAL_TOPICS`.
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
@@ -61,6 +66,17 @@ class BrokerImage:
         """Whether it may lead partitions now."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    @property
+    def default_directory(self) -> UUID:
+        """Where a new replica goes: to the only directory, else where the broker chooses."""
+        return self.log_dirs[0] if len(self.log_dirs) == 1 else UNASSIGNED_DIRECTORY
+
+    def has_online(self, directory: UUID) -> bool:
+        """Whether a directory is, or may be, in use (Kafka's DirectoryId.isOnline)."""
+        if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
+            return True
+        return directory != LOST_DIRECTORY and (not self.log_dirs or directory in self.log_dirs)
+
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """Return the address under that listener name."""
         for endpoint in self.endpoints:
@@ -84,6 +100,13 @@ class PartitionImage:
     last_known_elr: tuple[NodeId, ...] = ()
     directories: tuple[UUID, ...] = ()
     leader_recovery_state: int = 0
+
+    def directory_of(self, node_id: NodeId) -> UUID:
+        """Return which of a broker's log directories holds its replica, as far as it has said."""
+        for node, directory in zip(self.replicas, self.directories, strict=False):
+            if node == node_id:
+                return directory
+        return UNASSIGNED_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

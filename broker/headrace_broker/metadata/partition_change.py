@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from uuid import UUID
 
-from headrace_broker.metadata.entities import NO_LEADER, PartitionImage
+from headrace_broker.metadata.entities import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionImage
 from headrace_broker.metadata.records import PartitionChangeRecord
 from headrace_broker.protocol.types import NodeId, PartitionIndex, TopicId
-
-#: KIP-858's DirectoryId.UNASSIGNED: the broker that gets the replica chooses the log directory.
-UNASSIGNED_DIRECTORY = UUID(int=0)
 
 _Nodes = tuple[NodeId, ...]
 

@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from headrace_broker.metadata.cordons import check_not_cordoned
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.records import PartitionRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId, TopicId
-
-# KIP-858's DirectoryId.UNASSIGNED: the broker that gets the replica chooses the log directory.
-_UNASSIGNED_DIRECTORY = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +75,7 @@ def partition_record(
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_UNASSIGNED_DIRECTORY] * len(replicas),
+        directories=[image.brokers[node].default_directory for node in replicas],
     )
 
 

@@ -1,7 +1,8 @@
 """What the configuration and the brokers' state say about each partition, for one decision."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 from headrace_broker.metadata.entities import PartitionImage, TopicImage
 from headrace_broker.metadata.image import MetadataImage
@@ -34,7 +35,8 @@ class TopicRules:
 class ReplicationRules:
     """Answers for one image who may lead and what a topic requires. Made for one decision.
 
-    `leaving` counts as gone and `coming` as active already: the records of the decision say so.
+    `leaving` counts as gone and `coming` as active already, and log directories in `failed` as
+    offline: the records of the decision say so.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ReplicationRules:
         *,
         leaving: NodeId | None = None,
         coming: NodeId | None = None,
+        failed: Collection[UUID] = (),
     ) -> None:
         self.image = image
+        self._failed = failed
         # The cluster's settings: what one broker has for itself alone does not count here.
         self._layers = broker_layers(image, policy.node_id, policy.static)[1:]
         self._topics: dict[str, TopicRules] = {}
@@ -81,10 +85,25 @@ class ReplicationRules:
         """
         before = topic.partitions[index]
         size = len(before.replicas if target.replicas is None else target.replicas)
+        new = set(target.replicas or ()) - {*before.replicas, *target.directories}
+        if new:
+            brokers = self.image.brokers
+            chosen = {node: brokers[node].default_directory for node in new if node in brokers}
+            target = replace(target, directories={**target.directories, **chosen})
+        places = {**dict(zip(before.replicas, before.directories, strict=False))}
+        places |= target.directories
         rules = PartitionRules(
-            can_lead=self.active.__contains__, min_isr=min(self.topic(topic.name).min_isr, size)
+            can_lead=lambda node: node in self.active and self.is_online(node, places.get(node)),
+            min_isr=min(self.topic(topic.name).min_isr, size),
         )
         return change_partition(topic.topic_id, index, before, target, rules)
+
+    def is_online(self, node_id: NodeId, directory: UUID | None) -> bool:
+        """Whether a broker has a log directory in use, as far as it has said (KIP-858)."""
+        if directory is None:
+            return True
+        broker = self.image.brokers.get(node_id)
+        return directory not in self._failed and (broker is None or broker.has_online(directory))
 
 
 def partitions_of(

@@ -1,6 +1,6 @@
 """The composition root: all that one process is made of, started and stopped in order.
 
-Start: lock and recover the log directory, bind the ports (so that they are known), take part in the
+Start: lock the log directories, bind the ports (so that they are known), take part in the
 metadata quorum, register, open the partitions, load the groups, listen, and ask to be unfenced.
 Stop is the reverse, and ends with the marker that tells the next start that nothing needs recovery.
 """
@@ -16,7 +16,8 @@ from typing import Any
 
 import structlog
 
-from headrace_broker.log.log_directory import LogDirectory
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC, Endpoint
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.protocol.apis import BROKER, CONTROLLER
@@ -30,6 +31,8 @@ from headrace_broker.server.context import RequestContext
 from headrace_broker.server.controller import ControllerDriver
 from headrace_broker.server.controller_tasks import ControllerTasks
 from headrace_broker.server.departures import Departures
+from headrace_broker.server.directory_assignments import DirectoryAssignments
+from headrace_broker.server.directory_failures import take_offline
 from headrace_broker.server.dispatch import ApiEntry, load_api_table, served_by
 from headrace_broker.server.fetch_sessions import FetchSessions
 from headrace_broker.server.forwarding import Forwarding
@@ -69,7 +72,7 @@ class Broker:
         self.config = config
         self.clock: Clock = clock or SystemClock()
         self.chance = chance or random.SystemRandom()
-        self.on_failure = on_failure
+        self._end = on_failure
         self.network_metrics = NetworkMetrics()
         self.changes = PartitionChanges()
         self.budget = Budget(config.values["queued.max.request.bytes"])
@@ -79,7 +82,7 @@ class Broker:
             config.values["headrace.fetch.session.max.partitions"],
             self.chance,
         )
-        self.directory: LogDirectory
+        self.directories: LogDirectories
         self.controller: ControllerDriver
         self.controller_tasks: ControllerTasks
         self.quorum: RaftDriver
@@ -90,6 +93,7 @@ class Broker:
         self.replication: Replication
         self.groups: GroupCoordinator
         self.departures: Departures
+        self.assignments: DirectoryAssignments
         self.producer_ids: ProducerIds
         self.incarnation_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
         self._is_stopping = False
@@ -99,7 +103,7 @@ class Broker:
         self._fencing: set[asyncio.Task[None]] = set()
         self._loaded_groups: dict[PartitionIndex, int] = {}
         self._http: Any = None
-        self._upkeep: Upkeep | None = None
+        self._upkeep: list[Upkeep] = []
         self._loop_delay: LoopDelay | None = None
 
     @property
@@ -128,8 +132,16 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, as the log directory keeps it."""
-        return self.directory.cluster_id
+        """The cluster's id, as the log directories keep it."""
+        return self.directories.cluster_id
+
+    def on_failure(self, error: BaseException) -> None:
+        """Go on without a failed log directory where that can be; anything else is the end."""
+        end: BaseException | None = error
+        if isinstance(error, LogDirectoryFailure) and self.is_composed:
+            end = take_offline(self, error)
+        if end is not None:
+            self._end(end)
 
     def apis_of(self, listener: str) -> Mapping[int, ApiEntry]:
         """Return what a listener serves."""
@@ -141,8 +153,9 @@ class Broker:
     async def start(self) -> None:
         """Start everything; clients are served when this returns."""
         config = self.config
-        self.directory = LogDirectory.open(
-            config.log_directories[0],
+        self.directories = LogDirectories.open(
+            config.log_directories,
+            config.metadata_log_directory,
             node_id=config.node_id,
             cluster_id=config.values["cluster.id"] or "",
             clock=self.clock,
@@ -173,7 +186,7 @@ class Broker:
                 for item in (*self._listening, *self._controller_listening)
             ],
             partitions=len(self.replicas),
-            was_clean_shutdown=self.directory.was_clean,
+            was_clean_shutdown=self.directories.was_clean,
         )
 
     def _bind(self) -> None:
@@ -187,7 +200,7 @@ class Broker:
             )
 
     def _compose(self) -> None:
-        config, directory = self.config, self.directory
+        config, directory = self.config, self.directories.metadata
         identity = Identity(
             directory_id=directory.directory_id,
             cluster_id=directory.cluster_id,
@@ -221,12 +234,16 @@ class Broker:
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         self.replicas = ReplicaManager(
             config.node_id,
-            directory,
+            self.directories,
             config.static,
             lag_time_max_ms=config.values["replica.lag.time.max.ms"],
             selects_by_rack=selects_by_rack(config.values),
         )
         self.replicas.host.on_failure = self.on_failure
+        self.assignments = DirectoryAssignments(
+            config.node_id, self.peers, lambda: self.lifecycle.epoch, self.on_failure
+        )
+        self.replicas.note_directory = self.assignments.note
         self.replication = Replication(self.replicas, self.peers, config.values)
         self.groups = GroupCoordinator(group_config(config.values), self.clock)
         self.departures = Departures()
@@ -237,19 +254,19 @@ class Broker:
         """Join the cluster as a broker and serve clients; return when it is unfenced."""
         if not self.config.is_broker:
             return
-        was_clean, previous = self.directory.was_clean, self.directory.previous_broker_epoch
         self.lifecycle.start(
             self._endpoints(),
-            [self.directory.directory_id],
-            BrokerEpoch(previous if was_clean else -1),
+            [directory.directory_id for directory in self.directories],
+            BrokerEpoch(self.directories.previous_broker_epoch),
         )
         await self.lifecycle.registered.wait()
+        self.assignments.start()
         self.replication.start()
         self.groups.start()
-        self._upkeep = Upkeep(
-            self.config, self.directory, self.replicas, self.clock, self.on_failure
-        )
-        self._upkeep.start()
+        for directory in self.directories:
+            upkeep = Upkeep(self.config, directory, self.replicas, self.clock, self.on_failure)
+            upkeep.start()
+            self._upkeep.append(upkeep)
         for listening in self._listening:
             await listening.start()
         self.lifecycle.serve()
@@ -367,15 +384,16 @@ class Broker:
         self.groups.close()
         if self.config.is_broker:
             await self.replication.stop()
-        if self._upkeep is not None:
-            await self._upkeep.stop()
+            await self.assignments.close()
+        for upkeep in self._upkeep:
+            await upkeep.stop()
         await self.lifecycle.close()
         await self.controller_tasks.stop()
         await self._metadata_quorum.close()
         await self.peers.close()
         for listening in self._controller_listening:
             await listening.stop()
-        self.directory.close(broker_epoch=self.lifecycle.epoch)
+        self.directories.close(broker_epoch=self.lifecycle.epoch)
         if self._http is not None:
             await self._http.cleanup()
         log.info("broker stopped", node_id=self.config.node_id)

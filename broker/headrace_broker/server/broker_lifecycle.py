@@ -74,6 +74,7 @@ class BrokerLifecycle:
         self._may_serve = False
         self._soon = asyncio.Event()
         self._request = BrokerRegistrationRequest()
+        self._failed_directories: list[UUID] = []
         self.epoch = BrokerEpoch(-1)
         self.registered = asyncio.Event()
         self.unfenced = asyncio.Event()
@@ -111,6 +112,12 @@ class BrokerLifecycle:
     def serve(self) -> None:
         """Ask to be unfenced: the listeners accept clients now."""
         self._may_serve = True
+        self._soon.set()
+
+    def report_failed_directories(self, failed: list[UUID]) -> None:
+        """Tell the controller, at once, which log directories are out of use (KIP-858)."""
+        self._failed_directories = failed
+        self._request.log_dirs = [each for each in self._request.log_dirs if each not in failed]
         self._soon.set()
 
     async def shut_down(self) -> None:
@@ -178,6 +185,7 @@ class BrokerLifecycle:
             current_metadata_offset=max(self._loader.image.offset, 0),
             want_fence=not self._may_serve,
             want_shut_down=self._is_stopping,
+            offline_log_dirs=self._failed_directories,
         )
         self._soon.clear()
         try:

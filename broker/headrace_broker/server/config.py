@@ -185,8 +185,8 @@ def _build(
         problems.append(
             f"{source}: log.dirs is required: name at least one directory for the partitions"
         )
-    if len(directories) > 1:
-        problems.append(f"{source}: log.dirs names several directories; one is supported yet")
+    if len(set(map(Path, directories))) < len(directories):
+        problems.append(f"{source}: log.dirs names a directory twice")
     listeners = _listeners(values, "listeners", problems, source)
     controllers = tuple(values["controller.listener.names"])
     client_listeners = tuple(item for item in listeners if item.name not in controllers)

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import fetch
 from headrace_broker.protocol.types import NodeId
@@ -126,6 +127,9 @@ class FetchedPartitions:
         except ApiError as error:
             self._warn(partition, error)
             self._delay(key)
+        except LogDirectoryFailure as failure:
+            self._host.on_failure(failure)  # which takes the partition away from here
+            return
         if partition.flushing is not None:
             to_sync.append(partition)
 

@@ -87,6 +87,8 @@ class GroupCommit:
         if end <= self.durable_end or self._is_closed:
             return
         self.appended()
+        if self._is_closed:
+            return  # the log directory failed just now
         with contextlib.suppress(ApiError):
             await self._waiting.future(end)
 

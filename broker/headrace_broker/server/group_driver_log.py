@@ -5,7 +5,6 @@ from typing import Final, Protocol
 
 from headrace_broker.coordinator.records import CoordinatorRecord, read_record, write_record
 from headrace_broker.log.batches import iterate_headers
-from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.types import Offset, TimestampMs
 from headrace_broker.server.clock import Clock
@@ -39,11 +38,7 @@ class PartitionOffsetsLog:
 
     async def append(self, batch: bytes) -> None:
         """Append as the leader and wait for the high watermark: acks=all, whoever asked."""
-        try:
-            info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
-        except LogDirectoryFailure as error:
-            self._partition.host.on_failure(error)
-            raise
+        info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
         committed = self._partition.wait_committed(Offset(info.last_offset + 1))
         if committed is not None:
             await committed

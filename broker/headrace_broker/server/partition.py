@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import (
     BrokerEpoch,
@@ -176,7 +177,10 @@ class Partition:
             )
         log = self.log
         end_before = log.log_end_offset
-        info = log.append_as_leader(records, leading.epoch, now_ms=now_ms)
+        try:
+            info = log.append_as_leader(records, leading.epoch, now_ms=now_ms)
+        except LogDirectoryFailure as failure:
+            raise self._failed(failure) from failure
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
@@ -187,6 +191,11 @@ class Partition:
                     for waiter in list(self.fetch_waiters):
                         waiter.appended(size)
         return info
+
+    def _failed(self, failure: LogDirectoryFailure) -> ApiError:
+        """Have this replica's log directory given up; return what the client hears."""
+        self.host.on_failure(failure)
+        return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory failed")
 
     def _appended(self, leading: LeaderState, end_before: Offset, size: int) -> None:
         leading.note_append(end_before, self.host.now_ms())
@@ -342,7 +351,10 @@ class Partition:
         end = self.readable_end(isolation)
         if offset >= end:
             return b""
-        return log.read(Offset(offset), max_bytes, upper_bound=end, at_least_one=at_least_one)
+        try:
+            return log.read(Offset(offset), max_bytes, upper_bound=end, at_least_one=at_least_one)
+        except LogDirectoryFailure as failure:
+            raise self._failed(failure) from failure
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` that has records, and where it ended (KIP-320)."""

@@ -7,7 +7,8 @@ flushed, cleaned and checkpointed is `upkeep.py`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -15,16 +16,24 @@ from uuid import UUID
 import structlog
 
 from headrace_broker.log.config import INFINITE, LogConfig
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.balance_settings import balance_throttle
-from headrace_broker.metadata.entities import TopicImage
+from headrace_broker.metadata.cordons import cordoned_directories
+from headrace_broker.metadata.entities import (
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    PartitionImage,
+    TopicImage,
+)
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.layers import broker_layers, topic_values
 from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.metadata.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.protocol.types import NodeId, PartitionIndex
+from headrace_broker.protocol.types import NodeId, PartitionIndex, TopicId
 from headrace_broker.replication.read_replica import read_replica
 from headrace_broker.replication.throttle import UNLIMITED, names_replica
 from headrace_broker.server.flushing import unsynced_records_max
@@ -33,6 +42,13 @@ from headrace_broker.server.partition import Partition, not_leader
 from headrace_broker.server.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
 
 log = structlog.get_logger()
+
+_OFFLINE = "the log directory of this replica has failed"
+_UNSAID = (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY)
+
+
+def _ignore(*_: object) -> None:
+    """Without a controller to tell."""
 
 
 class Followers(Protocol):
@@ -51,7 +67,7 @@ class ReplicaManager:
     def __init__(
         self,
         node_id: NodeId,
-        directory: LogDirectory,
+        directories: LogDirectories,
         static: Mapping[str, str],
         *,
         lag_time_max_ms: int = REPLICA_LAG_TIME_MAX_MS,
@@ -64,11 +80,15 @@ class ReplicaManager:
         self.follower_sessions: dict[NodeId, int] = {}
         """The fetch session of each follower of ours."""
         self._node_id = node_id
-        self._directory = directory
+        self._directories = directories
         self._static = static
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[UUID, dict[int, Partition]] = {}
         self._image = MetadataImage()
+        self._offline: set[tuple[UUID, int]] = set()
+        """Replicas in log directories that failed."""
+        self.note_directory: Callable[[UUID, int, UUID, UUID], None] = _ignore
+        """Told of each replica which directory the metadata names and which one holds it."""
 
     def partition(self, topic: str, index: int) -> Partition:
         """Return a replica of ours; raise ApiError where this broker has none."""
@@ -82,17 +102,18 @@ class ReplicaManager:
         try:
             return self._by_id[topic_id][index]
         except KeyError:
-            topic = self._image.topics_by_id.get(topic_id)  # type: ignore[call-overload]  # a TopicId is a UUID
+            topic = self._image.topics_by_id.get(TopicId(topic_id))
             if topic is None:
                 raise ApiError(
                     ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}"
                 ) from None
             raise self._missing(topic, index) from None
 
-    @staticmethod
-    def _missing(topic: TopicImage | None, index: int) -> ApiError:
+    def _missing(self, topic: TopicImage | None, index: int) -> ApiError:
         if topic is None or index not in topic.partitions:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
+        if (topic.topic_id, index) in self._offline:
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _OFFLINE)
         return ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of the partition"
         )
@@ -134,12 +155,24 @@ class ReplicaManager:
             for partition in self:
                 expand_isr(partition)
 
+    def directory_failed(self, directory: LogDirectory) -> list[Partition]:
+        """Take the replicas in a log directory that fails out of service; return them."""
+        lost = [each for each in self if self._directories.holder(each.log) is directory]
+        for partition in lost:
+            self._offline.add((partition.topic_id, partition.index))
+            del self._by_id[partition.topic_id][partition.index]
+            if self.followers is not None:
+                self.followers.unfollow(partition)
+            partition.close(ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _OFFLINE))
+        return lost
+
     async def _remove(self, topic: TopicImage) -> None:
         partitions = self._by_id.pop(topic.topic_id, {})
+        self._offline = {each for each in self._offline if each[0] != topic.topic_id}
         if self._by_name.get(topic.name) is partitions:
             del self._by_name[topic.name]
         gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
-        for partition in partitions.values():
+        for partition in list(partitions.values()):
             self._drop(partition, gone)
             await asyncio.sleep(0)
 
@@ -147,7 +180,18 @@ class ReplicaManager:
         if self.followers is not None:
             self.followers.unfollow(partition)
         partition.close(reason)
-        self._directory.delete(partition.topic, partition.index)
+        directory = self._directories.holder(partition.log)
+        if directory is not None:
+            with self._failing():
+                directory.delete(partition.topic, partition.index)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Report a log directory that fails inside; whoever had a replica there goes on without."""
+        try:
+            yield
+        except LogDirectoryFailure as failure:
+            self.host.on_failure(failure)
 
     async def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
         config = self.effective_config(topic.name)
@@ -165,17 +209,26 @@ class ReplicaManager:
             image = topic.partitions[index]
             partition = partitions.get(index)
             if self._node_id not in image.replicas:
+                self._offline.discard((topic.topic_id, index))
                 if partition is not None:
                     del partitions[index]
                     self._drop(partition, not_leader("the replica moved to another broker"))
                 continue
+            if (topic.topic_id, index) in self._offline:
+                continue
             if partition is None:
-                opened = self._open(topic, index, log_config)
-                partition = Partition(topic.name, topic.topic_id, index, opened, self.host)
+                with self._failing():
+                    partition = self._open(topic, index, image, log_config)
+                if partition is None:
+                    self._offline.add((topic.topic_id, index))
+                    continue
                 partitions[index] = partition
                 await asyncio.sleep(0)
+                if partitions.get(index) is not partition:
+                    continue  # its log directory failed meanwhile
             else:
                 partition.log.update_config(log_config)
+            self._note_directory(partition, image)
             # What a plan copies is throttled without the topics' settings: none is left behind.
             partition.is_leader_throttled = names_replica(
                 config["leader.replication.throttled.replicas"], index, self._node_id
@@ -183,8 +236,9 @@ class ReplicaManager:
             partition.is_follower_throttled = names_replica(
                 config["follower.replication.throttled.replicas"], index, self._node_id
             ) or (is_planned and self._node_id in image.adding_replicas)
-            if partition.apply(image, config["min.insync.replicas"], unsynced_max):
-                self._assign(partition)
+            with self._failing():
+                if partition.apply(image, config["min.insync.replicas"], unsynced_max):
+                    self._assign(partition)
 
     def _assign(self, partition: Partition) -> None:
         if self.followers is None:
@@ -219,15 +273,32 @@ class ReplicaManager:
         }
         return read_replica(nearby, fetch_offset)
 
-    def _open(self, topic: TopicImage, index: PartitionIndex, config: LogConfig) -> PartitionLog:
-        found = self._directory.topic_id(topic.name, index)
+    def _open(
+        self, topic: TopicImage, index: PartitionIndex, image: PartitionImage, config: LogConfig
+    ) -> Partition | None:
+        """Open or make a replica's log; None where it may be in a log directory that failed."""
+        cordoned = cordoned_directories(self._image, self._node_id)
+        assigned = image.directory_of(self._node_id)
+        directory = self._directories.place(topic.name, index, assigned, cordoned)
+        if directory is None:
+            return None
+        found = directory.topic_id(topic.name, index)
         if found is not None and found != topic.topic_id:
             # An older topic of this name, deleted while this broker was down.
             log.warning(
                 "stray partition removed", topic=topic.name, partition=index, topic_id=found
             )
-            self._directory.delete(topic.name, index)
-        return self._directory.create(topic.name, index, config, topic_id=topic.topic_id)
+            directory.delete(topic.name, index)
+            return self._open(topic, index, image, config)
+        opened: PartitionLog = directory.create(topic.name, index, config, topic_id=topic.topic_id)
+        return Partition(topic.name, topic.topic_id, index, opened, self.host)
+
+    def _note_directory(self, partition: Partition, image: PartitionImage) -> None:
+        directory = self._directories.holder(partition.log)
+        known = image.directory_of(self._node_id)
+        if directory is None or (known in _UNSAID and not self._directories.is_one_of_several):
+            return
+        self.note_directory(partition.topic_id, partition.index, known, directory.directory_id)
 
     def _rate(self, name: str) -> int:
         for layer in broker_layers(self._image, self._node_id, self._static):

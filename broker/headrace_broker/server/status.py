@@ -147,11 +147,13 @@ class ServerStatus:
         return self._cluster[1]
 
     def log_directories(self) -> Iterator[LogDirectoryStatus]:
-        """Yield the log directories; a failed write to one ends the process."""
+        """Yield the log directories; one is offline from its first failed write on."""
         for path in self._broker.config.log_directories:
             try:
-                found = os.statvfs(path)
+                found = None if path in self._broker.directories.failed else os.statvfs(path)
             except OSError:
+                found = None
+            if found is None:
                 yield LogDirectoryStatus(
                     path=str(path), is_online=False, free_bytes=None, total_bytes=None
                 )

@@ -1,7 +1,7 @@
 """What a broker does for its logs between requests: flush, checkpoint, retain, compact, remove.
 
-Fsyncs and compaction run in one thread beside the event loop; what they change is taken over on the
-loop. A disk that fails here fails the broker, as it would in an append.
+Fsyncs and compaction run in one thread for each log directory, beside the event loop; what they
+change is taken over on the loop. A disk that fails here fails its directory, as in an append.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace_broker.log.compaction import Compaction
-from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.files import LogDirectoryFailure, failing_the_directory
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.config import BrokerConfig
@@ -22,6 +22,7 @@ from headrace_broker.server.replica_manager import ReplicaManager
 
 if TYPE_CHECKING:
     from headrace_broker.log.partition_log import PartitionLog
+    from headrace_broker.server.partition import Partition
 
 log = structlog.get_logger()
 
@@ -75,17 +76,25 @@ class Upkeep:
     async def _repeat(self, interval: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(interval)
+            if self._directory.is_abandoned:
+                return
             try:
-                await work()
+                with failing_the_directory(self._directory.path):
+                    await work()
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 (whatever it is, a log is in an unknown state)
                 self._on_failure(error)
                 return
 
+    def _partitions(self) -> list[Partition]:
+        """The replicas in this directory, at this moment."""
+        folder = self._directory.path
+        return [each for each in self._replicas if each.log.directory.parent == folder]
+
     async def flush(self) -> None:
         """Make appends durable and write how far: a start after a kill checks from there on."""
-        for partition in list(self._replicas):
+        for partition in self._partitions():
             log_ = partition.log
             if not log_.is_abandoned and log_.recovery_point < log_.log_end_offset:
                 flush = log_.begin_flush()
@@ -100,7 +109,7 @@ class Upkeep:
     async def retain(self) -> None:
         """Apply retention.ms and retention.bytes."""
         now_ms = self._clock.now_ms()
-        for partition in list(self._replicas):
+        for partition in self._partitions():
             if partition.log.is_abandoned:
                 continue
             freed = partition.log.apply_retention(now_ms)
@@ -120,7 +129,7 @@ class Upkeep:
 
     async def compact(self) -> None:
         """Compact what is dirty enough, one log at a time; the long part runs in the thread."""
-        for partition in list(self._replicas):
+        for partition in self._partitions():
             if partition.log.is_abandoned or not partition.log.config.compacts:
                 continue
             compaction = Compaction.begin(partition.log, self._clock.now_ms())

@@ -164,7 +164,7 @@ class BrokerCollector(Collector):
     def _log_directories(self) -> Iterator[Metric]:
         labels = ["log_directory"]
         online = GaugeMetricFamily(
-            "headrace_broker_log_directory_online", "1 while it answers.", labels=labels
+            "headrace_broker_log_directory_online", "0 from its failure on.", labels=labels
         )
         free = GaugeMetricFamily(
             "headrace_broker_disk_free_bytes", "What its file system has left.", labels=labels
@@ -172,12 +172,19 @@ class BrokerCollector(Collector):
         total = GaugeMetricFamily(
             "headrace_broker_disk_total_bytes", "What its file system holds.", labels=labels
         )
+        offline = 0
         for item in self._status.log_directories():
+            offline += not item.is_online
             online.add_metric([item.path], int(item.is_online))
             if item.free_bytes is not None and item.total_bytes is not None:
                 free.add_metric([item.path], item.free_bytes)
                 total.add_metric([item.path], item.total_bytes)
         yield from (online, free, total)
+        yield GaugeMetricFamily(
+            "headrace_broker_log_directories_offline",
+            "How many have failed; their partitions are out of service here.",
+            value=offline,
+        )
 
 
 def _cumulative(buckets: tuple[float, ...], counts: tuple[int, ...]) -> list[tuple[str, float]]:

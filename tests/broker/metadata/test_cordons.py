@@ -6,7 +6,7 @@ from headrace_broker.metadata.auto_creation import WantedTopic, decide_ensure_to
 from headrace_broker.metadata.broker_settings import BrokerSettings
 from headrace_broker.metadata.brokers import decide_unregister_broker
 from headrace_broker.metadata.configs import ConfigOperation, decide_incremental_alter_configs
-from headrace_broker.metadata.cordons import cordoned_brokers
+from headrace_broker.metadata.cordons import cordoned_brokers, cordoned_directories
 from headrace_broker.metadata.internal_topics import decide_grow_internal_topics
 from headrace_broker.metadata.reassignments import decide_alter_reassignments
 from headrace_broker.metadata.resources import ConfigResourceType
@@ -95,10 +95,21 @@ def test_nobody_moves_a_replica_there_by_hand_either():
     assert results["by-hand"].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-@pytest.mark.parametrize(("resource", "value"), [("", "*"), ("2", "/some/directory"), ("2", "1,2")])
-def test_a_whole_broker_is_cordoned_or_none(resource, value):
+@pytest.mark.parametrize(("resource", "value"), [("", "*"), ("2", "*,/a"), ("2", "1,2")])
+def test_one_broker_is_cordoned_as_a_whole_or_by_the_paths_of_its_log_directories(resource, value):
     _, code = _alter(image_with_brokers(2), resource, value)
     assert code == ErrorCode.INVALID_CONFIG
+
+
+def test_cordoned_paths_are_the_brokers_own_matter():
+    image, code = _alter(image_with_brokers(2), "2", "/disk/a,/disk/b/")
+    assert code == ErrorCode.NONE
+    assert cordoned_brokers(image) == frozenset()
+    assert cordoned_directories(image, NodeId(2)) == {"/disk/a", "/disk/b"}
+    assert cordoned_directories(image, NodeId(1)) == frozenset()
+    image, _ = _alter(image, "2", "*")
+    assert cordoned_brokers(image) == {2}
+    assert cordoned_directories(image, NodeId(2)) == frozenset()
 
 
 def test_the_clusters_own_topics_do_not_grow_onto_a_cordoned_broker():

@@ -20,6 +20,7 @@ from headrace_broker.protocol.messages.delete_records import (
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
     from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.partition import Partition
 
 API_KEY = ApiKey.DELETE_RECORDS
 
@@ -32,7 +33,7 @@ def handle(
     """Delete up to each offset (-1: the high watermark); each partition has its own outcome."""
     del context
     response = DeleteRecordsResponse()
-    moved = False
+    moved: list[Partition] = []
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(result)
@@ -40,20 +41,20 @@ def handle(
             outcome = DeleteRecordsPartitionResult(partition_index=asked.partition_index)
             result.partitions.append(outcome)
             try:
-                outcome.low_watermark = _delete(
-                    broker, topic.name, asked.partition_index, asked.offset
-                )
-                moved = True
+                partition = _deletable(broker, topic.name, asked.partition_index)
+                outcome.low_watermark = partition.delete_records(asked.offset)
+                moved.append(partition)
             except ApiError as error:
                 outcome.low_watermark = _NO_LOW_WATERMARK
                 outcome.error_code = error.code
-    if moved:
-        # Before the answer: a kill must not bring deleted records back.
-        broker.directory.checkpoint_log_start_offsets()
+    # Before the answer: a kill must not bring deleted records back.
+    for directory in broker.directories:
+        if any(broker.directories.holder(partition.log) is directory for partition in moved):
+            directory.checkpoint_log_start_offsets()
     return response
 
 
-def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
+def _deletable(broker: Broker, topic: str, index: int) -> Partition:
     if topic in INTERNAL_TOPICS:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}"
@@ -62,4 +63,4 @@ def _delete(broker: Broker, topic: str, index: int, before: int) -> int:
     policy = broker.replicas.effective_config(topic)["cleanup.policy"]
     if policy == ["compact"]:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "records of a topic that is only compacted stay")
-    return partition.delete_records(before)
+    return partition

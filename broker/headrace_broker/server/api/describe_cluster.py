@@ -41,7 +41,7 @@ def handle(
         response.error_message = "This is a broker's listener; ask it for brokers (type 1)."
         return response
     view = ClusterView(broker.metadata, context.listener)
-    response.cluster_id = broker.directory.cluster_id
+    response.cluster_id = broker.cluster_id
     response.controller_id = view.controller_id(broker.config.node_id)
     for image, endpoint in view.brokers(include_fenced=request.include_fenced_brokers):
         response.brokers.append(
@@ -68,7 +68,7 @@ def _controllers(broker: Broker, request: DescribeClusterRequest) -> DescribeClu
         )
         response.error_message = "This is a controller's listener; ask it for controllers (type 2)."
         return response
-    response.cluster_id = broker.directory.cluster_id
+    response.cluster_id = broker.cluster_id
     response.controller_id = broker.controller.leader
     response.brokers = [
         DescribeClusterBroker(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -30,12 +32,30 @@ def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Answer for all partitions (null) or those asked for; others are left out, as in Kafka."""
-    topics: dict[str, DescribeLogDirsTopic] = {}
+    del context
+    directories = broker.directories
+    found = {directory.path: _Result(directory.path) for directory in directories}
     for partition in _asked(broker, request):
-        topic = topics.get(partition.topic)
+        directory = directories.holder(partition.log)
+        if directory is not None:
+            found[directory.path].add(partition)
+    failed = [_failed(path) for path in directories.paths if path in directories.failed]
+    return DescribeLogDirsResponse(results=[*(each.result() for each in found.values()), *failed])
+
+
+class _Result:
+    """What is said of one directory in use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._topics: dict[str, DescribeLogDirsTopic] = {}
+
+    def add(self, partition: Partition) -> None:
+        """Count a replica in."""
+        topic = self._topics.get(partition.topic)
         if topic is None:
             topic = DescribeLogDirsTopic(name=partition.topic, partitions=[])
-            topics[partition.topic] = topic
+            self._topics[partition.topic] = topic
         topic.partitions.append(
             DescribeLogDirsPartition(
                 partition_index=partition.index,
@@ -43,14 +63,23 @@ def handle(
                 offset_lag=max(0, partition.high_watermark - partition.log.log_end_offset),
             )
         )
-    usage = shutil.disk_usage(broker.directory.path)
-    result = DescribeLogDirsResult(
-        log_dir=str(broker.directory.path),
-        topics=list(topics.values()),
-        total_bytes=usage.total,
-        usable_bytes=usage.free,
-    )
-    return DescribeLogDirsResponse(results=[result])
+
+    def result(self) -> DescribeLogDirsResult:
+        """Return it, with the space of its file system."""
+        try:
+            usage = shutil.disk_usage(self._path)
+        except OSError:
+            return _failed(self._path)
+        return DescribeLogDirsResult(
+            log_dir=str(self._path),
+            topics=list(self._topics.values()),
+            total_bytes=usage.total,
+            usable_bytes=usage.free,
+        )
+
+
+def _failed(path: Path) -> DescribeLogDirsResult:
+    return DescribeLogDirsResult(log_dir=str(path), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
 
 
 def _asked(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partition]:

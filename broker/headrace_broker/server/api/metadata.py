@@ -56,7 +56,7 @@ async def handle(
             )
             for image, endpoint in view.brokers(also=broker.departures.recent())
         ],
-        cluster_id=broker.directory.cluster_id,
+        cluster_id=broker.cluster_id,
         controller_id=view.controller_id(broker.config.node_id),
     )
     if asked is None:

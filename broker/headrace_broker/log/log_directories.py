@@ -1,0 +1,205 @@
+"""`LogDirectories`: all of `log.dirs` of one process (KIP-112): where a replica's log goes.
+
+Owns which directories are in use and which have failed. One that does not open while others do is
+offline like one that fails later; what is in it is out of reach until a new process opens it. The
+directory of the metadata log has to be there.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+import structlog
+
+from headrace_broker.log.clock import Clock
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.log_directory import LogDirectory
+from headrace_broker.log.meta_properties import (
+    MetaPropertiesError,
+    encode_uuid,
+    known_cluster_id,
+)
+from headrace_broker.log.partition_log import PartitionLog
+
+#: `UNASSIGNED` of KIP-858's DirectoryId: a new replica, for which its broker chooses.
+_UNASSIGNED: Final = UUID(int=1)
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedDirectory:
+    """A directory out of use; without an id where it could not even be read at the start."""
+
+    path: Path
+    directory_id: UUID | None
+    cause: str
+
+
+class LogDirectories:
+    """Opened once per process. Iterating yields the directories in use that hold partitions."""
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[Path],
+        metadata_path: Path,
+        *,
+        node_id: int,
+        cluster_id: str,
+        clock: Clock,
+    ) -> Self:
+        """Open and lock every directory; all of one cluster, each with an id of its own.
+
+        Raises LogDirectoryFailure where that of the metadata log does not open, or none for
+        partitions does; and, whatever the directory, LogDirectoryInUseError, MetaPropertiesError.
+        """
+        every = list(dict.fromkeys((metadata_path, *paths)))
+        named = cluster_id or next(filter(None, map(known_cluster_id, every)), "")
+        opened: dict[Path, LogDirectory] = {}
+        failed: dict[Path, FailedDirectory] = {}
+        try:
+            for path in every:
+                try:
+                    found = LogDirectory.open(path, node_id=node_id, cluster_id=named, clock=clock)
+                except LogDirectoryFailure as failure:
+                    if path == metadata_path:
+                        raise
+                    _log.critical("log directory does not open", path=str(path), cause=str(failure))
+                    failed[path] = FailedDirectory(path=path, directory_id=None, cause=str(failure))
+                    continue
+                opened[path] = found
+                named = found.cluster_id
+            _check_ids(opened.values())
+            if failed and not any(path in opened for path in paths):
+                raise LogDirectoryFailure(paths[0], "no directory of log.dirs opens")
+        except BaseException:
+            for directory in opened.values():
+                directory.abandon()
+            raise
+        return cls(paths, opened[metadata_path], opened, failed)
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        metadata: LogDirectory,
+        opened: dict[Path, LogDirectory],
+        failed: dict[Path, FailedDirectory],
+    ) -> None:
+        """Not for callers: use `open`."""
+        self.paths = tuple(paths)
+        self.metadata = metadata
+        """Where the metadata log lives; it may hold partitions, too."""
+        self.failed = failed
+        self._opened = opened
+        marks = {
+            directory.previous_broker_epoch if directory.was_clean else -1
+            for directory in opened.values()
+        }
+        self.previous_broker_epoch = -1 if failed or len(marks) > 1 else marks.pop()
+        """The broker epoch of the last clean shutdown; -1 unless every directory knows of it.
+
+        A directory that is away, or new, may mean that records are lost (KIP-966).
+        """
+
+    def __iter__(self) -> Iterator[LogDirectory]:
+        for path in self.paths:
+            directory = self._opened.get(path)
+            if directory is not None:
+                yield directory
+
+    @property
+    def cluster_id(self) -> str:
+        """The cluster that all of them belong to."""
+        return self.metadata.cluster_id
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether nothing needs recovery."""
+        return all(directory.was_clean for directory in self._opened.values())
+
+    @property
+    def is_one_of_several(self) -> bool:
+        """Whether it matters in which directory a replica is."""
+        return len(self.paths) > 1
+
+    @property
+    def failed_ids(self) -> list[UUID]:
+        """The ids of the failed ones, as far as they are known."""
+        return [item.directory_id for item in self.failed.values() if item.directory_id is not None]
+
+    # ---- replicas
+
+    def holder(self, log: PartitionLog) -> LogDirectory | None:
+        """Return the directory that a log is in; None when it has failed."""
+        return self._opened.get(log.directory.parent)
+
+    def place(
+        self,
+        topic: str,
+        partition: int,
+        assigned: UUID,
+        cordoned: Collection[str] = (),
+    ) -> LogDirectory | None:
+        """Return the directory where a replica's log is, or should be made.
+
+        That is the one which has it, the assigned one if several do; a new one goes where it is
+        assigned to, else to the directory with the fewest that is not `cordoned` (a path).
+        None where it may be in a failed directory: made anew, it would pass for one without
+        records.
+        """
+        usable = list(self)
+        holders = [each for each in usable if each.has_folder(topic, partition)]
+        named = [each for each in holders or usable if each.directory_id == assigned]
+        if named or holders:
+            return (named or holders)[0]
+        if self.failed and assigned != _UNASSIGNED:
+            return None
+        welcome = [each for each in usable if str(each.path) not in cordoned]
+        return min(welcome or usable, key=lambda each: len(each.logs), default=None)
+
+    # ---- failure
+
+    def owner(self, path: Path) -> LogDirectory | None:
+        """Return the directory in use that a file is in."""
+        return next((self._opened[up] for up in (path, *path.parents) if up in self._opened), None)
+
+    def is_failed(self, path: Path) -> bool:
+        """Whether a file is in a directory that has failed."""
+        return any(up in self.failed for up in (path, *path.parents))
+
+    def fail(self, directory: LogDirectory, cause: str) -> None:
+        """Give a directory up: nothing is written to it any more, and its lock is free."""
+        self.failed[directory.path] = FailedDirectory(
+            path=directory.path, directory_id=directory.directory_id, cause=cause
+        )
+        self._opened.pop(directory.path, None)
+        directory.abandon()
+
+    # ---- the end
+
+    def close(self, *, broker_epoch: int) -> None:
+        """Close every directory in use; one that fails now is not marked as closed cleanly."""
+        for directory in list(self._opened.values()):
+            try:
+                directory.close(broker_epoch=broker_epoch)
+            except LogDirectoryFailure as failure:
+                _log.critical(
+                    "log directory fails while it is closed",
+                    path=str(directory.path),
+                    cause=str(failure),
+                )
+                self.fail(directory, str(failure))
+
+
+def _check_ids(directories: Collection[LogDirectory]) -> None:
+    """Refuse a directory that was copied with its meta.properties, as Kafka does."""
+    paths: dict[UUID, Path] = {}
+    for directory in directories:
+        other = paths.setdefault(directory.directory_id, directory.path)
+        if other != directory.path:
+            raise MetaPropertiesError(
+                f"{other} and {directory.path} have the same directory.id "
+                f"{encode_uuid(directory.directory_id)}: one is a copy of the other"
+            )
