@@ -14,7 +14,6 @@ Pod Security `restricted` is enforced; what a failed test left goes to build/end
 
 import itertools
 import os
-import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,14 +62,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Write down what is there before a failed test's namespaces go."""
     report = yield
     if report.failed and report.when in ("setup", "call"):  # type: ignore[attr-defined]  # a report
-        folder = ROOT / "build/end-to-end" / re.sub(r"[^\w.-]+", "_", item.nodeid)[-120:]
         operator = getattr(item, "funcargs", {}).get("operator")
         for name in _used_by(item):
-            collect(name, folder / name)
-        if operator is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "operator.log").write_text(operator.logs(), encoding="utf-8")
-        report.sections.append(("Kubernetes", f"objects and logs: {folder.relative_to(ROOT)}"))  # type: ignore[attr-defined]  # a report
+            folder = collect(name, item.nodeid)
+            if operator is not None:
+                (folder / "operator.log").write_text(operator.logs(), encoding="utf-8")
+            report.sections.append(("Kubernetes", f"objects and logs: {folder.relative_to(ROOT)}"))  # type: ignore[attr-defined]  # a report
     return report
 
 

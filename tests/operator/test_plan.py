@@ -407,6 +407,13 @@ def test_a_broker_that_cannot_start_as_it_was_told_is_the_next_whatever_else_is_
     assert action.node_id == 3
 
 
+def test_a_broker_whose_machine_is_in_another_rack_than_it_says_is_restarted():
+    brokers = [broker(1, rack="a", placed_rack="b"), broker(2, rack="b", placed_rack="b")]
+    (action,) = rolling(brokers, {}, CONFIG).actions
+    assert (action.node_id, action.changes) == (1, ("rack: a -> b",))
+    assert not rolling([broker(1, rack="a")], {}, CONFIG).actions
+
+
 def test_what_else_differs_is_a_reason_to_restart():
     brokers = [broker(1, outdated=("image: a -> b",))]
     (action,) = rolling(brokers, {}, config=CONFIG).actions

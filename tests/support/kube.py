@@ -5,8 +5,8 @@ Owns no cluster: whatever KUBECONFIG names is used, and what was installed is ta
 
 import json
 import os
+import re
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,9 +225,13 @@ class KubeLab:
         )
 
 
-def collect(namespace: str, directory: Path) -> None:
-    """Write objects, events and logs of a namespace into a directory. Never raises."""
-    directory.mkdir(parents=True, exist_ok=True)
+def collect(namespace: str, test: str) -> Path:
+    """Write objects, events and logs of a namespace into a folder of the test, and return it."""
+    folder = ROOT / "build/end-to-end" / re.sub(r"[^\w.-]+", "_", test.partition(" (")[0])[-120:]
+    directory = folder / namespace
+    if directory.exists():
+        return folder  # written when it failed; by now things are gone
+    directory.mkdir(parents=True)
     kinds = "clusters,topics,consumergroups,sparkapplications,all,configmaps,pvc,pdb"
     wanted = {
         "objects.yaml": ["get", kinds, "-o", "yaml"],
@@ -244,8 +248,4 @@ def collect(namespace: str, directory: Path) -> None:
             if text:
                 path = directory / f"{name.partition('/')[2]}{suffix}.log"
                 path.write_text(text, encoding="utf-8")
-
-
-def seconds_since(began: float) -> float:
-    """Return how long ago that was, on the monotonic clock."""
-    return time.monotonic() - began
+    return folder

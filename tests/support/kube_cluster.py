@@ -4,6 +4,7 @@ Clients come in by a NodePort listener, as anybody outside of the cluster does.
 """
 
 import json
+import os
 import threading
 import time
 from collections import defaultdict
@@ -12,9 +13,10 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
+from kio.schema.metadata.v4.request import MetadataRequest
 
 from support.clusters import QUORUM
-from support.kube import apply, condition, get, kubectl, resource
+from support.kube import apply, collect, condition, get, kubectl, resource
 from support.processes import wait_until
 from support.streams import FAST_CLIENT
 from support.wire import RawConnection
@@ -44,7 +46,9 @@ class KubeCluster:
         self.ready_seconds = self.wait_ready()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            collect(self.namespace, os.environ["PYTEST_CURRENT_TEST"])
         self.delete()
 
     @property
@@ -170,6 +174,12 @@ class KubeCluster:
         """Return the brokers (host, port) as clients of the external listener see them."""
         admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": self.bootstrap})
         return dict(admin.list_topics(timeout=10).brokers)
+
+    def racks(self) -> dict[int, str]:
+        """Return the brokers' racks as clients are told them (Metadata)."""
+        with RawConnection(self.bootstrap, 5) as link:
+            request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
+            return {int(each.node_id): each.rack for each in link.call(request).brokers}
 
     def wait_in_sync(self, topic: str, seconds: float = 60) -> None:
         """Wait until every replica of the topic is in sync."""

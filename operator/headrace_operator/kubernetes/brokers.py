@@ -16,6 +16,7 @@ from headrace_operator.kubernetes.brokers_identity import Identities
 from headrace_operator.kubernetes.brokers_keeper import ObjectKeeper
 from headrace_operator.kubernetes.brokers_observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers_pass import BrokersPass, Tools
+from headrace_operator.kubernetes.zones import Zones
 from headrace_operator.plan import Observed, ObservedCluster
 from headrace_operator.plan.brokers import target_of
 from headrace_operator.render.names import (
@@ -79,6 +80,7 @@ class BrokersOnKubernetes:
             store=store,
             identities=self._identities,
             keeper=ObjectKeeper(client, store),
+            zones=Zones(client, store),
         )
         self._memories: dict[Key, _Memory] = {}
 

@@ -61,6 +61,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         is_registered=is_ready(pod),
         address=pod_name(cluster, node),
         rack=node.rack,
+        placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,
         ordinal=node.ordinal,
         outdated=_outdated(cluster, identity, node, annotations) if pod else (),
         failing=failure_of(pod),

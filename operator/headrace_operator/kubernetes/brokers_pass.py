@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.cache import Store
     from headrace_operator.kubernetes.client import KubernetesClient
     from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.kubernetes.zones import Zones
     from headrace_operator.plan import Observed
     from headrace_operator.resources import Cluster, Pool
 
@@ -59,6 +60,7 @@ class Tools:
     store: Store
     identities: Identities
     keeper: ObjectKeeper
+    zones: Zones
 
 
 class BrokersPass:
@@ -86,6 +88,7 @@ class BrokersPass:
             identity = self._with_started(identity, start)
         stops = [each for each in actions if isinstance(each, StopBroker)]
         identity = await self._without_stopped(identity, stops)
+        identity = await self._tools.zones.placed(self._cluster, identity)
         await self._save(identity)
         identity = await self._keep_surroundings(identity)
         await self._save(identity)

@@ -50,6 +50,8 @@ class ObservedBroker:
     #: Partitions that have a replica here: it is not stopped for good before this is 0.
     replicas: int = 0
     rack: str | None = None
+    #: Where the backend knows it to be; None: wherever it says.
+    placed_rack: str | None = None
     #: Its place in the pool where that says who leaves first (a StatefulSet's ordinal).
     ordinal: int | None = None
     #: What besides settings differs from what it should be started from.

@@ -72,7 +72,7 @@ def outdated_brokers(
     outdated = [
         broker
         for broker in brokers
-        if broker.pool in pools and (dict(broker.config) != dict(config) or broker.outdated)
+        if broker.pool in pools and (dict(broker.config) != dict(config) or _outdated(broker))
     ]
     active = observed.cluster.active_controller if observed.cluster else None
     return sorted(
@@ -95,8 +95,15 @@ def restart(
         node_id=broker.node_id,
         pool=broker.pool,
         config=config,
-        changes=(*config_changes(broker.config, config), *broker.outdated),
+        changes=(*config_changes(broker.config, config), *_outdated(broker)),
     )
+
+
+def _outdated(broker: ObservedBroker) -> tuple[str, ...]:
+    """Say what besides settings differs from what it should run with."""
+    if broker.placed_rack in (None, broker.rack) or not broker.is_registered:
+        return broker.outdated
+    return (*broker.outdated, f"rack: {broker.rack} -> {broker.placed_rack}")
 
 
 def _wait(cluster: Cluster, message: str) -> Waiting:
