@@ -114,7 +114,7 @@ class SparkRunner:
         """Bring one application to its spec, one step at a time: events bring the next."""
         if application is None or application["metadata"].get("deletionTimestamp"):
             return ApplicationOutcome()
-        if self._is_run_by_another(application) or not await self._is_for_us(application):
+        if self._is_run_by_another(application) or not await self.is_for_us(application):
             return ApplicationOutcome()
         if len(name) > NAME_MAX:
             return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
@@ -149,7 +149,8 @@ class SparkRunner:
         driver = await self._client.get("v1", "Pod", namespace, driver_name(name))
         return self._seen(application, driver)
 
-    async def _is_for_us(self, application: Object) -> bool:
+    async def is_for_us(self, application: Object) -> bool:
+        """Whether to run an application that nobody else runs so far."""
         if time.monotonic() - self._other_asked_at >= _OTHERS_SECONDS:
             other = await self._find_other()
             self._other_asked_at = time.monotonic()
@@ -313,7 +314,8 @@ class SparkRunner:
             # Deleted in the meantime.
             if not (error.is_not_found or error.is_conflict):
                 raise
-        if decision.state is not seen.state:
+        # What became of a submission was told already.
+        if decision.state is not seen.state and decision.step is not Step.SUBMIT:
             kind = "Warning" if decision.state is State.FAILED else "Normal"
             note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"
             await self._event(seen, _event_reason(decision.state), note, kind=kind)

@@ -48,7 +48,6 @@ _SAME_FIELDS = (
     "initContainers",
     "nodeSelector",
     "priorityClassName",
-    "runtimeClassName",
     "schedulerName",
     "shareProcessNamespace",
     "tolerations",
@@ -180,11 +179,11 @@ def _pod(submission: Submission, role_name: str, container: dict[str, Any]) -> d
 
 def _template(role: Mapping[str, Any], container: str) -> dict[str, Any]:
     """Return the user's template; its first container is Spark's where none has Spark's name."""
-    spec = dict((role.get("template") or {}).get("spec") or {})
-    containers = [dict(each) for each in spec.get("containers") or []]
+    pod = dict((role.get("template") or {}).get("spec") or {})
+    containers = [dict(each) for each in pod.get("containers") or []]
     if containers and container not in {each.get("name") for each in containers}:
         containers[0]["name"] = container
-    return spec | ({"containers": containers} if containers else {})
+    return pod | ({"containers": containers} if containers else {})
 
 
 def _files(
