@@ -42,6 +42,9 @@ def run(  # noqa: PLR0913 - the options of a command line
     broker_image: Annotated[
         str, typer.Option(help="What brokers of new Clusters run.", envvar="HEADRACE_BROKER_IMAGE")
     ] = "headrace/headrace:0.1.0",
+    probe_seconds: Annotated[
+        float, typer.Option(min=0.1, help="How often watches are compared with lists.")
+    ] = 30.0,
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG.")] = None,
 ) -> None:
     """Watch Clusters, Topics and ConsumerGroups, and bring brokers to what they say."""
@@ -56,6 +59,7 @@ def run(  # noqa: PLR0913 - the options of a command line
         host=host,
         port=int(port),
         lease_namespace=lease_namespace,
+        probe_seconds=probe_seconds,
         kubeconfig=kubeconfig,
         broker_image=broker_image,
         reached=dict(map(parse_reach, reach or ())),

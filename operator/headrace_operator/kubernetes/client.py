@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from headrace_operator.kubernetes.transport import (
     FencedError,
@@ -30,6 +32,7 @@ __all__ = [
     "KubernetesError",
     "Object",
     "ResourceType",
+    "Versions",
     "Write",
 ]
 
@@ -38,6 +41,7 @@ FIELD_MANAGER = "headrace"
 STATUS_MANAGER = "headrace-status"
 LIST_LIMIT = 500
 _TOO_MANY_REQUESTS = 429
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 _PATCH_TYPES = {
     "merge": "application/merge-patch+json",
@@ -45,6 +49,35 @@ _PATCH_TYPES = {
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+
+
+class Versions(NamedTuple):
+    """Uid and resourceVersion by namespace and name, and the version of the list itself."""
+
+    versions: dict[tuple[str, str], tuple[str, int]]
+    resource_version: int
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+
+
+class _Item(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _ListMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _Page(msgspec.Struct):
+    metadata: _ListMetadata
+    #: null where there are none.
+    items: list[_Item] | None
 
 
 class KubernetesClient(Transport):
@@ -85,6 +118,31 @@ class KubernetesClient(Transport):
             if not token:
                 return items
             query["continue"] = token
+
+    async def list_versions(
+        self,
+        api_version: str,
+        kind: str,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+    ) -> Versions:
+        """List only what says whether objects changed: their metadata (KEP-2334)."""
+        where = await self.resource_type(api_version, kind)
+        query: dict[str, str] = {"limit": str(LIST_LIMIT)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        versions: dict[tuple[str, str], tuple[str, int]] = {}
+        while True:
+            page = msgspec.json.decode(
+                await self.read_bytes(where.path(namespace), query, accept=_METADATA_ONLY),
+                type=_Page,
+            )
+            for each in page.items or ():
+                found = each.metadata
+                versions[found.namespace, found.name] = (found.uid, int(found.resource_version))
+            if not page.metadata.continue_:
+                return Versions(versions, int(page.metadata.resource_version or 0))
+            query["continue"] = page.metadata.continue_
 
     async def serves(self, api_version: str, kind: str) -> bool:
         """Whether the API server has this kind (a CRD may be installed later: asked each time)."""

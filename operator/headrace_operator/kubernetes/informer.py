@@ -75,6 +75,29 @@ class Informer:
         else:
             self._see_owned(obj)
 
+    def versions(self, kind: str) -> dict[tuple[str, str], tuple[str, int]]:
+        """Return uid and resourceVersion of everything that was seen of a kind."""
+        if kind in ("Topic", "ConsumerGroup"):
+            seen = (each.metadata for each in self._register.iterate(kind))
+            return {
+                (each.namespace, each.name): (each.uid, int(each.resource_version)) for each in seen
+            }
+        return {
+            (each.get("namespace", ""), each["name"]): (each["uid"], int(each["resourceVersion"]))
+            for each in (obj["metadata"] for obj in self._store.iterate(kind))
+        }
+
+    def take_for_gone(self, kind: str, name: tuple[str, str]) -> None:
+        """Forget an object whose deletion no watch told. How it was last is not known.
+
+        So nothing that it said is deleted from the brokers: its policy may have been changed.
+        """
+        if kind not in ("Topic", "ConsumerGroup"):
+            if (known := self._store.get(kind, *name)) is not None:
+                self.see(known, is_gone=True)
+        elif (resource := self._register.get((kind, *name))) is not None:
+            self._forget(resource)
+
     def mark_all(self) -> None:
         """Make every Cluster due, those among them that do not exist and are referred to."""
         self._register.settle_old(LEASE_SECONDS)
@@ -98,17 +121,20 @@ class Informer:
         ):
             return
         if is_gone:
-            rivals = self._register.with_rivals({resource.key})
-            self._register.remove(resource.key)
             if resource.spec.deletion_policy == "Delete" or _is_paused(resource):
                 self._register.depart(resource)
-            for rival in rivals:
-                self._mark_managed(rival)
-            self._mark_managed(resource)
+            self._forget(resource)
         else:
             self._register.upsert(resource)
             if known is None or _intent_of(known) != _intent_of(resource):
                 self._mark_managed(resource)
+
+    def _forget(self, resource: Managed) -> None:
+        rivals = self._register.with_rivals({resource.key})
+        self._register.remove(resource.key)
+        for rival in rivals:
+            self._mark_managed(rival)
+        self._mark_managed(resource)
 
     def _see_owned(self, obj: Object) -> None:
         metadata = obj["metadata"]

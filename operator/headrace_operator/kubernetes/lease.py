@@ -26,6 +26,8 @@ __all__ = ["Election"]
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 3.0
+#: A renewal on a connection that fell silent is given up in time for another.
+REQUEST_SECONDS = 4.0
 #: The holder stops this much before others may begin: a request that was checked takes time too.
 MARGIN_SECONDS = 3.0
 

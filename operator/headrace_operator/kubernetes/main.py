@@ -21,8 +21,9 @@ from headrace_operator.kubernetes.brokers import DEFAULT_IMAGE, BrokersOnKuberne
 from headrace_operator.kubernetes.cache import Store
 from headrace_operator.kubernetes.client import FencedError, KubernetesClient, KubernetesError
 from headrace_operator.kubernetes.connection import Connection, find_connection
+from headrace_operator.kubernetes.freshness import PROBE_SECONDS, Freshness, Watching
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
-from headrace_operator.kubernetes.lease import Election
+from headrace_operator.kubernetes.lease import REQUEST_SECONDS, Election
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.namespaces import Namespaces
 from headrace_operator.kubernetes.queue import WorkQueue
@@ -67,6 +68,8 @@ class OperatorConfig:
     kubeconfig: Path | None = None
     #: Brokers that run elsewhere, by the Cluster's namespace and name.
     reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    #: How often watches are compared with lists.
+    probe_seconds: float = PROBE_SECONDS
     #: What brokers of new Clusters run.
     broker_image: str = DEFAULT_IMAGE
 
@@ -79,7 +82,7 @@ async def run_operator(config: OperatorConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     metrics = OperatorMetrics()
-    async with KubernetesClient(connection) as plain:
+    async with KubernetesClient(connection, timeout_seconds=REQUEST_SECONDS) as plain:
         election = Election(
             plain,
             namespace=config.lease_namespace or connection.default_namespace,
@@ -111,6 +114,7 @@ class _Operator:
         self._election = election
         self._metrics = metrics
         self._is_synced = False
+        self._freshness: Freshness | None = None
         store, register = Store(), Register()
         backend: BrokerBackend = ReachedOrOwn(
             ReachedBrokers(config.reached),
@@ -154,7 +158,19 @@ class _Operator:
                 lambda obj, is_gone: self._informer.see(obj, is_gone=is_gone),
                 stop,
             )
-            parts = [watching, self._election.run(), self._lead()]
+            self._freshness = Freshness(
+                Watching(
+                    client=self._client,
+                    kinds=kinds,
+                    namespaces=config.namespaces,
+                    metrics=self._metrics,
+                    known=self._informer.versions,
+                    repair=self._informer.take_for_gone,
+                ),
+                time.monotonic,
+                config.probe_seconds,
+            )
+            parts = [watching, self._election.run(), self._lead(), self._freshness.run()]
             tasks = [asyncio.create_task(each) for each in parts]
             tasks.append(asyncio.create_task(_until(stop)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -237,7 +253,7 @@ class _Operator:
         log("action", action=action.describe(), resource=action.resource, failed=bool(failure))
 
     def _unhealthy(self) -> str:
-        return ""
+        return self._freshness.problem if self._freshness else ""
 
     def _unready(self) -> str:
         return "" if self._is_synced else "the first list is not complete"

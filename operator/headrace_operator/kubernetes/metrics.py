@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 if TYPE_CHECKING:
     from headrace_operator.kubernetes.transport import Write
@@ -20,6 +20,7 @@ class OperatorMetrics:
     def __init__(self) -> None:
         """Make them all; names are part of the product (manifests/monitoring)."""
         registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
         self._make_own(registry)
         self._make_watch_metrics(registry)
 

@@ -5,6 +5,7 @@ Owns one session. Knows URLs and verbs and nothing of what is written: that is `
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transport", "Write"]
 
-REQUEST_TIMEOUT_SECONDS = 30.0
+REQUEST_TIMEOUT_SECONDS = 15.0
 CONNECTIONS_MAX = 32
-_NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
+_FIRST_ERROR, _NOT_FOUND, _CONFLICT, _INVALID = 400, 404, 409, 422
 
 Object: TypeAlias = dict[str, Any]
 
@@ -93,8 +94,11 @@ class Transport:
         *,
         fence: Callable[[], None] = lambda: None,
         on_write: Callable[[Write], None] = lambda _: None,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
         """`fence` raises FencedError when nothing may be written; `on_write` is told each write."""
+        self._timeout_seconds = timeout_seconds
+        self._closing: set[asyncio.Task[None]] = set()
         self.connection = connection
         self._fence = fence
         self._on_write = on_write
@@ -119,6 +123,9 @@ class Transport:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def resource_type(self, api_version: str, kind: str) -> ResourceType:
         """Look a kind up by discovery, once."""
@@ -146,6 +153,13 @@ class Transport:
     async def read(self, path: str, query: Mapping[str, str] | None = None) -> Object:
         """GET. Raises KubernetesError."""
         return await self._request("GET", path, query=query)
+
+    async def read_bytes(self, path: str, query: Mapping[str, str], *, accept: str) -> bytes:
+        """GET in another form, not decoded. Raises KubernetesError."""
+        status, content = await self._send("GET", path, query=query, accept=accept)
+        if status >= _FIRST_ERROR:
+            _decode(status, content, f"GET {path}")
+        return content
 
     async def write(
         self,
@@ -179,8 +193,23 @@ class Transport:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Object:
+        status, content = await self._send(
+            method, path, query=query, body=body, content_type=content_type
+        )
+        return _decode(status, content, f"{method} {path}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> tuple[int, bytes]:
         session = self._session or self._open()
-        headers = {"Content-Type": content_type, "Accept": "application/json"}
+        headers = {"Content-Type": content_type, "Accept": accept}
         if (token := self.connection.read_token()) is not None:
             headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else msgspec.json.encode(body)
@@ -188,21 +217,40 @@ class Transport:
             async with session.request(
                 method, self.connection.server + path, params=query, data=data, headers=headers
             ) as response:
-                content = await response.read()
-                status = response.status
+                return response.status, await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                self._abandon(session)
             text = str(error) or type(error).__name__
             raise KubernetesError(0, "Unreachable", f"{method} {path}: {text}") from error
-        return _decode(status, content, f"{method} {path}")
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 ssl=self.connection.ssl_context(), limit=CONNECTIONS_MAX
             ),
-            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
         )
         return self._session
+
+    def _abandon(self, session: aiohttp.ClientSession) -> None:
+        """Use new connections from now on: those of a pool fall silent together.
+
+        What is under way on the old ones may still end.
+        """
+        if session is not self._session:
+            return
+        self._session = None
+
+        async def close() -> None:
+            try:
+                await asyncio.sleep(self._timeout_seconds)
+            finally:
+                await session.close()
+
+        task = asyncio.get_running_loop().create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
 def _decode(status: int, content: bytes, what: str) -> Object:
@@ -210,7 +258,7 @@ def _decode(status: int, content: bytes, what: str) -> Object:
         decoded: Object = msgspec.json.decode(content) if content else {}
     except msgspec.DecodeError:
         decoded = {}
-    if status < 400:  # noqa: PLR2004 - HTTP's first error
+    if status < _FIRST_ERROR:
         return decoded
     reason = str(decoded.get("reason") or f"HTTP{status}")
     message = str(decoded.get("message") or content[:500].decode(errors="replace"))

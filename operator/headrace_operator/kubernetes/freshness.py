@@ -1,0 +1,156 @@
+"""Compares what watches told with what lists say: a dead watch looks like a quiet cluster.
+
+Owns this comparison and what it found. What a list shows and the watch does not tell within
+`stale_seconds` makes the watch stale, and `/healthz` says so. What a watch never tells at all, a
+deletion that happened while it was broken, is put right here. An API server that does not answer
+makes nothing stale: another process would see no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import structlog
+
+from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.metrics import OperatorMetrics
+    from headrace_operator.kubernetes.watches import Watched
+
+__all__ = ["PROBE_SECONDS", "STALE_PROBES", "Freshness", "Version", "Watching", "compare"]
+
+PROBE_SECONDS = 30.0
+#: A watch may be so many probes late.
+STALE_PROBES = 2
+#: Lists of thousands of objects cost something: they take at most this share of the time.
+PROBING_SHARE = 0.01
+
+#: Namespace and name.
+_Name: TypeAlias = tuple[str, str]
+#: An object's uid and resourceVersion.
+Version: TypeAlias = tuple[str, int]
+
+_log = structlog.get_logger("headrace.operator.freshness")
+
+
+def compare(
+    listed: Mapping[_Name, Version], known: Mapping[_Name, Version], listed_at: int
+) -> tuple[dict[_Name, Version], set[_Name]]:
+    """Return what the watch has not told yet, and what is gone without a word. Pure.
+
+    `listed_at` is the list's resourceVersion: what is known from later is no deletion.
+    """
+    late = {
+        name: version
+        for name, version in listed.items()
+        if name not in known or known[name][1] < version[1]
+    }
+    gone = {
+        name for name, (_, version) in known.items() if name not in listed and version <= listed_at
+    }
+    return late, gone
+
+
+@dataclass(kw_only=True)
+class _Watch:
+    """What is known of one kind's watch."""
+
+    #: Since when (monotonic) it lacks an object, and of what version.
+    late: dict[_Name, tuple[float, Version]] = field(default_factory=dict)
+    gone: set[_Name] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """What is watched, and what came of it."""
+
+    client: KubernetesClient
+    kinds: Sequence[Watched]
+    namespaces: Sequence[str]
+    metrics: OperatorMetrics
+    #: What was told of a kind.
+    known: Callable[[str], Mapping[_Name, Version]]
+    #: Takes an object of a kind for gone.
+    repair: Callable[[str, _Name], None]
+
+
+class Freshness:
+    """Probes every watched kind now and then."""
+
+    def __init__(
+        self, watching: Watching, clock: Callable[[], float], probe_seconds: float = PROBE_SECONDS
+    ) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._watching = watching
+        self._clock = clock
+        self._probe_seconds = probe_seconds
+        self._watches = {kind: _Watch() for _, kind in watching.kinds}
+
+    @property
+    def problem(self) -> str:
+        """Which watch is stale; '' when none is."""
+        limit = self._probe_seconds * STALE_PROBES
+        for kind, watch in self._watches.items():
+            age = self._age(watch)
+            if age > limit:
+                namespace, name = next(iter(watch.late))
+                return f"the watch of {kind} has not told of {namespace}/{name} for {age:.0f} s"
+        return ""
+
+    async def run(self) -> None:
+        """Probe until cancelled."""
+        while True:
+            await asyncio.sleep(self._probe_seconds)
+            for api_version, kind in self._watching.kinds:
+                began = self._clock()
+                try:
+                    await self.probe(api_version, kind)
+                except KubernetesError as error:
+                    _log.warning("watch not probed", kind=kind, error=str(error))
+                # The next kind's turn comes later when this one's list was long.
+                await asyncio.sleep((self._clock() - began) / PROBING_SHARE)
+
+    async def probe(self, api_version: str, kind: str) -> None:
+        """Compare one kind. Raises KubernetesError."""
+        selector = OWNED_SELECTOR if (api_version, kind) in OWNED_KINDS else None
+        listed: dict[_Name, Version] = {}
+        listed_at = 0
+        for namespace in self._watching.namespaces or (None,):
+            found = await self._watching.client.list_versions(
+                api_version, kind, namespace, selector
+            )
+            listed |= found.versions
+            listed_at = max(listed_at, found.resource_version)
+        now = self._clock()
+        known = self._watching.known(kind)
+        late, gone = compare(listed, known, listed_at)
+        watch = self._watches[kind]
+        # What was late and was told since is not late any more, though it changed once more.
+        watch.late = {
+            name: (
+                watch.late[name]
+                if name in watch.late and _is_older(known.get(name), watch.late[name][1])
+                else (now, version)
+            )
+            for name, version in late.items()
+        }
+        for name in gone & watch.gone:
+            _log.warning("a deletion was never told", kind=kind, resource=name)
+            self._watching.metrics.watch_repairs.labels(kind).inc()
+            self._watching.repair(kind, name)
+        watch.gone = gone - watch.gone
+        self._watching.metrics.watch_age.labels(kind).set(self._age(watch))
+
+    def _age(self, watch: _Watch) -> float:
+        return max((self._clock() - at for at, _ in watch.late.values()), default=0.0)
+
+
+def _is_older(known: Version | None, version: Version) -> bool:
+    return known is None or known[1] < version[1]
