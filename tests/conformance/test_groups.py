@@ -1,7 +1,5 @@
 """Consumer groups: each partition has exactly one owner, members come and go, all is read once."""
 
-import sys
-import threading
 import time
 from collections import Counter
 
@@ -9,74 +7,11 @@ import kafka
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from support.processes import ManagedProcess, wait_until
+from support.members import Member, start_member
+from support.processes import wait_until
 
 _SECONDS = 40
 _PARTITIONS = 6
-
-
-class Member:
-    """A group member that polls in its own thread and says what it owned and read."""
-
-    def __init__(self, bootstrap, group, topic, **settings):
-        self.owned: set[int] = set()
-        self.read: Counter[tuple[int, int]] = Counter()
-        self.rebalances = 0
-        self._is_running = True
-        self._failure: Exception | None = None
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
-                "heartbeat.interval.ms": 500,
-                **settings,
-            }
-        )
-        self._is_cooperative = "cooperative" in settings.get("partition.assignment.strategy", "")
-        self._consumer.subscribe(
-            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _assigned(self, consumer, partitions):
-        self.rebalances += 1
-        self.owned |= {partition.partition for partition in partitions}
-        if self._is_cooperative:
-            consumer.incremental_assign(partitions)
-        else:
-            consumer.assign(partitions)
-
-    def _revoked(self, consumer, partitions):
-        self.owned -= {partition.partition for partition in partitions}
-        if self._is_cooperative:
-            consumer.incremental_unassign(partitions)
-        else:
-            consumer.unassign()
-
-    def _run(self):
-        try:
-            while self._is_running:
-                message = self._consumer.poll(0.1)
-                if message is None:
-                    continue
-                if (error := message.error()) is not None:
-                    raise KafkaException(error)
-                self.read[message.partition(), message.offset()] += 1
-                self._consumer.commit(message, asynchronous=True)
-        except KafkaException as error:
-            self._failure = error
-
-    def stop(self, *, leave=True):
-        self._is_running = False
-        self._thread.join(_SECONDS)
-        if leave:
-            self._consumer.close()
-        if self._failure is not None:
-            raise self._failure
 
 
 @pytest.fixture
@@ -93,7 +28,7 @@ def join(bootstrap, new_group):
     start.group = group
     yield start
     for member in members:
-        if member._is_running:
+        if member.is_running:
             member.stop()
 
 
@@ -157,20 +92,6 @@ def test_a_static_member_returns_without_a_rebalance(new_topic, join):
     assert first.rebalances == rebalances
 
 
-_MEMBER = """
-import sys
-from confluent_kafka import Consumer
-bootstrap, group, topic, session_ms = sys.argv[1:]
-consumer = Consumer({
-    "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-    "session.timeout.ms": int(session_ms), "heartbeat.interval.ms": 500,
-})
-consumer.subscribe([topic], on_assign=lambda _, parts: print("assigned", len(parts), flush=True))
-while True:
-    consumer.poll(0.2)
-"""
-
-
 def test_a_member_that_was_killed_keeps_its_partitions_until_its_session_ends(
     bootstrap, new_topic, join, tmp_path
 ):
@@ -179,9 +100,8 @@ def test_a_member_that_was_killed_keeps_its_partitions_until_its_session_ends(
     survivor = join(topic)
     wait_until(lambda: _is_shared_out(survivor), _SECONDS, "the first assignment")
     session_ms = 6000
-    arguments = [bootstrap, join.group, topic, str(session_ms)]
     log = tmp_path / "member.log"
-    killed = ManagedProcess([sys.executable, "-c", _MEMBER, *arguments], log)
+    killed = start_member(log, bootstrap, join.group, topic, session_ms=session_ms)
     wait_until(lambda: f"assigned {_PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
     wait_until(lambda: len(survivor.owned) == _PARTITIONS // 2, _SECONDS, "the survivor's share")
     began = time.monotonic()

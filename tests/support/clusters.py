@@ -121,7 +121,11 @@ class Cluster:
         self.not_asked: tuple[ClusterNode, ...] = ()
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,106 @@
+"""Members of consumer groups: one in a thread of the test, and one in a process to be killed."""
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from support.processes import ManagedProcess
+
+_JOIN_SECONDS = 40
+_SETTINGS: dict[str, str | int | float | bool] = {
+    "auto.offset.reset": "earliest",
+    "session.timeout.ms": 6000,
+    "heartbeat.interval.ms": 500,
+}
+
+
+class Member:
+    """A group member that polls in its own thread and says what it owned and read."""
+
+    def __init__(self, bootstrap: str, group: str, topic: str, **settings: Any) -> None:
+        self.owned: set[int] = set()
+        self.read: Counter[tuple[int, int]] = Counter()
+        self.timestamps: list[int] = []
+        self.rebalances = 0
+        self.is_running = True
+        self._failure: Exception | None = None
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                **_SETTINGS,
+                **settings,
+            }
+        )
+        self._is_cooperative = "cooperative" in settings.get("partition.assignment.strategy", "")
+        self._consumer.subscribe(
+            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.rebalances += 1
+        self.owned |= {partition.partition for partition in partitions}
+        if self._is_cooperative:
+            consumer.incremental_assign(partitions)
+        else:
+            consumer.assign(partitions)
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.owned -= {partition.partition for partition in partitions}
+        if self._is_cooperative:
+            consumer.incremental_unassign(partitions)
+        else:
+            consumer.unassign()
+
+    def _run(self) -> None:
+        try:
+            while self.is_running:
+                message = self._consumer.poll(0.1)
+                if message is None:
+                    continue
+                if (error := message.error()) is not None:
+                    raise KafkaException(error)
+                self.read[message.partition(), message.offset()] += 1
+                self.timestamps.append(message.timestamp()[1])
+                self._consumer.commit(message, asynchronous=True)
+        except KafkaException as error:
+            self._failure = error
+
+    def stop(self, *, leave: bool = True) -> None:
+        """Poll no more; raise what went wrong before."""
+        self.is_running = False
+        self._thread.join(_JOIN_SECONDS)
+        if leave:
+            self._consumer.close()
+        if self._failure is not None:
+            raise self._failure
+
+
+_PROCESS = """
+import sys
+from confluent_kafka import Consumer
+bootstrap, group, topic, session_ms, instance_id = sys.argv[1:]
+settings = {"group.instance.id": instance_id} if instance_id else {}
+consumer = Consumer({
+    "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
+    "session.timeout.ms": int(session_ms), "heartbeat.interval.ms": 500, **settings,
+})
+consumer.subscribe([topic], on_assign=lambda _, parts: print("assigned", len(parts), flush=True))
+while True:
+    consumer.poll(0.2)
+"""
+
+
+def start_member(
+    log: Path, bootstrap: str, group: str, topic: str, *, session_ms: int, instance_id: str = ""
+) -> ManagedProcess:
+    """Start a librdkafka member as a process, which logs how many partitions it is assigned."""
+    arguments = [bootstrap, group, topic, str(session_ms), instance_id]
+    return ManagedProcess([sys.executable, "-c", _PROCESS, *arguments], log)
