@@ -141,13 +141,19 @@ class BrokersOnKubernetes:
         status: dict[str, Any] = {
             "brokers": sum(pool.replicas for pool in cluster.spec.pools if "broker" in pool.roles),
             "readyBrokers": sum(
-                broker.is_registered for broker in brokers if "broker" in broker.roles
+                broker.is_registered and broker.is_ready
+                for broker in brokers
+                if "broker" in broker.roles
             ),
             "pools": [
                 {
                     "name": name,
                     "nodeIds": sorted(each.node_id for each in brokers if each.pool == name),
-                    "ready": sum(each.is_registered for each in brokers if each.pool == name),
+                    "ready": sum(
+                        each.is_registered and each.is_ready
+                        for each in brokers
+                        if each.pool == name
+                    ),
                 }
                 for name in sorted(pools)
             ],

@@ -59,6 +59,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         config=config,
         is_running=node.ordinal < replicas,
         is_registered=is_ready(pod),
+        is_ready=is_ready(pod),
         address=pod_name(cluster, node),
         rack=node.rack,
         placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,

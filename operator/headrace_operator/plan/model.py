@@ -44,6 +44,8 @@ class ObservedBroker:
     config: Mapping[str, str] = field(default_factory=_empty)
     is_running: bool = True
     is_registered: bool = True
+    #: Whether it says itself that it may be used: what sends clients to it waits for that.
+    is_ready: bool = True
     address: str = ""
     #: host:port of its controller listener; empty where it has none.
     controller_address: str = ""

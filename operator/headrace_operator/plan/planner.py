@@ -46,11 +46,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         return _assemble(_wait_for_end_of_pause(desired, cluster))
     accepted, problems = _accept(desired, cluster)
     brokers = plan_brokers(observed, cluster)
-    outcomes: list[Action | Problem | Waiting] = [
-        *problems,
-        *brokers.problems,
-        *brokers.waiting,
-    ]
+    outcomes: list[Action | Problem | Waiting] = [*problems, *brokers.problems]
     proposed: tuple[Action, ...] = ()
     target = target_of(cluster)
     if cluster.spec.update_policy == "Plan" and cluster.spec.approved_plan != target:
@@ -58,6 +54,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         if proposed:
             message = f"{len(proposed)} actions wait for spec.approvedPlan: {target}"
             outcomes.append(Waiting(resource=cluster.key, reason=Reason.PLANNED, message=message))
+    outcomes += brokers.waiting
     if not proposed:
         outcomes += brokers.actions
     if is_usable(observed):

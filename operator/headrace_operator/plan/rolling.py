@@ -121,6 +121,8 @@ def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
         if not each.is_registered:
             why = f" ({each.failing})" if each.failing else ""
             yield f"broker {each.node_id} is not registered{why}"
+        elif not each.is_ready:
+            yield f"broker {each.node_id} is not ready"
     yield from _out_of_sync(seen)
     yield from _without_reserve(observed, seen, broker)
 

@@ -156,6 +156,9 @@ def _unhealthy(
         lost = [str(broker.node_id) for broker in brokers if not broker.is_registered]
         if lost:
             return Reason.WAITING_FOR_BROKERS, f"not registered: broker {', '.join(lost)}"
+        starting = [str(broker.node_id) for broker in brokers if not broker.is_ready]
+        if starting:
+            return Reason.WAITING_FOR_BROKERS, f"not ready: broker {', '.join(starting)}"
     if isinstance(resource, Topic):
         topic = observed.topics.get(resource.topic_name)
         if topic is not None and topic.offline:
