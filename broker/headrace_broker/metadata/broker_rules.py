@@ -11,6 +11,7 @@ from headrace_broker.metadata.broker_settings import (
     BALANCE_THROTTLE,
     CLUSTER_SETTINGS,
     CORDONED_LOG_DIRS,
+    DRAINED_BROKERS,
     DYNAMIC_BROKER_SETTINGS,
     REPLICATION_THROTTLES,
     BrokerSettings,
@@ -57,8 +58,8 @@ class BrokerRules:
 
     def check_name(self, name: str, *, is_set: bool) -> None:
         """Raise ApiError for a setting that does not exist or that only a restart changes."""
-        is_balance = name in BALANCE_SETTINGS or is_piece(name)
-        if self._is_of_one_broker and (name in CLUSTER_WIDE or is_balance):
+        is_clusters = name in BALANCE_SETTINGS or name == DRAINED_BROKERS or is_piece(name)
+        if self._is_of_one_broker and (name in CLUSTER_WIDE or is_clusters):
             # The controller and all leaders must agree on it, or the ELR is wrong (KIP-966).
             raise ApiError(
                 ErrorCode.INVALID_CONFIG,

@@ -55,6 +55,16 @@ _CORDON = BrokerSetting(
     doc="With * the broker gets no new replicas; those it has stay (KIP-1066). Of one broker only.",
 )
 
+#: Who was cordoned by whom, so that an operator takes back only its own. Of the whole cluster only.
+DRAINED_BROKERS = "headrace.drain.brokers"
+
+_DRAINED = BrokerSetting(
+    name=DRAINED_BROKERS,
+    type=ConfigType.LIST,
+    default=[],
+    doc="Brokers that the operator cordoned to drain them; it uncordons no others.",
+)
+
 #: The plan that the controller carries out (`balance_settings`). Of the whole cluster only.
 BALANCE_PLAN = "headrace.balance.plan"
 BALANCE_STATE = "headrace.balance.state"
@@ -105,6 +115,7 @@ BALANCE_SETTINGS: Mapping[str, BrokerSetting] = {
 CLUSTER_SETTINGS: Mapping[str, BrokerSetting] = {
     **REPLICATION_THROTTLES,
     CORDONED_LOG_DIRS: _CORDON,
+    DRAINED_BROKERS: _DRAINED,
     **BALANCE_SETTINGS,
 }
 
