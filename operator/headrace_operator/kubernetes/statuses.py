@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["StatusWriter"]
 
 WRITES_AT_ONCE = 16
+#: Events come after statuses: nobody waits for them.
+EVENTS_AT_ONCE = 2
 #: Numbers of lag that differ are written this often for each group.
 LAG_SECONDS = 10.0
 
@@ -50,6 +52,7 @@ class StatusWriter:
         self._register = register
         self._backend = backend
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._event_slots = asyncio.Semaphore(EVENTS_AT_ONCE)
         self._clock = time.monotonic
         self._lag_written: dict[Key, float] = {}
         self._events: set[asyncio.Task[None]] = set()
@@ -162,7 +165,7 @@ class StatusWriter:
         task.add_done_callback(self._events.discard)
 
     async def _quietly(self, event: Any) -> None:
-        async with self._slots:
+        async with self._event_slots:
             try:
                 await event
             except Exception as error:  # noqa: BLE001 - an Event is never worth a failed pass
