@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.plan import ObservedBroker
-from headrace_operator.render.names import pod_name, stateful_set
+from headrace_operator.render.names import CONTROLLER_PORT, host_of, pod_name, stateful_set
 from headrace_operator.render.pods import CONFIG_ANNOTATION, INPUTS_ANNOTATION, pool_inputs
 from headrace_operator.render.properties import static_config
 
@@ -49,8 +49,10 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
     pod = seen.pods.get(pod_name(cluster, node))
     replicas = owner["spec"].get("replicas", 1) if owner is not None else 0
     wanted = static_config(cluster)
+    if pod is not None and pod["metadata"].get("deletionTimestamp"):
+        pod = None
     annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
-    # A pod that is not there will be made of what is wanted now.
+    # A pod that is not there, or is about to end, will be made of what is wanted now.
     config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
     return ObservedBroker(
         node_id=node.node_id,
@@ -61,6 +63,9 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         is_registered=is_ready(pod),
         is_ready=is_ready(pod),
         address=pod_name(cluster, node),
+        controller_address=(
+            f"{host_of(cluster, node)}:{CONTROLLER_PORT}" if node.is_controller else ""
+        ),
         rack=node.rack,
         placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,
         ordinal=node.ordinal,

@@ -1,0 +1,46 @@
+"""updatePolicy: Plan: the status shows what would be done, and its hash approves exactly that."""
+
+import time
+
+import pytest
+
+from support.kube_cluster import KubeCluster
+from support.processes import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def test_a_plan_is_shown_and_done_only_when_its_hash_is_approved(namespace):
+    with KubeCluster(namespace) as cluster:
+        uids = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+
+        def plan():
+            return cluster.resource()["status"].get("plan", {})
+
+        def is_untouched():
+            return uids == {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+
+        cluster.spec |= {"updatePolicy": "Plan", "config": {"num.partitions": 3}}
+        cluster.apply()
+        wait_until(plan, 60, "a plan")
+        assert cluster.condition()["reason"] == "Planned"
+        actions = "\n".join(plan()["actions"])
+        assert "num.partitions: default -> 3" in actions
+        assert {f"broker {number}" in actions for number in (1, 2, 3)} == {True}
+        time.sleep(5)
+        assert is_untouched()
+
+        first = plan()["hash"]
+        cluster.spec["config"] = {"num.partitions": 4}
+        cluster.spec["approvedPlan"] = first
+        cluster.apply()
+        wait_until(lambda: plan().get("hash") not in (None, first), 60, "another plan")
+        time.sleep(5)
+        assert is_untouched(), "a hash approves the plan it was shown with, and no other"
+
+        cluster.spec["approvedPlan"] = plan()["hash"]
+        cluster.apply()
+        cluster.wait_ready(300)
+        assert not plan()
+        assert not is_untouched()
+        assert cluster.broker_config(1)["num.partitions"] == "4"
