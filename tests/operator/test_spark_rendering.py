@@ -139,8 +139,10 @@ def test_cores_asked_of_the_scheduler_may_be_fewer_than_spark_uses():
 
 
 def test_a_gpu_is_a_limit():
-    driver = {"gpu": {"name": "nvidia.com/gpu", "quantity": 1}}
-    assert driver_container(driver=driver)["resources"]["limits"]["nvidia.com/gpu"] == 1
+    role = {"gpu": {"name": "nvidia.com/gpu", "quantity": 1}}
+    assert driver_container(driver=role)["resources"]["limits"]["nvidia.com/gpu"] == 1
+    [container] = executor_of(executor=role)["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
 
 
 def test_environment_comes_from_values_and_secrets():

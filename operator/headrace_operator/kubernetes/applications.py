@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import yaml
 
+from headrace_operator.kubernetes.cache import trim
 from headrace_operator.kubernetes.client import STATUS_MANAGER, KubernetesError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
 from headrace_operator.kubernetes.spark_seen import Seen, State
@@ -232,7 +233,7 @@ class SparkRunner:
             *around, driver = render_submission(submission)
             for obj in around:
                 await self._client.apply(obj)
-            await self._client.create(driver)
+            self._learn(await self._client.create(driver))
         except KubernetesError as error:
             if error.is_conflict:
                 # Somebody (our former self) made it a moment ago: its event is on the way.
@@ -309,17 +310,24 @@ class SparkRunner:
             "status": status,
         }
         try:
-            await self._client.apply_status(obj)
+            self._learn(await self._client.apply_status(obj))
         except KubernetesError as error:
             # Deleted in the meantime.
             if not (error.is_not_found or error.is_conflict):
                 raise
         # What became of a submission was told already.
-        if decision.state is not seen.state and decision.step is not Step.SUBMIT:
+        if decision.step is not Step.SUBMIT and decision.state not in (seen.state, State.SUBMITTED):
             kind = "Warning" if decision.state is State.FAILED else "Normal"
             note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"
             await self._event(seen, _event_reason(decision.state), note, kind=kind)
         return status
+
+    def _learn(self, written: Object) -> None:
+        """Know at once what was written: the next pass must not decide on what was before."""
+        metadata = written["metadata"]
+        known = self._store.get(written["kind"], metadata["namespace"], metadata["name"])
+        if known is None or _version(known) < _version(written):
+            self._store.upsert(trim(written))
 
     async def _event(self, seen: Seen, reason: str, message: str, *, kind: str = "Normal") -> None:
         regarding = {
@@ -342,6 +350,10 @@ def _is_refusal(error: KubernetesError) -> bool:
             status.UNAUTHORIZED,
         )
     )
+
+
+def _version(obj: Mapping[str, Any]) -> int:
+    return int(obj["metadata"].get("resourceVersion") or 0)
 
 
 def _event_reason(state: State) -> str:

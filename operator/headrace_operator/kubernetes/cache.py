@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.kubernetes.transport import Object
 
-__all__ = ["CLUSTER_LABEL", "MANAGED_BY", "NODE_ID_LABEL", "POOL_LABEL", "Store"]
+__all__ = ["CLUSTER_LABEL", "MANAGED_BY", "NODE_ID_LABEL", "POOL_LABEL", "Store", "trim"]
 
 #: Labels of everything that the operator creates. Only objects with MANAGED_BY are kept, besides
 #: Headrace's own kinds and SparkApplications.
@@ -64,6 +64,18 @@ class Store:
     def remove(self, obj: Object) -> Object | None:
         """Forget an object; return what was kept."""
         return self._objects[obj["kind"]].pop(_key(obj), None)
+
+
+def trim(obj: Object) -> Object:
+    """Drop what nobody reads, in place. Whose an application is shows by who wrote its status."""
+    managers = obj["metadata"].pop("managedFields", None)
+    if obj["kind"] == "SparkApplication" and managers:
+        obj["metadata"]["managedFields"] = [
+            {"manager": each.get("manager"), "subresource": "status"}
+            for each in managers
+            if each.get("subresource") == "status"
+        ]
+    return obj
 
 
 def _key(obj: Mapping[str, Any]) -> tuple[str, str]:

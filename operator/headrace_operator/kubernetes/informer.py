@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace_operator.kubernetes.cache import CLUSTER_LABEL
+from headrace_operator.kubernetes.cache import CLUSTER_LABEL, trim
 from headrace_operator.kubernetes.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.register import cluster_key, parse_managed
 from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
@@ -50,14 +50,7 @@ class Informer:
     def see(self, obj: Object, *, is_gone: bool) -> None:
         """Take an event. An older state than the one that is known is ignored."""
         kind = obj["kind"]
-        managers = obj["metadata"].pop("managedFields", None)
-        if kind == "SparkApplication" and managers:
-            # Whose it is shows by who wrote its status; the fields themselves are of no use.
-            obj["metadata"]["managedFields"] = [
-                {"manager": each.get("manager"), "subresource": "status"}
-                for each in managers
-                if each.get("subresource") == "status"
-            ]
+        trim(obj)
         if kind in ("Topic", "ConsumerGroup"):
             self._see_managed(obj, is_gone=is_gone)
             return

@@ -103,7 +103,10 @@ def driver_pod_spec(submission: Submission) -> dict[str, Any]:
 def executor_template(submission: Submission) -> dict[str, Any]:
     """Return the pod that Spark completes for each executor (image, command, resources, names)."""
     executor = submission.role("executor")
-    container = {"name": EXECUTOR_CONTAINER, "env": _environment(executor)}
+    container: dict[str, Any] = {"name": EXECUTOR_CONTAINER, "env": _environment(executor)}
+    if executor.get("gpu"):
+        # Spark adds cores and memory to these.
+        container["resources"] = {"limits": _gpu(executor)}
     pod = _pod(submission, "executor", container)
     # Executors talk to their driver and to brokers, never to the Kubernetes API.
     pod["automountServiceAccountToken"] = False
@@ -262,10 +265,14 @@ def _driver_resources(spec: Mapping[str, Any], driver: Mapping[str, Any]) -> dic
     limits: dict[str, Any] = {"memory": memory}
     if driver.get("coreLimit"):
         limits["cpu"] = str(driver["coreLimit"])
-    if driver.get("gpu"):
-        limits[driver["gpu"]["name"]] = driver["gpu"]["quantity"]
+    limits |= _gpu(driver)
     cpu = str(driver.get("coreRequest") or driver.get("cores") or 1)
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}
+
+
+def _gpu(role: Mapping[str, Any]) -> dict[str, Any]:
+    gpu = role.get("gpu")
+    return {gpu["name"]: gpu["quantity"]} if gpu else {}
 
 
 def _port(name: str, number: int) -> dict[str, Any]:
