@@ -499,6 +499,8 @@ class Consumer:
         self.topic = topic
         self.partition = partition
         self.position = 0
+        self.began_at = 0
+        """Where the log began when it was last asked for."""
         self.group = f"group-{name}"
         self.committed = -1
         self.attempted = -1
@@ -594,7 +596,7 @@ class Consumer:
                 f"{self.name} at {self.position} is out of range, the log begins at "
                 f"{result.offset}",
             )
-        self.position = result.offset
+        self.position = self.began_at = result.offset
 
     def _take(self, result: Any) -> int:
         data = memoryview(result.records or b"")

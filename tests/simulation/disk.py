@@ -101,6 +101,7 @@ class Disk:
         self.on_stopped: Callable[[], None] = lambda: None
         self.fsync_errors = 0
         self.write_errors = 0
+        self.read_errors = 0
         self.is_full = False
         self.short_write_chance = 0.0
         self.slow_fsync_chance = 0.0
@@ -378,7 +379,11 @@ class FileSystem:
 
     def _pread(self, fd, length, offset, /):
         if fd in self._owners:
-            fd = self._descriptor(fd)[1].real
+            disk, descriptor = self._descriptor(fd)
+            if disk.read_errors and disk.chance.random() < 0.3:
+                disk.read_errors -= 1
+                raise OSError(errno.EIO, os.strerror(errno.EIO), descriptor.path)
+            fd = descriptor.real
         return _REAL["pread"](fd, length, offset)
 
     def _write(self, fd, data, /):

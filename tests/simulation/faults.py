@@ -37,7 +37,10 @@ class Faults:
 
     def happened(self, moment: str, node: Node | None = None) -> None:
         """Let the faults strike that waited for this."""
-        for strike in self._armed.pop(moment, ()):
+        strikes = self._armed.pop(moment, [])
+        if node is not None and moment == self._profile.focus and self._chance.random() < 0.5:
+            strikes = [*strikes, self._end]
+        for strike in strikes:
             delay = self._chance.choice((0.0, 0.0005, 0.003, 0.02))
             victim = node or self._any()
             self._cluster.loop.call_in(
@@ -193,7 +196,7 @@ class Faults:
             disk = node.disk
             disk.stop_at = None
             disk.is_full = False
-            disk.write_errors = disk.fsync_errors = 0
+            disk.write_errors = disk.fsync_errors = disk.read_errors = 0
             disk.slow_fsync_chance = disk.short_write_chance = 0.0
             node.pause(on=False)
         for _ in range(100):

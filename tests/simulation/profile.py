@@ -4,6 +4,15 @@ import random
 from dataclasses import dataclass
 
 SEPARATE_CONTROLLERS = 3
+# What a broker logs, rarely enough that a fault may follow every second time.
+FOCUSES = (
+    "log truncated to the leader's",
+    "metadata log truncated",
+    "metadata snapshot installed",
+    "became the active controller",
+    "segments compacted",
+    "retention removed segments",
+)
 
 
 @dataclass(kw_only=True)
@@ -21,6 +30,8 @@ class Profile:
     """Whether every fsync may take its time, so that a power cut finds much that is not durable."""
     warms_up: bool
     """Whether the faults wait until clients are at work; the others strike from the first start."""
+    focus: str
+    """What is followed by the end of its process half of the time; "" in most seeds."""
     faults_seconds: float
     seconds_between_faults: float
     replicas: int
@@ -66,6 +77,7 @@ def draw_profile(seed: int, nodes: int) -> Profile:
         disk_errors=loses_power and chance.random() < 0.5,
         slow_disks=loses_power and chance.random() < 0.4,
         warms_up=chance.random() < 0.8,
+        focus=chance.choice(FOCUSES) if chance.random() < 0.3 else "",
         faults_seconds=chance.choice((2.0, 3.0, 4.0, 6.0)),
         seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
         replicas=replicas,

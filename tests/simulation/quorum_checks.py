@@ -9,7 +9,10 @@ from simulation.history import History
 
 
 class QuorumChecks:
-    """SingleLeader, MonotonicEpoch, MonotonicHighWatermark, and the same committed data everywhere.
+    """The invariants of Kafka's simulation, and the same committed data everywhere.
+
+    SingleLeader, MonotonicEpoch, MonotonicHighWatermark, MajorityReachedHighWatermark,
+    SnapshotAtLogStart, LeaderNeverLoadsSnapshot.
 
     A node's epoch may not go back over a restart either: it is what a vote was given in.
     """
@@ -23,6 +26,8 @@ class QuorumChecks:
         self._committed: dict[int, tuple[int, int, int]] = {}
         """Base offset -> (last offset, epoch, checksum) of every committed batch."""
         self._checked: dict[tuple[int, int, str], int] = {}
+        self._replicas: dict[int, Any] = {}
+        """Each node's replica as it is, or as its process left it."""
 
     def check(self, node: Node) -> None:
         """Check one node that runs."""
@@ -39,7 +44,11 @@ class QuorumChecks:
                 f"{node}: from {self._epochs[node.node_id]} to {epoch}",
             )
         self._epochs[node.node_id] = epoch
+        replica = self._replicas[node.node_id] = raft._replica
+        self._check_start(node, replica, quorum.log)
         if raft.is_leader:
+            if replica.installing is not None:
+                self._history.violate("leader-loads-snapshot", f"{node}: {replica.installing}")
             leader = self._leaders.setdefault(epoch, node.node_id)
             if leader != node.node_id:
                 self._history.violate(
@@ -52,8 +61,37 @@ class QuorumChecks:
                 "quorum-high-watermark-went-back", f"{node}: from {known} to {high_watermark}"
             )
         if high_watermark > known:
+            if raft.is_leader:
+                self._check_majority(node, replica, high_watermark)
             self._watermarks[life] = high_watermark
             self._compare(node, high_watermark)
+
+    def _check_start(self, node: Node, replica: Any, log: Any) -> None:
+        """A log that does not begin at 0 begins where a snapshot ends."""
+        start = int(replica.log.start.offset)
+        if start and start not in {int(kept.offset) for kept in log.snapshots.ids}:
+            self._history.violate(
+                "no-snapshot-at-log-start", f"{node}: {start} of {list(log.snapshots.ids)}"
+            )
+
+    def _check_majority(self, node: Node, leader: Any, high_watermark: int) -> None:
+        """What is committed is durable in the logs of most voters."""
+        if any(said.offset >= high_watermark for said in leader.history.since(high_watermark)):
+            return  # voters are being changed: what is committed was counted with other ones
+        voters = leader.voters.ids
+        epoch = leader.log.epoch_before(high_watermark)
+        holders = [
+            voter
+            for voter in voters
+            if (replica := self._replicas.get(voter)) is not None
+            and replica.log.flushed_end >= high_watermark
+            and replica.log.epoch_before(high_watermark) == epoch
+        ]
+        if len(holders) <= len(voters) // 2:
+            self._history.violate(
+                "committed-by-a-minority",
+                f"{node}: {high_watermark} is held by {holders} of {list(voters)}",
+            )
 
     def _compare(self, node: Node, high_watermark: int) -> None:
         """Hold what is newly committed here to what was committed elsewhere."""
