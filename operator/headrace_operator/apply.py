@@ -10,19 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace_operator.balance import BalanceError, alter_broker_configs, set_cordons
 from headrace_operator.live_config import alter_live_config
 from headrace_operator.plan import (
     Action,
+    AddVoter,
     AlterClusterConfig,
     AlterTopicConfig,
+    CordonBrokers,
     CreatePartitions,
     CreateTopic,
     DeleteGroup,
     DeleteTopic,
     MoveReplicas,
+    RemoveVoter,
     ResetOffsets,
     UnregisterBroker,
 )
+from headrace_operator.plan.cordons import DRAINED_BROKERS
+from headrace_operator.quorum import QuorumError, QuorumReplica, add_voter, remove_voter
 from headrace_operator.unregister import unregister_broker
 
 if TYPE_CHECKING:
@@ -36,10 +42,15 @@ ADMIN_ACTIONS = (
     DeleteTopic,
     ResetOffsets,
     DeleteGroup,
+    CordonBrokers,
     MoveReplicas,
+    AddVoter,
+    RemoveVoter,
     UnregisterBroker,
     AlterClusterConfig,
 )
+#: As brokers' controller listener is called everywhere.
+CONTROLLER_LISTENER = "CONTROLLER"
 
 _A = TypeVar("_A", bound=Action)
 
@@ -64,7 +75,10 @@ def apply_actions(admin: Any, actions: Sequence[Action]) -> tuple[Failure, ...]:
     be reached: then it is unknown which actions were performed, and the next plan finds out.
     """
     return (
+        # Before any move: what is created meanwhile would land on a broker that is drained.
+        *_cordon(admin, _of(actions, CordonBrokers)),
         *_move_replicas(admin, _of(actions, MoveReplicas)),
+        *_change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
         *_unregister(admin, _of(actions, UnregisterBroker)),
         *_alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
         *_create_topics(admin, _of(actions, CreateTopic)),
@@ -90,6 +104,35 @@ def _failure(action: Action, code: int, message: str | None) -> Failure:
         message=f"{text}: {message}" if message else text,
         is_retriable=bool(error.retriable),
     )
+
+
+def _cordon(admin: Any, actions: list[CordonBrokers]) -> Iterator[Failure]:
+    for action in actions:
+        drained = ",".join(map(str, action.drained)) or None
+        try:
+            set_cordons(admin, action.cordoned, cordoned=True)
+            set_cordons(admin, action.uncordoned, cordoned=False)
+            # Last: an end before it only repeats what is done already.
+            alter_broker_configs(admin, None, {DRAINED_BROKERS: drained})
+        except BalanceError as error:
+            yield Failure(action=action, message=str(error), is_retriable=True)
+
+
+def _change_voters(admin: Any, actions: list[AddVoter | RemoveVoter]) -> Iterator[Failure]:
+    if not actions:
+        return
+    addresses = [(each["host"], each["port"]) for each in _alive(admin)]
+    for action in actions:
+        replica = QuorumReplica(node_id=action.node_id, directory_id=action.directory_id)
+        try:
+            if isinstance(action, AddVoter):
+                host, _, port = action.address.rpartition(":")
+                add_voter(addresses, replica, (CONTROLLER_LISTENER, host, int(port)))
+            else:
+                remove_voter(addresses, replica)
+        except QuorumError as error:
+            # An earlier change that is not committed yet, or a replica that is not so far.
+            yield Failure(action=action, message=str(error), is_retriable=True)
 
 
 def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]:

@@ -20,15 +20,19 @@ from headrace_operator.plan import (
     ObservedGroup,
     ObservedMember,
     ObservedPartition,
+    ObservedQuorum,
+    ObservedReplica,
     ObservedTopic,
     pending_reset,
 )
+from headrace_operator.quorum import describe_quorum
 from headrace_operator.resources.durations import parse_duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from headrace_operator.plan import Desired, TopicPartition
+    from headrace_operator.quorum import QuorumReplica
     from headrace_operator.resources import ConsumerGroup, Reset
 
 #: Sources of a setting that belong to the topic itself (KIP-226); the rest it inherits.
@@ -69,7 +73,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             partitions=partitions,
             reassigning=reassigning,
             live_config=observe_live_config(admin),
-            active_controller=observe_active_controller(admin),
+            quorum=observe_quorum(admin),
         ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
@@ -80,6 +84,11 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
     """Put what the backend knows (pools, processes, settings) and what the brokers say together."""
     if backend.cluster is None or brokers.cluster is None:
         return replace(backend, topics=brokers.topics, groups=brokers.groups)
+    replicas = Counter(
+        node_id
+        for partition in brokers.cluster.partitions.values()
+        for node_id in partition.replicas
+    )
     registered = {broker.node_id: broker for broker in brokers.cluster.brokers}
     known = {broker.node_id for broker in backend.cluster.brokers}
     merged = tuple(
@@ -91,7 +100,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
                 if "broker" not in broker.roles
                 else broker.node_id in registered and registered[broker.node_id].is_registered
             ),
-            replicas=registered[broker.node_id].replicas if broker.node_id in registered else 0,
+            replicas=replicas[broker.node_id],
             rack=registered[broker.node_id].rack if broker.node_id in registered else broker.rack,
         )
         for broker in backend.cluster.brokers
@@ -102,7 +111,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         partitions=brokers.cluster.partitions,
         reassigning=brokers.cluster.reassigning,
         live_config=brokers.cluster.live_config,
-        active_controller=brokers.cluster.active_controller,
+        quorum=brokers.cluster.quorum,
         departed=tuple(
             broker.node_id
             for broker in brokers.cluster.brokers
@@ -135,16 +144,33 @@ def observe_reassignments(admin: Any) -> frozenset[TopicPartition]:
     )
 
 
-def observe_active_controller(admin: Any) -> int | None:
-    """Return who leads the metadata quorum (DescribeQuorum, KIP-595); None while nobody does."""
+def observe_quorum(admin: Any) -> ObservedQuorum | None:
+    """Return who votes in the metadata quorum; None while nobody leads it."""
     from kafka.errors import KafkaError
 
     try:
-        described = admin.describe_metadata_quorum()
+        state = describe_quorum(admin)
     except KafkaError:
         return None
-    leaders = [each["leader_id"] for topic in described["topics"] for each in topic["partitions"]]
-    return next((leader for leader in leaders if leader >= 0), None)
+    leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
+    if leader is None:
+        # Also one that has just lost its vote; the next leader says more.
+        return None
+
+    def observed(replica: QuorumReplica) -> ObservedReplica:
+        # The leader's own time is now.
+        behind_ms = leader.caught_up_ms - replica.caught_up_ms
+        return ObservedReplica(
+            node_id=replica.node_id,
+            directory_id=replica.directory_id,
+            behind_ms=max(0, behind_ms) if replica.caught_up_ms >= 0 else None,
+        )
+
+    return ObservedQuorum(
+        leader_id=state.leader_id,
+        voters=tuple(map(observed, state.voters)),
+        observers=tuple(map(observed, state.observers)),
+    )
 
 
 def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.observe import (
-    observe_active_controller,
     observe_groups,
     observe_partitions,
+    observe_quorum,
     observe_reassignments,
     observe_topics,
 )
@@ -68,7 +68,7 @@ def observe_health(admin: Any, known: Observed) -> Observed:
         ),
         partitions=partitions,
         reassigning=reassigning,
-        active_controller=observe_active_controller(admin),
+        quorum=observe_quorum(admin),
     )
     names = {topic["name"] for topic in listed}
     topics = {

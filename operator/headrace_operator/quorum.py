@@ -41,6 +41,8 @@ class QuorumReplica:
     node_id: int
     directory_id: uuid.UUID
     end_offset: int = -1
+    #: When it last had all that the leader had, by the leader's clock; -1: never, or not known.
+    caught_up_ms: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ def _replica(described: Mapping[str, Any]) -> QuorumReplica:
         node_id=described["replica_id"],
         directory_id=found if isinstance(found, uuid.UUID) else uuid.UUID(str(found)),
         end_offset=described["log_end_offset"],
+        caught_up_ms=described.get("last_caught_up_timestamp", -1),
     )
 
 

@@ -4,30 +4,18 @@ import json
 import os
 import signal
 import subprocess
-import threading
-import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
 
+from support.numbered import Writer, check
 from support.processes import wait_until
 from support.up import Up, command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC, PARTITIONS = "orders", 6
-RECORDS_PER_SECOND = 2000
 MANIFEST = f"""
 apiVersion: headrace.dev/v1beta1
 kind: Cluster
@@ -44,106 +32,6 @@ spec:
   replicas: 3
   config: {{min.insync.replicas: 2}}
 """
-
-
-class Writer:
-    """An idempotent producer that numbers the records of each partition, in a thread."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.acknowledged: dict[int, dict[int, int]] = defaultdict(dict)
-        self.errors: list[KafkaError] = []
-        self.sent = 0
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "log_level": 0,
-            }
-        )
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self._thread.join()
-        assert self._producer.flush(60) == 0
-
-    @property
-    def count(self) -> int:
-        return sum(len(offsets) for offsets in list(self.acknowledged.values()))
-
-    def wait_for_more(self, records: int = RECORDS_PER_SECOND) -> None:
-        """Wait until so many more records are acknowledged."""
-        goal = self.count + records
-        wait_until(lambda: self.count >= goal, 60, f"{records} more acknowledged records")
-
-    def _run(self) -> None:
-        while not self._stopped.wait(0.05):
-            for _ in range(RECORDS_PER_SECOND // 20):
-                number, partition = divmod(self.sent, PARTITIONS)
-                self._producer.produce(
-                    TOPIC, str(number), partition=partition, on_delivery=self._delivered
-                )
-                self.sent += 1
-            self._producer.poll(0)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.errors.append(error)
-            return
-        number = int(message.value())
-        self.acknowledged[message.partition()][number] = message.offset()
-
-
-def end_offset(consumer: Consumer, partition: int) -> int:
-    """Ask again when the leader moved between librdkafka's two requests: this call does not itself.
-
-    Leaders return to their preferred broker 2 s after it is back, which is when the checks begin.
-    """
-    for _ in range(20):
-        try:
-            _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, partition), timeout=30)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
-                raise
-            time.sleep(0.5)
-        else:
-            return end
-    raise AssertionError(f"partition {partition} has had no leader that answers for 10 s")
-
-
-def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
-    """Read every partition to its end: (offset, number), as they come."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checker"})
-    found: dict[int, list[tuple[int, int]]] = {}
-    try:
-        for partition in range(PARTITIONS):
-            end = end_offset(consumer, partition)
-            consumer.assign([TopicPartition(TOPIC, partition, 0)])
-            records = found.setdefault(partition, [])
-            while len(records) < end:
-                for message in consumer.consume(5000, timeout=0.3):
-                    assert message.error() is None, message.error()
-                    records.append((message.offset(), int(message.value())))
-    finally:
-        consumer.close()
-    return found
-
-
-def check(writer: Writer, bootstrap: str) -> None:
-    """Nothing acknowledged is lost, moved, written twice or out of order; nothing failed."""
-    assert writer.errors == []
-    assert writer.count == writer.sent
-    for partition, records in read_all(bootstrap).items():
-        assert [offset for offset, _ in records] == list(range(len(records)))
-        assert [number for _, number in records] == list(range(len(records)))
-        acknowledged = writer.acknowledged[partition]
-        assert {number: offset for offset, number in records} == acknowledged
 
 
 @pytest.fixture
@@ -183,7 +71,7 @@ def apply_replicas(up: Up, tmp_path: Path, replicas: int, *, status: int = 0) ->
 @pytest.mark.parametrize("node_id", [1, 2, 3])
 def test_a_killed_broker_costs_no_record_no_copy_and_no_order(up: Up, node_id: int) -> None:
     bootstrap = up.state()["bootstrap_servers"]
-    with Writer(bootstrap) as writer:
+    with Writer(bootstrap, TOPIC, PARTITIONS) as writer:
         writer.wait_for_more()
         os.kill(up.broker_pid(node_id), signal.SIGKILL)
         writer.wait_for_more()
@@ -191,12 +79,12 @@ def test_a_killed_broker_costs_no_record_no_copy_and_no_order(up: Up, node_id: i
         writer.wait_for_more()
         wait_until(lambda: is_in_sync(up, {1, 2, 3}), 60, "all replicas in sync")
         writer.wait_for_more()
-    check(writer, bootstrap)
+    check(writer)
 
 
 def test_a_cluster_grows_and_shrinks_while_it_is_written_to(up: Up, tmp_path: Path) -> None:
     bootstrap = up.state()["bootstrap_servers"]
-    with Writer(bootstrap) as writer:
+    with Writer(bootstrap, TOPIC, PARTITIONS) as writer:
         writer.wait_for_more()
         assert "+ broker 4" in apply_replicas(up, tmp_path, 4)
         wait_until(lambda: 4 in brokers(up), 30, "the fourth broker")
@@ -209,7 +97,7 @@ def test_a_cluster_grows_and_shrinks_while_it_is_written_to(up: Up, tmp_path: Pa
         wait_until(lambda: is_in_sync(up, {1, 2, 3}), 60, "the fourth broker's end")
         writer.wait_for_more()
         up.wait_for("- registration of broker 4", 30)
-    check(writer, bootstrap)
+    check(writer)
     refusal = apply_replicas(up, tmp_path, 2, status=1)
     assert "DrainRefused" in refusal
     assert is_in_sync(up, {1, 2, 3})
@@ -218,7 +106,7 @@ def test_a_cluster_grows_and_shrinks_while_it_is_written_to(up: Up, tmp_path: Pa
 def test_a_cluster_is_balanced_and_a_broker_drained_by_command(up: Up, tmp_path: Path) -> None:
     bootstrap = up.state()["bootstrap_servers"]
     assert "nothing to do" in up.run("cluster", "plan")
-    with Writer(bootstrap) as writer:
+    with Writer(bootstrap, TOPIC, PARTITIONS) as writer:
         writer.wait_for_more()
         apply_replicas(up, tmp_path, 4)
         wait_until(lambda: 4 in brokers(up), 30, "the fourth broker")
@@ -232,5 +120,5 @@ def test_a_cluster_is_balanced_and_a_broker_drained_by_command(up: Up, tmp_path:
         up.run("cluster", "drain", 4, "--execute")
         assert brokers(up)[4]["replicas"] == 0
         writer.wait_for_more()
-    check(writer, bootstrap)
+    check(writer)
     assert "no broker 9" in up.run("cluster", "drain", 9, status=1)

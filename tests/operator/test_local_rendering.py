@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace_operator.local.formation import form_cluster
+from headrace_operator.local.formation import form_cluster, has_metadata, may_form
 from headrace_operator.local.processes import RestartPolicy
 from headrace_operator.local.properties import (
     BrokerNode,
@@ -83,6 +83,34 @@ def test_a_cluster_keeps_its_id_and_that_of_data_on_disk(tmp_path: Path) -> None
     assert form_cluster(made, [tmp_path], brokers=5) == made
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=old\nnode.id=1\n")
     assert form_cluster(nothing, [tmp_path], brokers=1).cluster_id == "old"
+
+
+def test_who_votes_is_in_nobodys_settings_once_the_cluster_is_formed() -> None:
+    nodes = [node(1), node(2), node(3), node(4, ("broker",))]
+    formed = Formation(cluster_id="an-id", brokers=3, is_formed=True)
+    for each in nodes:
+        rendered = settings(render_broker_properties(each, nodes, {}, formed))
+        assert "controller.quorum.voters" not in rendered
+        servers = rendered["controller.quorum.bootstrap.servers"]
+        assert servers == "127.0.0.1:9101,127.0.0.1:9102,127.0.0.1:9103"
+
+
+def test_an_empty_disk_beside_others_with_metadata_is_not_told_who_votes(tmp_path: Path) -> None:
+    old = Formation(cluster_id="an-id", brokers=3)
+    disks = [tmp_path / str(number) for number in (1, 2, 3)]
+    # Nobody has anything: this is how a cluster begins.
+    assert all(may_form(old, disk, disks) for disk in disks)
+    log = disks[0] / "__cluster_metadata-0" / "00000000000000000000.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"")
+    assert not has_metadata(disks[0])
+    log.write_bytes(b"records")
+    assert [may_form(old, disk, disks) for disk in disks] == [True, False, False]
+    log.unlink()
+    (log.parent / "00000000000000000007-0000000001.checkpoint").write_bytes(b"a snapshot")
+    assert [may_form(old, disk, disks) for disk in disks] == [True, False, False]
+    formed = Formation(cluster_id="an-id", brokers=3, is_formed=True)
+    assert not any(may_form(formed, disk, disks) for disk in disks)
 
 
 def test_our_own_broker_takes_every_setting_that_is_rendered(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import uuid
 from dataclasses import replace
 
 from headrace_operator.plan import (
@@ -14,6 +15,8 @@ from headrace_operator.plan import (
     ObservedGroup,
     ObservedMember,
     ObservedPartition,
+    ObservedQuorum,
+    ObservedReplica,
     ReconfigureBroker,
     ResetOffsets,
     StartApplication,
@@ -236,13 +239,14 @@ def test_where_a_pool_is_only_controllers_nobody_else_votes():
     assert [roles[node_id] for node_id in (1, 2)] == [("broker",)] * 2
 
 
-def test_brokers_that_join_a_formed_cluster_do_not_vote_and_old_ones_keep_their_roles():
-    pools = [{"name": "a", "replicas": 4}]
+def test_brokers_that_join_become_controllers_while_voters_are_missing_and_old_ones_keep_roles():
+    pools = [{"name": "a", "replicas": 5}]
     stopped = broker(2, roles=("broker",), is_running=False)
     assert roles_of(pools, broker(1), stopped) == {
         2: ("broker",),
-        3: ("broker",),
-        4: ("broker",),
+        3: ("broker", "controller"),
+        4: ("broker", "controller"),
+        5: ("broker",),
     }
 
 
@@ -312,12 +316,6 @@ def test_a_partition_without_a_leader_cannot_be_moved():
     assert "t-0 has no leader to copy from" in planned.problems[0].message
 
 
-def test_voters_are_never_removed():
-    planned = drained([broker(1), broker(2), broker(3)], {}, 2)
-    assert not planned.actions
-    assert "broker 3 votes in the metadata quorum" in planned.problems[0].message
-
-
 def test_a_broker_to_be_removed_is_started_first_since_it_may_have_records():
     (action,) = drained([broker(1), joined(2, is_running=False)], {}, 1).actions
     assert (type(action), action.node_id, action.roles) == (StartBroker, 2, ("broker",))
@@ -334,7 +332,7 @@ def test_only_so_many_partitions_move_at_once():
 
 def test_replicas_go_to_racks_that_their_partition_is_not_in():
     partitions = {("t", 0): partition(1, 9)}
-    drain = plan_drain(partitions, {9}, {1: "x", 2: "x", 3: "y"})
+    drain = plan_drain(partitions, {9}, {1: "x", 2: "x", 3: "y"}, kept={})
     assert drain.moves == {("t", 0): (1, 3)}
 
 
@@ -362,7 +360,11 @@ def test_the_active_controller_gets_new_settings_after_the_others():
             broker(each, outdated=("image: a -> b",) if each in outdated else ())
             for each in (1, 2, 3)
         ]
-        return rolling(brokers, {}, CONFIG, active_controller=active).actions[0].node_id
+        voters = tuple(
+            ObservedReplica(node_id=each, directory_id=uuid.UUID(int=each)) for each in (1, 2, 3)
+        )
+        quorum = ObservedQuorum(leader_id=active, voters=voters) if active else None
+        return rolling(brokers, {}, CONFIG, quorum=quorum).actions[0].node_id
 
     assert [first((1, 2, 3), active) for active in (1, 2, 3, None)] == [2, 1, 1, 1]
     assert first((1, 3), 1) == 3

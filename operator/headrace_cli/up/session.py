@@ -42,8 +42,9 @@ TICK_SECONDS = 1.0
 RESYNC_SECONDS = 15.0
 FORCED_EXIT_STATUS = 130
 LOG_LINE_SHOWN = 300
-# While replicas move away from a broker that leaves, every tick looks whether they are gone.
-DRAINING_REASONS = frozenset({Reason.WAITING_FOR_DRAIN})
+# While replicas move away from a broker that leaves, every tick looks whether they are gone; and
+# the voters change one at a time.
+DRAINING_REASONS = frozenset({Reason.WAITING_FOR_DRAIN, Reason.WAITING_FOR_VOTERS})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -185,6 +185,7 @@ class LocalBackend:
             cluster=self.cluster,
             cluster_id=self._brokers.formation.cluster_id,
             formed_with=self._brokers.formation.brokers,
+            is_formed=self._brokers.formation.is_formed,
             bootstrap_servers=self.bootstrap_servers,
             up=ProcessIdentity.of("up", os.getpid()) if self.nodes else None,
             brokers=self._brokers.states,

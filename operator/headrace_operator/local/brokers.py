@@ -6,11 +6,12 @@ Owns the processes and each broker's folder. Which brokers there should be is th
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace_operator.local.formation import form_cluster
+from headrace_operator.local.formation import form_cluster, has_metadata, may_form
 from headrace_operator.local.health import wait_ready
 from headrace_operator.local.ports import allocate_ports, load_ports, save_ports
 from headrace_operator.local.processes import ProcessSpec, SupervisedProcess, log_tail
@@ -18,6 +19,7 @@ from headrace_operator.local.properties import (
     BrokerNode,
     Formation,
     bootstrap_servers,
+    default_settings,
     render_broker_properties,
 )
 from headrace_operator.local.state import BrokerState
@@ -56,12 +58,15 @@ class LocalBrokers:
         self.formation = Formation(
             cluster_id=state.cluster_id if state else "",
             brokers=state.formed_with if state else 0,
+            is_formed=state.is_formed if state else False,
         )
         self._layout = layout
         self._on_event = on_event
         self._known = {broker.node_id: broker for broker in state.brokers} if state else {}
         self._nodes: dict[int, BrokerNode] = {}
         self._processes: dict[int, SupervisedProcess] = {}
+        #: By running broker: the defaults that it was started with.
+        self._defaults: dict[int, dict[str, str]] = {}
 
     @property
     def bootstrap_servers(self) -> str:
@@ -102,11 +107,20 @@ class LocalBrokers:
                 rack=action.rack,
             )
         self._form()
+        emptied = self._emptied_controllers()
         self._lay_out_nodes()
         for action in actions:
             await self._launch(action.node_id)
         # Together: with several controllers none is ready before a majority runs.
-        await asyncio.gather(*(self._wait_ready(action.node_id) for action in actions))
+        try:
+            await asyncio.gather(*(self._wait_ready(action.node_id) for action in actions))
+        except BrokerNotReadyError as error:
+            raise BrokerNotReadyError(f"{error}{self._advice(emptied)}") from error
+        if not self.formation.is_formed:
+            self.formation = replace(self.formation, is_formed=True)
+            # A process that is started again reads its file again: no voters are in it any more.
+            for node_id in self._processes:
+                self._write_properties(node_id)
 
     async def stop(self, node_id: int) -> None:
         """Stop a broker for good. Its data stays aside, and its id is free for another."""
@@ -117,6 +131,10 @@ class LocalBrokers:
             # Known until it is gone: a forced end must reach it while it stops.
             del self._processes[node_id]
             _set_aside(self._nodes.pop(node_id).data_directory)
+        brokers = sum("broker" in broker.roles for broker in self._known.values())
+        self.formation = replace(
+            self.formation, brokers=max(1, min(self.formation.brokers, brokers))
+        )
 
     async def reconfigure(self, node_id: int, config: Mapping[str, str]) -> None:
         """Restart a broker with these settings. Raises `BrokerNotReadyError`."""
@@ -144,12 +162,40 @@ class LocalBrokers:
             self._known[node_id],
             address=node.address if node else "",
             http=node.http_url if node else "",
+            controller=node.controller_address if node and node.is_controller else "",
+            outdated=self.outdated(node_id) if node else (),
         )
 
     def _form(self) -> None:
         brokers = sum("broker" in broker.roles for broker in self._known.values())
         directories = [self._data_directory(node_id) for node_id in sorted(self._known)]
         self.formation = form_cluster(self.formation, directories, brokers=brokers)
+
+    def _emptied_controllers(self) -> list[int]:
+        """Return the controllers of a formed cluster whose disk has no metadata log."""
+        controllers = [each for each in self._known if "controller" in self._known[each].roles]
+        empty = [each for each in controllers if not has_metadata(self._data_directory(each))]
+        is_old = self.formation.is_formed or len(empty) < len(controllers)
+        return sorted(empty) if is_old else []
+
+    def _advice(self, emptied: Sequence[int]) -> str:
+        if not emptied:
+            return ""
+        return (
+            f"\n  the metadata log is gone from the disk of broker {', '.join(map(str, emptied))}."
+            " Who lost it does not vote until the others let it, so that no majority of empty disks"
+            " begins a cluster that has nothing. Put the data back, or, if none of it is wanted,"
+            f" delete {self._layout.root}"
+        )
+
+    def outdated(self, node_id: int) -> tuple[str, ...]:
+        """Say which of the defaults that a running broker was started with hold no more."""
+        wanted, config = default_settings(self.formation), self._known[node_id].config
+        return tuple(
+            f"{name}: {value} -> {wanted[name]}"
+            for name, value in self._defaults.get(node_id, {}).items()
+            if value != wanted[name] and name not in config
+        )
 
     def _data_directory(self, node_id: int) -> Path:
         return self._layout.broker_directory(node_id).resolve() / "data"
@@ -175,12 +221,9 @@ class LocalBrokers:
             )
 
     async def _launch(self, node_id: int) -> None:
-        node = self._nodes[node_id]
-        node.data_directory.mkdir(parents=True, exist_ok=True)
-        properties = self._layout.broker_directory(node_id) / "broker.properties"
-        nodes = [self._nodes[each] for each in sorted(self._nodes)]
-        config = self._known[node_id].config
-        properties.write_text(render_broker_properties(node, nodes, config, self.formation))
+        self._nodes[node_id].data_directory.mkdir(parents=True, exist_ok=True)
+        properties = self._write_properties(node_id)
+        self._defaults[node_id] = default_settings(self.formation)
         process = SupervisedProcess(
             ProcessSpec(
                 name=f"broker-{node_id}",
@@ -192,6 +235,16 @@ class LocalBrokers:
         )
         self._processes[node_id] = process
         await process.start()
+
+    def _write_properties(self, node_id: int) -> Path:
+        node, nodes = self._nodes[node_id], [self._nodes[each] for each in sorted(self._nodes)]
+        controllers = [each.data_directory for each in nodes if each.is_controller]
+        is_told = may_form(self.formation, node.data_directory, controllers)
+        formation = replace(self.formation, is_formed=not is_told)
+        properties = self._layout.broker_directory(node_id) / "broker.properties"
+        config = self._known[node_id].config
+        properties.write_text(render_broker_properties(node, nodes, config, formation))
+        return properties
 
     async def _wait_ready(self, node_id: int) -> None:
         process = self._processes[node_id]

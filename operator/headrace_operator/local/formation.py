@@ -1,7 +1,8 @@
-"""What is settled when a local cluster is formed: its id, and with how many brokers.
+"""What is settled when a local cluster is formed: its id, who votes, and with how many brokers.
 
 Owns the choice; `state.json` keeps it. All brokers must be given the same id, and those that join
-later the same defaults of replication as the first ones.
+later the same defaults of replication as the first ones. Who votes is in the metadata log from the
+first election on; what data on disk says of that is read here, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["form_cluster"]
+__all__ = ["form_cluster", "has_metadata", "may_form"]
+
+METADATA_FOLDER = "__cluster_metadata-0"
 
 
 def form_cluster(known: Formation, data_directories: Iterable[Path], *, brokers: int) -> Formation:
@@ -26,8 +29,32 @@ def form_cluster(known: Formation, data_directories: Iterable[Path], *, brokers:
         (found for folder in directories if (found := _stored_id(folder))), ""
     )
     return Formation(
-        cluster_id=cluster_id or _random_id(), brokers=known.brokers or max(1, brokers)
+        cluster_id=cluster_id or _random_id(),
+        brokers=known.brokers or max(1, brokers),
+        is_formed=known.is_formed,
     )
+
+
+def has_metadata(data_directory: Path) -> bool:
+    """Whether a controller's disk has anything of the metadata log, or of a snapshot of it."""
+    folder = data_directory / METADATA_FOLDER
+    return any(
+        path.stat().st_size > 0
+        for pattern in ("*.log", "*.checkpoint")
+        for path in folder.glob(pattern)
+    )
+
+
+def may_form(formation: Formation, own: Path, controllers: Iterable[Path]) -> bool:
+    """Whether a node may be told who votes, so that it can begin the quorum.
+
+    Before `is_formed` was kept, clusters were formed, too, and their brokers were always told. So
+    data decides: beside one controller that has metadata, one that has none has lost its disk, and
+    it learns who votes from the others. One that has its own goes by its log, whatever it is told.
+    """
+    if formation.is_formed:
+        return False
+    return has_metadata(own) or not any(has_metadata(each) for each in controllers)
 
 
 def _stored_id(data_directory: Path) -> str:

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["BrokerNode", "Formation", "bootstrap_servers", "render_broker_properties"]
+__all__ = [
+    "BrokerNode",
+    "Formation",
+    "bootstrap_servers",
+    "default_settings",
+    "render_broker_properties",
+]
 
 LOOPBACK = "127.0.0.1"
 LISTENER_NAME = "PLAINTEXT"
@@ -27,7 +33,10 @@ class Formation:
     #: Empty: a single broker of an older cluster, whose data has its own.
     cluster_id: str
     #: Brokers there were: defaults of replication follow from it, and must not differ by broker.
+    #: Fewer once the cluster has shrunk below it: nothing can have more replicas than brokers.
     brokers: int
+    #: The quorum has written who votes into its log. From then on nobody may begin it anew.
+    is_formed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,11 @@ class BrokerNode:
         return f"{LOOPBACK}:{self.client_port}"
 
     @property
+    def controller_address(self) -> str:
+        """Where other controllers and brokers find it, if it is a controller."""
+        return f"{LOOPBACK}:{self.controller_port}"
+
+    @property
     def http_url(self) -> str:
         """Where /healthz, /readyz and /metrics are."""
         return f"http://{LOOPBACK}:{self.http_port}"
@@ -76,13 +90,15 @@ def render_broker_properties(
     formation: Formation,
 ) -> str:
     """Render the settings of one node, one line each, in a stable order."""
-    settings = _defaults(formation) | dict(config) | _owned(node, nodes)
+    settings = default_settings(formation) | dict(config) | _owned(node)
+    settings |= _quorum(nodes, may_form=not formation.is_formed)
     if formation.cluster_id:
         settings["cluster.id"] = formation.cluster_id
     return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
 
 
-def _defaults(formation: Formation) -> dict[str, str]:
+def default_settings(formation: Formation) -> dict[str, str]:
+    """Return what holds where the manifest's `config` says nothing."""
     replicas = max(1, min(formation.brokers, 3))
     # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
     in_sync = max(1, replicas - 1)
@@ -97,21 +113,29 @@ def _defaults(formation: Formation) -> dict[str, str]:
     }
 
 
-def _owned(node: BrokerNode, nodes: Sequence[BrokerNode]) -> dict[str, str]:
-    voters = ",".join(
-        f"{voter.node_id}@{LOOPBACK}:{voter.controller_port}"
-        for voter in nodes
-        if voter.is_controller
-    )
+def _quorum(nodes: Sequence[BrokerNode], *, may_form: bool) -> dict[str, str]:
+    """Return who votes while the cluster is formed; afterwards only where to ask (KIP-853).
+
+    Once it is formed, a node with an empty disk must never find voters in its settings: with a
+    majority of such nodes they would begin a second cluster that knows of nothing.
+    """
+    controllers = [node for node in nodes if node.is_controller]
+    if may_form:
+        voters = [f"{node.node_id}@{node.controller_address}" for node in controllers]
+        return {"controller.quorum.voters": ",".join(voters)}
+    servers = ",".join(node.controller_address for node in controllers)
+    return {"controller.quorum.bootstrap.servers": servers}
+
+
+def _owned(node: BrokerNode) -> dict[str, str]:
     listeners = []
     if node.is_broker:
         listeners.append(f"{LISTENER_NAME}://{node.address}")
     if node.is_controller:
-        listeners.append(f"{CONTROLLER_LISTENER_NAME}://{LOOPBACK}:{node.controller_port}")
+        listeners.append(f"{CONTROLLER_LISTENER_NAME}://{node.controller_address}")
     owned = {
         "process.roles": ",".join(node.roles),
         "node.id": str(node.node_id),
-        "controller.quorum.voters": voters,
         "controller.listener.names": CONTROLLER_LISTENER_NAME,
         "listeners": ",".join(listeners),
         "listener.security.protocol.map": (

@@ -79,6 +79,10 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None = None
     address: str = ""
     http: str = ""
+    #: Where its controller listener is; empty where it has none.
+    controller: str = ""
+    #: Defaults that it was started with and that hold no more, as text.
+    outdated: tuple[str, ...] = ()
 
 
 class ApplicationState(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +103,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     cluster_id: str = ""
     #: How many brokers the cluster was formed with.
     formed_with: int = 0
+    #: Who votes is in the metadata log: no broker is told by its settings any more.
+    is_formed: bool = False
     bootstrap_servers: str = ""
     up: ProcessIdentity | None = None
     brokers: list[BrokerState] = []
@@ -123,6 +129,8 @@ def observed_of(state: ClusterState) -> Observed:
             is_running=bool(broker.address),
             is_registered=bool(broker.address),
             address=broker.address,
+            controller_address=broker.controller,
+            outdated=broker.outdated,
         )
         for broker in state.brokers
     )

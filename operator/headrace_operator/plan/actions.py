@@ -9,6 +9,7 @@ from headrace_operator.plan.model import Action, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from uuid import UUID
 
     from headrace_operator.resources.consumer_group import TargetReference
 
@@ -55,6 +56,52 @@ class MoveReplicas(Action):
             return f"~ give brokers that joined their share: new replicas for {count} partitions"
         brokers = ", ".join(map(str, self.leaving))
         return f"~ move replicas of {len(self.moves)} partitions away from broker {brokers}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CordonBrokers(Action):
+    """Give these brokers no new replicas, and those not any more that were drained before."""
+
+    cordoned: tuple[int, ...] = ()
+    uncordoned: tuple[int, ...] = ()
+    #: All that this operator has cordoned once this is done: it uncordons no others.
+    drained: tuple[int, ...] = ()
+
+    def describe(self) -> str:
+        """See Action."""
+        parts = []
+        if self.cordoned:
+            parts.append(f"cordon broker {', '.join(map(str, self.cordoned))}")
+        if self.uncordoned:
+            parts.append(f"uncordon broker {', '.join(map(str, self.uncordoned))}")
+        return f"~ {' and '.join(parts) or 'forget cordons of brokers that are gone'}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddVoter(Action):
+    """Let a controller vote that follows the metadata log with this disk."""
+
+    node_id: int
+    directory_id: UUID
+    #: host:port of its controller listener.
+    address: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"+ vote of broker {self.node_id} in the metadata quorum"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveVoter(Action):
+    """Let a voter of the metadata quorum only follow. `reason`: why, in a few words."""
+
+    node_id: int
+    directory_id: UUID
+    reason: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"- vote of broker {self.node_id} in the metadata quorum ({self.reason})"
 
 
 @dataclass(frozen=True, kw_only=True)

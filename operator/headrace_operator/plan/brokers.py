@@ -3,7 +3,7 @@
 Node ids are given once: a pool's new broker takes the lowest free id, and a pool shrinks from its
 highest. Settings roll one broker at a time and only while every partition is whole, so that a
 change of settings never costs availability (`rolling`); what brokers take while they run is set
-for all of them at once. Who votes in the metadata quorum is settled when the cluster is formed.
+for all of them at once. Who of them votes in the metadata quorum is `voters`' to say.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from headrace_operator.plan.actions import (
 )
 from headrace_operator.plan.model import (
     Action,
+    Desired,
     Observed,
     ObservedBroker,
     Problem,
@@ -29,6 +30,7 @@ from headrace_operator.plan.model import (
 )
 from headrace_operator.plan.removal import MOVES_MAX, plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
+from headrace_operator.plan.voters import count_voters, plan_voters
 from headrace_operator.resources import Cluster, Pool, Reason
 from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 #: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
 FIRST_NODE_ID = 1
-#: Three voters survive the loss of one; more only make each metadata change slower.
-VOTERS_MAX = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,58 +52,72 @@ class BrokerPlan:
     proposal: tuple[Action, ...] = ()
 
 
-def plan_brokers(observed: Observed, cluster: Cluster) -> BrokerPlan:
-    """Compare pools with brokers."""
+def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> BrokerPlan:
+    """Compare pools with brokers; `desired` has the Topics that say how many replicas to keep."""
     if problem := _unsafe(cluster):
         return BrokerPlan(actions=(), waiting=(), problems=(problem,))
-    brokers = observed.cluster.brokers if observed.cluster else ()
-    taken = {broker.node_id for broker in brokers}
-    voters_left = 0 if brokers else count_voters(cluster)
-    are_dedicated = any(pool.roles == ("controller",) for pool in cluster.spec.pools)
     config = _start_config(observed, cluster)
-    actions: list[Action] = []
-    waiting: list[Waiting] = []
-    surplus: list[ObservedBroker] = []
-    for pool in cluster.spec.pools:
-        mine = sorted(
-            (broker for broker in brokers if broker.pool == pool.name),
-            key=lambda broker: (broker.ordinal or 0, broker.node_id),
-        )
-        kept = mine[: pool.replicas]
-        surplus += reversed(mine[pool.replicas :])
-        actions += [
-            _start(cluster, pool, (broker.node_id, broker.roles), config)
-            for broker in kept
-            if not broker.is_running
-        ]
-        for _ in range(pool.replicas - len(kept)):
-            node_id = _lowest_free(taken)
-            taken.add(node_id)
-            roles = _new_roles(pool, may_vote=voters_left > 0 and not are_dedicated)
-            voters_left -= "controller" in roles
-            actions.append(_start(cluster, pool, (node_id, roles), config))
-    pools = {pool.name for pool in cluster.spec.pools}
-    surplus += [broker for broker in brokers if broker.pool not in pools]
+    actions, surplus = _compare_pools(observed, cluster, config)
+    leaving = {broker.node_id for broker in surplus}
+    voting = list(plan_voters(cluster, observed.cluster, leaving))
     outcomes: list[Action | Problem | Waiting] = [
-        *plan_removal(observed, cluster, surplus, config),
+        *plan_removal(observed, desired, surplus, config),
+        *(each for each in voting if isinstance(each, Action)),
         *_departed(observed, cluster),
         *_plan_live_config(observed, cluster),
     ]
     # A drain that is refused keeps nobody from his new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
+    # Nor does a vote that waits for somebody, who may need just these settings.
+    outcomes += [each for each in voting if isinstance(each, Waiting)]
     outcomes += _pending(observed, cluster)
     actions += [each for each in outcomes if isinstance(each, Action)]
-    waiting += [each for each in outcomes if isinstance(each, Waiting)]
     restarts = [
         restart(cluster, each, config) for each in outdated_brokers(observed, cluster, config)
     ]
     return BrokerPlan(
         actions=tuple(actions),
-        waiting=tuple(waiting),
+        waiting=tuple(each for each in outcomes if isinstance(each, Waiting)),
         problems=tuple(each for each in outcomes if isinstance(each, Problem)),
         proposal=(*actions, *(each for each in restarts if each not in actions)),
     )
+
+
+def _compare_pools(
+    observed: Observed, cluster: Cluster, config: Mapping[str, str]
+) -> tuple[list[Action], list[ObservedBroker]]:
+    """Return what starts the brokers that pools want, and those that no pool wants."""
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    actions: list[Action] = []
+    surplus: list[ObservedBroker] = []
+    kept: dict[str, list[ObservedBroker]] = {}
+    for pool in cluster.spec.pools:
+        mine = sorted(
+            (broker for broker in brokers if broker.pool == pool.name),
+            key=lambda broker: (broker.ordinal or 0, broker.node_id),
+        )
+        kept[pool.name] = mine[: pool.replicas]
+        surplus += reversed(mine[pool.replicas :])
+    surplus += [broker for broker in brokers if broker.pool not in kept]
+    voters_left = count_voters(cluster) - sum(
+        "controller" in broker.roles for mine in kept.values() for broker in mine
+    )
+    are_dedicated = any(pool.roles == ("controller",) for pool in cluster.spec.pools)
+    taken = {broker.node_id for broker in brokers}
+    for pool in cluster.spec.pools:
+        actions += [
+            _start(cluster, pool, (broker.node_id, broker.roles), config)
+            for broker in kept[pool.name]
+            if not broker.is_running
+        ]
+        for _ in range(pool.replicas - len(kept[pool.name])):
+            node_id = _lowest_free(taken)
+            taken.add(node_id)
+            roles = _new_roles(pool, may_vote=voters_left > 0 and not are_dedicated)
+            voters_left -= "controller" in roles
+            actions.append(_start(cluster, pool, (node_id, roles), config))
+    return actions, surplus
 
 
 def _unsafe(cluster: Cluster) -> Problem | None:
@@ -194,20 +208,6 @@ def _lowest_free(taken: set[int]) -> int:
     while node_id in taken:
         node_id += 1
     return node_id
-
-
-def count_voters(cluster: Cluster) -> int:
-    """Count the nodes that vote when this cluster is formed.
-
-    All nodes that are nothing but controllers; else as many as there can be of those that are
-    both, up to three, and an odd number: two voters stop when either of them does.
-    """
-    pools = cluster.spec.pools
-    dedicated = sum(pool.replicas for pool in pools if pool.roles == ("controller",))
-    if dedicated:
-        return dedicated
-    able = min(VOTERS_MAX, sum(pool.replicas for pool in pools if "controller" in pool.roles))
-    return able - (able % 2 == 0 and able > 0)
 
 
 def _new_roles(pool: Pool, *, may_vote: bool) -> tuple[str, ...]:

@@ -42,10 +42,12 @@ def plan_drain(
     staying: Mapping[int, str | None],
     *,
     moving: Collection[TopicPartition] = (),
+    kept: Mapping[str, str],
 ) -> Drain:
     """Plan moves of every replica on `leaving` to `staying` (racks by id).
 
     Partitions that are `moving` already are left to finish: they have old and new replicas now.
+    A partition gets no more replicas than brokers stay, unless `kept` says why its topic must not.
     """
     load = Counter(
         replica
@@ -58,7 +60,7 @@ def plan_drain(
     for (topic, index), partition in sorted(partitions.items()):
         if (topic, index) in moving or not set(partition.replicas) & set(leaving):
             continue
-        reason = _refusal(partition, staying)
+        reason = _refusal(partition, staying, kept.get(topic))
         if reason:
             refusals.append(f"{topic}-{index} {reason}")
             continue
@@ -66,9 +68,14 @@ def plan_drain(
     return Drain(moves=moves, refusals=tuple(refusals))
 
 
-def _refusal(partition: ObservedPartition, staying: Mapping[int, str | None]) -> str:
-    if len(partition.replicas) > len(staying):
-        return f"has {len(partition.replicas)} replicas and {len(staying)} brokers would be left"
+def _refusal(
+    partition: ObservedPartition, staying: Mapping[int, str | None], kept: str | None
+) -> str:
+    if not staying:
+        return "would be left without a broker"
+    if len(partition.replicas) > len(staying) and kept is not None:
+        count = f"has {len(partition.replicas)} replicas and {len(staying)} brokers would be left"
+        return f"{count}, {kept}"
     if partition.leader < 0:
         return "has no leader to copy from"
     return ""
@@ -85,6 +92,9 @@ def _replaced(
     for replica in partition.replicas:
         if replica not in leaving:
             yield replica
+            continue
+        if len(taken) == len(staying):
+            # Everyone who stays has one.
             continue
         racks = {staying.get(each) for each in taken} - {None}
         chosen = min(

@@ -122,11 +122,9 @@ class ObservedCluster:
     balance: Mapping[TopicPartition, tuple[int, ...]] | None = None
     #: What the backend waits for, one sentence each.
     pending: tuple[str, ...] = ()
-    #: Who leads the metadata quorum; None: not known.
-    active_controller: int | None = None
     #: Brokers that are registered, are gone, and that the backend does not know any more.
     departed: tuple[int, ...] = ()
-    #: None: not asked.
+    #: Who votes in the metadata quorum; None: not asked, or nobody leads it now.
     quorum: ObservedQuorum | None = None
     is_reachable: bool = True
     #: Why it is not.

@@ -45,7 +45,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     if cluster.spec.paused:
         return _assemble(_wait_for_end_of_pause(desired, cluster))
     accepted, problems = _accept(desired, cluster)
-    brokers = plan_brokers(observed, cluster)
+    brokers = plan_brokers(observed, accepted, cluster)
     outcomes: list[Action | Problem | Waiting] = [*problems, *brokers.problems]
     proposed: tuple[Action, ...] = ()
     target = target_of(cluster)

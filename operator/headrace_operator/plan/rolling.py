@@ -74,7 +74,8 @@ def outdated_brokers(
         for broker in brokers
         if broker.pool in pools and (dict(broker.config) != dict(config) or _outdated(broker))
     ]
-    active = observed.cluster.active_controller if observed.cluster else None
+    quorum = observed.cluster.quorum if observed.cluster else None
+    active = quorum.leader_id if quorum else None
     return sorted(
         outdated,
         # The active one last: else each restart of a controller would be followed by an election.

@@ -71,6 +71,7 @@ class Reason(StrEnum):
     WAITING_FOR_TOPICS = "WaitingForTopics"
     WAITING_FOR_EMPTY_GROUP = "WaitingForEmptyGroup"
     WAITING_FOR_DRAIN = "WaitingForDrain"
+    WAITING_FOR_VOTERS = "WaitingForVoters"
     WAITING_FOR_TARGET = "WaitingForTarget"
     PAUSED = "Paused"
     LAG_WITHIN_TARGET = "LagWithinTarget"

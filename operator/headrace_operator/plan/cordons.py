@@ -1,0 +1,47 @@
+"""Plans which brokers get no new replicas while they are drained. Pure.
+
+Who is cordoned by whom is a setting of the cluster itself: what somebody cordoned by hand stays so,
+and another operator, or this one after a restart, still knows what it has to take back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_operator.plan.actions import CordonBrokers
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from headrace_operator.plan.model import ObservedCluster
+    from headrace_operator.resources import Cluster
+
+__all__ = ["DRAINED_BROKERS", "plan_cordons"]
+
+#: The brokers that the operator has cordoned, as ids with commas.
+DRAINED_BROKERS = "headrace.drain.brokers"
+
+
+def plan_cordons(
+    cluster: Cluster,
+    seen: ObservedCluster | None,
+    draining: Collection[int],
+    leaving: Collection[int],
+) -> Iterator[CordonBrokers]:
+    """Cordon those `draining`; uncordon those that were, and are not `leaving` any more."""
+    if seen is None or seen.live_config is None:
+        return
+    drained = {int(text) for text in seen.live_config.get(DRAINED_BROKERS, "").split(",") if text}
+    alive = {each.node_id for each in seen.brokers if each.is_registered and "broker" in each.roles}
+    known = {each.node_id for each in seen.brokers} | set(seen.departed)
+    cordoned = (set(draining) & alive) - drained
+    # One that is down cannot be asked; it is uncordoned when it is back.
+    uncordoned = (drained - set(leaving)) & alive
+    after = ((drained & known) | cordoned) - uncordoned
+    if after != drained:
+        yield CordonBrokers(
+            resource=cluster.key,
+            cordoned=tuple(sorted(cordoned)),
+            uncordoned=tuple(sorted(uncordoned)),
+            drained=tuple(sorted(after)),
+        )
