@@ -1,5 +1,6 @@
 """Invariants of the servers, checked while they run and when everything is quiet."""
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -99,10 +100,18 @@ def _has_replica(node: Node, topic: str, index: int) -> bool:
 def replica_batches(node: Node, topic: str, index: int) -> list[tuple[int, int]]:
     """Return base offset and checksum of all batches of a node's replica."""
     found = []
-    for path in (node.disk.root / f"{topic}-{index}").glob("*.log"):
+    for path in _log_files(node, topic, index):
         data, start = path.read_bytes(), 0
         while start + HEADER_SIZE <= len(data):
             header = parse_batch_header(data, start)
             found.append((int(header.base_offset), header.crc))
             start += header.size_bytes
     return found
+
+
+def _log_files(node: Node, topic: str, index: int) -> list[Path]:
+    return [
+        path
+        for directory in node.log_directories
+        for path in (directory / f"{topic}-{index}").glob("*.log")
+    ]

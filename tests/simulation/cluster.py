@@ -68,6 +68,18 @@ class Node:
         return self.node_id in self.cluster.profile.brokers
 
     @property
+    def log_directories(self) -> list[Path]:
+        """The first has the metadata log."""
+        root = self.disk.root
+        return [root, root / "second"] if self.cluster.has_two_directories else [root]
+
+    @property
+    def has_failed_directory(self) -> bool:
+        """Whether it runs without one of its log directories."""
+        directories = getattr(self.broker, "directories", None)
+        return directories is not None and bool(directories.failed)
+
+    @property
     def is_running(self) -> bool:
         return self.process is not None
 
@@ -176,6 +188,8 @@ class Cluster:
         self.files.on_fsync = self._slow_fsync
         self.loop.thread_delay = self._thread_delay
         self._uuids = self.fork("uuids")
+        # Where disks have errors, one of two directories fails at times and the broker goes on.
+        self.has_two_directories = profile.disk_errors and self.fork("directories").random() < 0.5
 
     def fork(self, name: str) -> random.Random:
         """Return a source of chance of its own, so that more draws here change nothing there."""
@@ -186,6 +200,15 @@ class Cluster:
         text = text.replace(str(self.root), "")
         self.said.append(f"{self.loop.time():10.4f}  {text}")
         self.loop.note(text)
+
+    async def replace_failed_directories(self) -> None:
+        """Start brokers again that go on without a log directory: its disk is well again."""
+        await asyncio.sleep(0.1)
+        for node in self.nodes:
+            if node.has_failed_directory:
+                self.say(f"{node} is started again for its failed log directory")
+                node.kill()
+                node.start()
 
     def failed(self, node: Node, error: BaseException) -> None:
         self.say(f"{node} fails: {type(error).__name__}: {error}")
@@ -220,7 +243,7 @@ class Cluster:
                 f"{number}@{self.nodes[number - 1].host}:{CONTROLLER_PORT}"
                 for number in profile.voters
             ),
-            "log.dirs": str(node.disk.root),
+            "log.dirs": ",".join(map(str, node.log_directories)),
             "offsets.topic.num.partitions": "2",
             "offsets.topic.replication.factor": str(profile.replicas),
             "min.insync.replicas": str(min(2, profile.replicas)),

@@ -103,6 +103,8 @@ class Disk:
         self.write_errors = 0
         self.read_errors = 0
         self.is_full = False
+        self.failed_folder = ""
+        """What is below fails: one disk of several."""
         self.short_write_chance = 0.0
         self.slow_fsync_chance = 0.0
         self.flip_chance = 0.0
@@ -151,6 +153,11 @@ class Disk:
         self.is_stopped = True
         self.on_stopped()
         raise ProcessEnded
+
+    def check_folder(self, path: str) -> None:
+        """Raise EIO for what is below a folder that failed."""
+        if self.failed_folder and path.startswith(self.failed_folder):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     # ---- what is not durable yet
 
@@ -334,6 +341,7 @@ class FileSystem:
             return _REAL["open"](path, flags, mode, dir_fd=dir_fd)
         if disk.step():
             disk.die()
+        disk.check_folder(text)
         if flags & os.O_DIRECTORY:
             return self._new_descriptor(disk, Descriptor(-1, text, os.stat(text).st_ino))
         exists = not flags & os.O_CREAT or os.path.lexists(text)
@@ -380,6 +388,7 @@ class FileSystem:
     def _pread(self, fd, length, offset, /):
         if fd in self._owners:
             disk, descriptor = self._descriptor(fd)
+            disk.check_folder(descriptor.path)
             if disk.read_errors and disk.chance.random() < 0.3:
                 disk.read_errors -= 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO), descriptor.path)
@@ -412,6 +421,7 @@ class FileSystem:
 
     def _write_at(self, disk: Disk, descriptor: Descriptor, data: bytes, position: int) -> int:
         dies = disk.step()
+        disk.check_folder(descriptor.path)
         chance = disk.chance
         if dies:
             # SIGKILL can stop a large write in its middle.
@@ -476,6 +486,7 @@ class FileSystem:
         disk, descriptor = self._descriptor(fd)
         if disk.step():
             disk.die()
+        disk.check_folder(descriptor.path)
         if disk.slow_fsync_chance and disk.chance.random() < disk.slow_fsync_chance:
             self.on_fsync(disk, disk.chance.choice((0.005, 0.05, 0.5)))
         if disk.fsync_errors and not descriptor.is_directory and disk.chance.random() < 0.3:
@@ -505,6 +516,7 @@ class FileSystem:
         if folder != os.path.dirname(target):
             raise NotImplementedError("renames between directories are not simulated")
         os.stat(source)
+        disk.check_folder(source)
         saved = None
         if os.path.isfile(target):
             saved = disk.bury(target)
@@ -524,6 +536,7 @@ class FileSystem:
         if disk.step():
             disk.die()
         os.stat(text)
+        disk.check_folder(text)
         folder, name = os.path.split(text)
         if folder == str(disk.root) or not folder.endswith("-delete"):
             disk.note_entry(folder, Entry("unlink", name, saved=disk.bury(text)))
@@ -538,6 +551,7 @@ class FileSystem:
             return _REAL["mkdir"](path, mode, dir_fd=dir_fd)
         if disk.step():
             disk.die()
+        disk.check_folder(text)
         _REAL["mkdir"](text, mode)
         disk.note_entry(os.path.dirname(text), Entry("mkdir", os.path.basename(text)))
         return None

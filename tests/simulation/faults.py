@@ -109,6 +109,8 @@ class Faults:
             faults.append((1, lambda: setattr(disk, "write_errors", 1)))
             faults.append((1, lambda: setattr(disk, "fsync_errors", 1)))
             faults.append((1, lambda: self._fill(node)))
+        if self._cluster.has_two_directories:
+            faults.append((5, lambda: self._fail_directory(node)))
         weights = [weight for weight, _ in faults]
         chance.choices(faults, weights)[0][1]()
 
@@ -175,6 +177,14 @@ class Faults:
     def _skew(self, node: Node) -> None:
         node.clock.skew_ms = self._chance.choice((0, 0, -5000, 5000, 60000))
 
+    def _fail_directory(self, node: Node) -> None:
+        """The second log directory fails, for longer than one process at times."""
+        node.disk.failed_folder = str(node.log_directories[1])
+        self._cluster.say(f"{node}'s second log directory fails")
+        self._later(
+            self._chance.choice((0.2, 1.0, 5.0)), lambda: setattr(node.disk, "failed_folder", "")
+        )
+
     def _fill(self, node: Node) -> None:
         node.disk.is_full = True
         self._cluster.say(f"{node}'s disk is full")
@@ -196,6 +206,7 @@ class Faults:
             disk = node.disk
             disk.stop_at = None
             disk.is_full = False
+            disk.failed_folder = ""
             disk.write_errors = disk.fsync_errors = disk.read_errors = 0
             disk.slow_fsync_chance = disk.short_write_chance = 0.0
             node.pause(on=False)

@@ -111,6 +111,7 @@ class Scenario:
             await asyncio.sleep(0.2)
         await self.faults.run()
         await self.faults.heal()
+        await self.cluster.replace_failed_directories()
         self.phase_over = True
         finishing = asyncio.create_task(self._finish(workers))
         await asyncio.wait({finishing}, timeout=HEALED_SECONDS)

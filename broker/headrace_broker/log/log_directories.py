@@ -66,7 +66,7 @@ class LogDirectories:
                 except LogDirectoryFailure as failure:
                     if path == metadata_path:
                         raise
-                    _log.critical("log directory does not open", path=str(path), cause=str(failure))
+                    _log.critical("log directory is offline", path=str(path), exc_info=failure)
                     failed[path] = FailedDirectory(path=path, directory_id=None, cause=str(failure))
                     continue
                 opened[path] = found
@@ -188,7 +188,7 @@ class LogDirectories:
                 _log.critical(
                     "log directory fails while it is closed",
                     path=str(directory.path),
-                    cause=str(failure),
+                    exc_info=failure,
                 )
                 self.fail(directory, str(failure))
 

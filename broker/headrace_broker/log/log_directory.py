@@ -74,7 +74,7 @@ class LogDirectory:
         `cluster_id` the directory's own is taken, or a new one made.
         """
         with failing_the_directory(path):
-            path.mkdir(parents=True, exist_ok=True)
+            _make_durably(path)
             lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -331,6 +331,15 @@ class LogDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _make_durably(path: Path) -> None:
+    """Create a directory that a power cut does not take away with all that is synced in it."""
+    if path.is_dir():
+        return
+    _make_durably(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
 
 
 def _only(
