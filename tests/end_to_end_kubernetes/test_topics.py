@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.kube import apply, condition, kubectl
+from support.kube import ROOT, apply, condition, get, kubectl, resource
 from support.kube_process import Served, others_stopped
 from support.processes import wait_until
 
@@ -40,6 +40,52 @@ def test_what_a_deleted_topic_leaves_is_as_its_policy_says(served: Served) -> No
     delete(served, "Topic", "kept")
     wait_until(lambda: "removed" not in served.topics(), 20, "the topic to be deleted")
     assert "kept" in served.topics()
+
+
+@pytest.fixture(scope="module")
+def protection() -> None:
+    """The policy of manifests/base; it stays, as operators of this cluster have it anyway."""
+    path = ROOT / "manifests/base/protection.yaml"
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
+
+
+def refuses(served: Served, kind: str, name: str) -> bool:
+    """Whether a deletion is refused with a word on what to do (a dry run)."""
+    try:
+        kubectl("-n", served.namespace, "delete", kind, name, "--dry-run=server")
+    except RuntimeError as error:
+        return "deletionPolicy: Protect" in str(error)
+    return False
+
+
+@pytest.mark.usefixtures("protection")
+def test_what_is_protected_is_not_deleted_by_accident(served: Served) -> None:
+    apply(served.topic("guarded", deletionPolicy="Protect"))
+    served.wait_ready("Topic", "guarded")
+    wait_until(lambda: refuses(served, "topic", "guarded"), 20, "the policy to be in force")
+    # Saying so first is enough.
+    apply(served.topic("guarded", deletionPolicy="Delete"))
+    served.wait_ready("Topic", "guarded")
+    delete(served, "Topic", "guarded")
+    wait_until(lambda: "guarded" not in served.topics(), 20, "the topic to be deleted")
+
+
+@pytest.mark.usefixtures("protection")
+def test_a_topic_whose_cluster_is_not_there_can_be_deleted_whatever_its_policy(
+    served: Served,
+) -> None:
+    names = ("retain", "delete", "protect")
+    for name in names:
+        reference = {"name": "nowhere"}
+        spec = {"clusterRef": reference, "deletionPolicy": name.capitalize()}
+        apply(resource("Topic", served.namespace, name, **spec))
+    for name in names:
+        wait_until(
+            lambda name=name: served.reason("Topic", name) == "ClusterNotFound",  # type: ignore[misc]  # the loop's
+            20,
+            "the missing Cluster to be named",
+        )
+        delete(served, "Topic", name)
 
 
 def test_a_topic_that_another_resource_describes_outlives_the_one_that_is_deleted(
@@ -85,3 +131,31 @@ def test_namespaces_are_allowed_by_their_labels(served: Served) -> None:
         60,
         "the label to be seen",
     )
+
+
+def orphans(served: Served) -> list[str]:
+    """Return the topics that the Cluster's status lists as nobody's."""
+    found: dict[str, list[str]] = served.get("Cluster", "c")["status"].get("orphanTopics", {})
+    return found.get("names", [])
+
+
+def test_nothing_waits_for_an_operator_that_is_gone(served: Served) -> None:
+    served.apply_cluster(allowedTopics={"namespaces": {"from": "All"}})
+    apply(served.topic("left-behind", deletionPolicy="Delete"))
+    apply(served.topic("in-ending", served.other_namespace, deletionPolicy="Delete"))
+    apply(served.topic("guarded-in-ending", served.other_namespace, deletionPolicy="Protect"))
+    served.wait_ready("Topic", "left-behind")
+    for name in ("in-ending", "guarded-in-ending"):
+        wait_until(
+            lambda name=name: served.ready("Topic", name, served.other_namespace) == "True",  # type: ignore[misc]  # the loop's
+            20,
+            f"{name} to be ready",
+        )
+    served.operator.stop()
+    delete(served, "Topic", "left-behind")
+    kubectl("delete", "namespace", served.other_namespace, "--timeout=60s")
+    assert get("default", "namespace", served.other_namespace) == {}
+    served.operator.start()
+    # Nobody saw the deletion: the topic is kept, and said to be nobody's.
+    wait_until(lambda: "left-behind" in orphans(served), 60, "what is left to be listed")
+    assert {"left-behind", "in-ending", "guarded-in-ending"} <= served.topics()
