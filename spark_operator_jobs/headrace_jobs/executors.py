@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Self
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-__all__ = ["ExecutorTarget", "follow_executor_target"]
+__all__ = ["ExecutorTarget", "follow_executor_target", "surplus_of"]
 
 POLL_SECONDS = 1.0
 FILE_VARIABLE = "HEADRACE_EXECUTORS_FILE"
@@ -33,8 +33,9 @@ def follow_executor_target(
 ) -> contextlib.AbstractContextManager[object]:
     """Follow the file that the environment names while the returned context lasts."""
     path = environment.get(FILE_VARIABLE)
+    settings = session.sparkContext.getConf()
     is_local = str(session.sparkContext.master).startswith("local")
-    if not path or is_local:
+    if not path or is_local or settings.get("spark.dynamicAllocation.enabled") == "true":
         return contextlib.nullcontext()
     return ExecutorTarget(session, Path(path))
 
@@ -49,6 +50,7 @@ class ExecutorTarget:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="executor-target", daemon=True)
         self._asked = int(session.sparkContext.getConf().get("spark.executor.instances", "1") or 1)
+        self._ending: set[str] = set()
 
     def __enter__(self) -> Self:
         """Begin to follow the file."""
@@ -62,16 +64,30 @@ class ExecutorTarget:
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
-            wanted = self._read()
-            if wanted is None or wanted == self._asked:
-                continue
             try:
-                self._ask(wanted)
+                self._look(self._read())
             except Exception as error:  # noqa: BLE001 - the JVM may be stopping; the next poll tries again
-                _log.warning("executors could not be asked for", wanted=wanted, error=str(error))
-                continue
-            _log.info("executors asked for", wanted=wanted, before=self._asked)
-            self._asked = wanted
+                _log.warning("executors could not be asked for", error=str(error))
+
+    def _look(self, wanted: int | None) -> None:
+        """Ask for another number; end what is too many, also what comes up after it was asked."""
+        if wanted is None:
+            return
+        context: Any = self._session.sparkContext
+        scala = context._jsc.sc()  # noqa: SLF001 - no public way to it
+        there = _executors(scala)
+        self._ending &= set(there)
+        surplus = surplus_of(there, self._ending, wanted)
+        if wanted == self._asked and not surplus:
+            return
+        if surplus:
+            self._end(scala, surplus)
+        # After ending some: that lowers Spark's target by as many.
+        nothing = context._gateway.jvm.scala.Predef.Map().empty()  # noqa: SLF001 - as above
+        if not scala.requestTotalExecutors(wanted, 0, nothing):
+            raise RuntimeError("Spark's scheduler did not take the request")
+        _log.info("executors asked for", wanted=wanted, before=self._asked, ended=surplus)
+        self._asked = wanted
 
     def _read(self) -> int | None:
         """Return the number; None for a file that is not there or says something else."""
@@ -81,20 +97,20 @@ class ExecutorTarget:
             return None
         return wanted if wanted > 0 else None
 
-    def _ask(self, wanted: int) -> None:
-        """Set Spark's target (SparkContext.requestTotalExecutors), then end what is too many."""
+    def _end(self, scala: Any, surplus: Sequence[str]) -> None:
+        """End executors (SparkContext.killExecutors)."""
         context: Any = self._session.sparkContext
-        gateway, scala = context._gateway, context._jsc.sc()  # noqa: SLF001 - no public way to these
-        nothing = gateway.jvm.scala.Predef.Map().empty()
-        if not scala.requestTotalExecutors(wanted, 0, nothing):
-            raise RuntimeError("Spark's scheduler did not take the request")
-        surplus = _executors(scala)[wanted:]
-        if surplus:
-            ids = gateway.jvm.java.util.ArrayList()
-            for each in surplus:
-                ids.add(each)
-            buffer = gateway.jvm.scala.jdk.javaapi.CollectionConverters.asScala(ids)
-            scala.killExecutors(buffer.toSeq())
+        gateway = context._gateway  # noqa: SLF001 - no public way to it
+        ids = gateway.jvm.java.util.ArrayList()
+        for each in surplus:
+            ids.add(each)
+        scala.killExecutors(gateway.jvm.scala.jdk.javaapi.CollectionConverters.asScala(ids).toSeq())
+        self._ending |= set(surplus)
+
+
+def surplus_of(there: Sequence[str], ending: Collection[str], wanted: int) -> list[str]:
+    """Return those of `there` (the busiest first) that are too many and not asked to end yet."""
+    return [each for each in there if each not in ending][wanted:]
 
 
 def _executors(scala: Any) -> list[str]:
