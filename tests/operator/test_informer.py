@@ -1,0 +1,118 @@
+import random
+from typing import Any
+
+from headrace_operator.kubernetes.cache import Store
+from headrace_operator.kubernetes.informer import Informer
+from headrace_operator.kubernetes.queue import WorkQueue
+from headrace_operator.kubernetes.reconcile import desired_of
+from headrace_operator.kubernetes.register import Register
+from headrace_operator.plan import DeleteTopic, ObservedTopic, plan
+from headrace_operator.resources import API_VERSION
+from support.operator_resources import cluster, observed
+
+CLUSTER = ("default", "c")
+
+
+class Marks:
+    """Takes the marks that a reconciler would."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+
+    def mark(self, key: Any, resource: Any = None, *, health: bool = False) -> None:
+        self.keys.append((key, resource, health))
+
+
+def document(
+    name: str = "t", version: int = 1, created: str = "2026-01-01T00:00:00Z", **spec: Any
+) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Topic",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "generation": 1,
+            "creationTimestamp": created,
+        },
+        "spec": {"clusterRef": {"name": "c"}, "topicName": "t", **spec},
+        "status": {"topicId": "id-1"},
+    }
+
+
+class Seen:
+    """An informer and what it feeds."""
+
+    def __init__(self) -> None:
+        self.register, self.marks = Register(), Marks()
+        self.queue = WorkQueue(lambda: 0.0, random.Random(7))
+        self.informer = Informer(Store(), self.register, self.queue, self.marks)  # type: ignore[arg-type]  # it only marks
+
+    def see(self, *events: tuple[dict[str, Any], bool]) -> "Seen":
+        for obj, is_gone in events:
+            self.informer.see(obj, is_gone=is_gone)
+        return self
+
+    def departed(self) -> list[str]:
+        return [each.metadata.name for each in self.register.departed(CLUSTER)]
+
+    def planned(self, topic_id: str = "id-1") -> list[str]:
+        """Return the topics that would be deleted."""
+        topics = {"t": ObservedTopic(partitions=1, replicas=1, topic_id=topic_id)}
+        resources = [*self.register.of_cluster(CLUSTER), *self.register.departed(CLUSTER)]
+        planned = plan(observed(topics=topics), desired_of(cluster(), resources))
+        return [each.topic for each in planned.actions if isinstance(each, DeleteTopic)]
+
+
+def gone(**spec: Any) -> tuple[dict[str, Any], bool]:
+    return document(version=2, **spec), True
+
+
+def test_only_what_was_seen_to_go_with_policy_delete_is_deleted():
+    there = (document(deletionPolicy="Delete"), False)
+    assert Seen().see(there, gone(deletionPolicy="Delete")).planned() == ["t"]
+    # The last state counts: the policy may have been changed before.
+    for policy in ("Retain", "Protect"):
+        assert Seen().see(there, gone(deletionPolicy=policy)).planned() == []
+
+
+def test_a_deletion_that_no_watch_told_deletes_nothing():
+    seen = Seen().see((document(deletionPolicy="Delete"), False))
+    seen.informer.take_for_gone("Topic", ("default", "t"))
+    assert seen.register.get(("Topic", "default", "t")) is None
+    assert seen.planned() == []
+    assert (CLUSTER, ("Topic", "default", "t"), False) in seen.marks.keys
+
+
+def test_a_topic_made_later_by_the_same_name_is_not_deleted():
+    seen = Seen().see((document(), False), gone(deletionPolicy="Delete"))
+    assert seen.planned(topic_id="id-2") == []
+
+
+def test_a_resource_that_was_made_again_takes_the_topic_over():
+    seen = Seen().see((document(), False), gone(deletionPolicy="Delete"))
+    again = document(version=3, deletionPolicy="Delete")
+    assert seen.see((again, False)).planned() == []
+    assert seen.departed() == []
+
+
+def test_another_resource_for_the_same_topic_keeps_it_and_is_looked_at():
+    younger = document("younger", created="2026-02-01T00:00:00Z")
+    seen = Seen().see((document(), False), (younger, False), gone(deletionPolicy="Delete"))
+    assert seen.planned() == []
+    assert (CLUSTER, ("Topic", "default", "younger"), False) in seen.marks.keys[-2:]
+
+
+def test_who_becomes_leader_leaves_old_deletions_to_whoever_led_then():
+    seen = Seen().see((document(), False), gone(deletionPolicy="Delete"))
+    seen.register.settle_old(60)
+    assert seen.departed() == ["t"]
+    seen.register.settle_old(-1)
+    assert seen.departed() == []
+
+
+def test_an_older_state_than_the_known_one_is_ignored():
+    seen = Seen().see((document(version=5), False), gone(deletionPolicy="Delete"))
+    assert seen.register.get(("Topic", "default", "t")) is not None
