@@ -144,7 +144,10 @@ class NetworkedCluster(HeadraceCluster):
 
     def __init__(self, directory: Path, network: Network, size: int = 3) -> None:
         self.network = network
-        super().__init__(directory, size)
+        selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        super().__init__(directory, size, {"replica.selector.class": selector})
+        for node in self.nodes:
+            node.settings["broker.rack"] = f"rack-{node.node_id}"
 
     def _node(self, number: int, directory: Path) -> ClusterNode:
         return _NetworkedNode(number, directory, self.network)

@@ -12,6 +12,8 @@ import pytest
 
 from faults.network import can_make_networks, networked_cluster
 from faults.workload import Workload, create_topic
+from support.processes import wait_until
+from support.readers import JavaReader, LibrdkafkaReader
 
 _SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "15"))
 _CUT_SECONDS = 4
@@ -118,6 +120,39 @@ def test_two_brokers_that_do_not_hear_one_another_while_the_third_hears_both(clu
         cluster.network.cut([one.node_id], [other.node_id])
         time.sleep(_CUT_SECONDS)
         workload.progress(20)
+        _heal(cluster, topic, workload)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [LibrdkafkaReader, pytest.param(JavaReader, marks=pytest.mark.java)],
+    ids=["librdkafka", "java"],
+)
+def test_a_reader_in_the_rack_of_a_follower_that_falls_behind_reads_on(
+    cluster, topic, kind, tmp_path
+):
+    """The follower answers its clients, but hears no more of the leader: it leaves the ISR."""
+    controller = cluster.active_controller()
+    leader, nearby = cluster.others(controller)
+    ids = _ids([leader, nearby, controller])
+    create_topic(cluster, topic, 1, assignment=[ids])
+    with Workload(cluster, topic, partitions=1) as workload:
+        reader = kind(cluster.bootstrap, topic, f"rack-{nearby.node_id}", tmp_path)
+        try:
+            wait_until(lambda: len(reader.offsets) > 100, 30, "the first records")
+            cluster.network.cut([leader.node_id], [nearby.node_id])
+            with cluster.asked_without(nearby):
+                wait_until(
+                    lambda: nearby.node_id not in cluster.partitions(topic)[0].isr,
+                    30,
+                    "the follower out of sync",
+                )
+                workload.progress(50)
+                count = workload.producers[0].acknowledged_count
+                wait_until(lambda: len(reader.offsets) > count, 30, "what came since")
+        finally:
+            reader.stop()
+        assert reader.offsets == list(range(len(reader.offsets)))
         _heal(cluster, topic, workload)
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,13 +23,17 @@ def create_topic(
     factor: int = 3,
     *,
     through: ClusterNode | None = None,
+    assignment: list[list[int]] | None = None,
     **config: str,
 ) -> None:
     """Create a topic and wait until every replica is in sync; keys are `min_insync_replicas`."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     bootstrap = cluster.bootstrap if through is None else through.bootstrap
     admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": bootstrap})
-    topic = NewTopic(name, partitions, factor, config=settings)
+    placed: dict[str, Any] = (
+        {"replication_factor": factor} if assignment is None else {"replica_assignment": assignment}
+    )
+    topic = NewTopic(name, partitions, config=settings, **placed)
     deadline = time.monotonic() + _CREATE_SECONDS
     while True:
         try:

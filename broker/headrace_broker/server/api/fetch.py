@@ -25,7 +25,7 @@ from headrace_broker.protocol.messages.fetch import (
 from headrace_broker.server.fetch_sessions import FetchPartition, FetchSession, partitions_of
 from headrace_broker.server.follower_fetch import handle_follower
 from headrace_broker.server.leader_hints import HINTED, LeaderHints
-from headrace_broker.server.partition import ISOLATION_READ_COMMITTED
+from headrace_broker.server.partition import ISOLATION_READ_COMMITTED, not_leader
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -147,6 +147,9 @@ class _Fetch:
         """Whether a follower in the client's rack should be read instead; `data` names it."""
         partition.check_epoch(wanted.current_leader_epoch)
         if partition.leading is None:
+            if partition.node_id not in partition.in_sync_replicas:
+                # It may stand still for long, and a consumer that waits here would not know.
+                raise not_leader("this follower is not in sync")
             if wanted.fetch_offset > partition.log.log_end_offset:
                 # Not out of range: the leader has it, and the consumer must not start over.
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
