@@ -78,7 +78,10 @@ class Pair:
         """Ask for all of a follower's partition as its session does; return the answer's data."""
         partition = self.partitions[follower]
         if self.session is None:
-            replicas = SimpleNamespace(partition_by_id=lambda *_: self.partitions[leader])
+            replicas = SimpleNamespace(
+                partition_by_id=lambda *_: self.partitions[leader],
+                host=self.partitions[leader].host,
+            )
             self.session = ReplicaSession(1, replicas, follower, follower * 10)
         position = partition.position()
         request = FetchRequest(
@@ -101,7 +104,6 @@ class Pair:
             ],
         )
         assert self.session.update(request, 10) is ErrorCode.NONE
-        self.session.read()
         topics = self.session.response().responses
         return topics[0].partitions[0] if topics else None
 

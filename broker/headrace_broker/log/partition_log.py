@@ -113,6 +113,8 @@ class PartitionLog(LogState):
             position = segment.write(view)
         segment.note_batch(position, size, last_offset, max_timestamp)
         self.log_end_offset = end = last_offset + 1  # type: ignore[assignment]  # as above
+        if not view.readonly:
+            self.reader.appended(first_offset, end, segment.size, view)
         if producer_id >= 0:
             self._note_producer(view, header, first_offset, max_timestamp)
         if end - self.recovery_point >= config.flush_messages:
@@ -138,7 +140,7 @@ class PartitionLog(LogState):
         now_ms = self._clock.now_ms()
         first, (last_at, last) = batches[0][1], batches[-1]
         size = last_at + last.size_bytes
-        segment = self._segment_for(size, last.last_offset, last.max_timestamp, now_ms)
+        segment = self._segment_for(size, next_offset - 1, last.max_timestamp, now_ms)
         for _, header in batches:
             self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         start = segment.write(view[:size])
@@ -149,6 +151,7 @@ class PartitionLog(LogState):
             if header.producer_id >= 0:
                 batch = view[at : at + header.size_bytes]
                 self._note_producer(batch, header, header.base_offset, header.max_timestamp)
+        self.reader.appended(first.base_offset, next_offset, segment.size, view[:size])
         self.log_end_offset = next_offset
         return AppendInfo(
             Offset(first.base_offset),

@@ -1,6 +1,7 @@
 """`LogReader`: whole batches from an offset on, by one `pread` in the common case.
 
-Owns the hints that let a sequential reader go on where it stopped without a search. It must not
+Owns the hints that let a sequential reader go on where it stopped without a search, and the latest
+small append, which every follower and every consumer at the end reads next. It must not
 know who reads; the caller bounds it by the high watermark or the last stable offset.
 """
 
@@ -15,21 +16,37 @@ from headrace_broker.log.segments import LogSegments
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 _HINTS_MAX: Final = 64
+_TAIL_BYTES_MAX: Final = 2048
+_NOWHERE: Final = -1
 EMPTY: Final = b""
 
 
 class LogReader:
     """Reads a partition's segments."""
 
-    __slots__ = ("_hints", "_segments")
+    __slots__ = ("_end_offset", "_end_position", "_hints", "_segments", "_tail", "_tail_offset")
 
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
         self._hints: dict[int, int] = {}
+        self._tail = EMPTY
+        self._tail_offset = self._end_offset = self._end_position = _NOWHERE
 
     def forget(self) -> None:
         """Drop the hints, because batches moved."""
         self._hints.clear()
+        self._tail = EMPTY
+        self._tail_offset = self._end_offset = _NOWHERE
+
+    def appended(self, offset: int, end_offset: int, end_position: int, data: memoryview) -> None:
+        """Take note of what was appended to the active segment."""
+        self._end_offset = end_offset
+        self._end_position = end_position
+        if len(data) <= _TAIL_BYTES_MAX:
+            self._tail = bytes(data)
+            self._tail_offset = offset
+        else:
+            self._tail_offset = _NOWHERE
 
     def hint(self, offset: int, position: int) -> None:
         """Remember that the batch of `offset` begins at (or would be appended at) `position`."""
@@ -42,6 +59,13 @@ class LogReader:
         self, offset: int, max_bytes: int, upper_bound: int, *, at_least_one: bool
     ) -> bytes | memoryview:
         """Return whole batches from the one that holds `offset`, all below `upper_bound`."""
+        if (
+            offset == self._tail_offset
+            and upper_bound == self._end_offset
+            and len(self._tail) <= max_bytes
+        ):
+            self.hint(upper_bound, self._end_position)
+            return self._tail
         segment = self._segments.floor(offset)
         if segment is None:
             # Retention keeps whole segments, so the first may begin above the log start offset.
@@ -66,6 +90,8 @@ class LogReader:
         following = self._segments.after(segment)
         if following is not None and following.base_offset <= upper_bound:
             return segment.size, following.base_offset
+        if upper_bound == self._end_offset:
+            return self._end_position, upper_bound
         known = self._hints.get(upper_bound)
         if known is None:
             known = segment.position_of(upper_bound)

@@ -24,17 +24,14 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import DecodeError, ErrorCode
 from headrace_broker.protocol.wire import skip_tagged
 from headrace_broker.server.context import RequestContext
-from headrace_broker.server.fast_produce import FAST_FROM
 from headrace_broker.server.frames import (
     HEADER,
     LENGTH,
-    PREFIX,
-    PREFIX_FLEXIBLE,
     REQUEST_BYTES_MIN,
     buffer_bytes,
     client_id_of,
 )
-from headrace_broker.server.slots import CLOSE_CONNECTION, Slot
+from headrace_broker.server.slots import CLOSE_CONNECTION, FrameSlot, Slot, framed
 
 if TYPE_CHECKING:
     from headrace_broker.server.dispatch import ApiEntry
@@ -45,7 +42,6 @@ log = structlog.get_logger()
 _JOIN_BYTES_MAX = 4096  # below it one small copy is cheaper than a vectored write
 _HELD_BYTES_MAX = 32768  # of requests that wait; above it the socket is not read either
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
-_PRODUCE = int(ApiKey.PRODUCE)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -92,7 +88,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection in, or drop it where a limit is reached."""
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")  # noqa: S101 (uvloop's type)
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports do not inherit asyncio's
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
@@ -107,10 +102,8 @@ class Connection(asyncio.BufferedProtocol):
         self._server.unregister(self)
         self._release_own()
         self._count_unsent(0)
-        for slot in self._slots:
-            if slot.future is not None and slot.entry.cancel_on_disconnect:
-                slot.future.cancel()
-        self._slots.clear()
+        while self._slots:
+            self._slots.popleft().abandon()
         self._transport = None
 
     def eof_received(self) -> bool:
@@ -119,22 +112,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Return where the next bytes go."""
-        if self._own is None:
-            return self._server.shared_buffer
-        return self._own[self._filled :]
+        return self._server.shared_buffer if self._own is None else self._own[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the requests that are whole now."""
-        self._server.metrics.bytes_in += nbytes
-        self.last_active = self._server.now()
-        if self._own is None:
-            self._consume(self._server.shared_buffer, nbytes)
-        else:
-            self._filled += nbytes
-            self._consume(self._own, self._filled)
+        server = self._server
+        server.metrics.bytes_in += nbytes
+        self.last_active = server.now()
+        # What the requests of one read append goes to followers together, and at once.
+        server.wakeups.hold()
+        try:
+            own = self._own
+            self._filled = nbytes if own is None else self._filled + nbytes
+            self._consume(server.shared_buffer if own is None else own, self._filled)
+        finally:
+            server.wakeups.release()
 
     def pause_writing(self) -> None:
-        """Take no further request: the client does not read its answers."""
+        """Take no further request: the client does not read."""
         self.is_writing_paused = True
         self.write_paused_at = self._server.now()
         self._count_unsent(self.unsent_bytes)
@@ -219,17 +214,17 @@ class Connection(asyncio.BufferedProtocol):
                 position += 1
                 if tagged:
                     position = skip_tagged(frame, position, tagged)
-            if api_key == _PRODUCE and version >= FAST_FROM and not self._slots:
-                answer = self._server.fast_produce.answer(frame, version, correlation_id, position)
-                if answer is not None:
-                    return self._answer_at_once(entry, started, answer)
+            if (straight := self._server.straight.get(api_key)) is not None:
+                made = straight(frame, version, correlation_id, position)
+                if made is not None:
+                    return self._take(made, entry, started)
             # Bytes after the body are skipped, as Kafka does: librdkafka 2.16 asks for all topics
             # with a four-byte count where one byte is meant, and so leaves three over.
             request, _ = entry.decoders[version](frame, position)
         except (DecodeError, IndexError) as error:
             self._refuse("malformed request", api=entry.name, version=version, error=str(error))
             return False
-        except LogDirectoryFailure as error:
+        except Exception as error:  # noqa: BLE001 (as in _perform)
             return self._fail(entry, version, error)
         return self._perform(entry, (version, correlation_id), started, request)
 
@@ -292,20 +287,21 @@ class Connection(asyncio.BufferedProtocol):
         self, entry: ApiEntry, context: RequestContext, started: float, response: Any
     ) -> None:
         parts = entry.encoders[context.api_version](response)
-        entry.metrics.observe(perf_counter() - started)
-        if not self._slots:
-            self._send(entry, context, parts)
-            return
-        slot = Slot(entry, context, started)
-        slot.parts = parts
-        self._slots.append(slot)
+        self._take(framed(entry, context, parts), entry, started)
 
-    def _answer_at_once(self, entry: ApiEntry, started: float, answer: bytes) -> bool:
-        """Send a whole frame that nothing is in front of; False when the connection is gone."""
-        entry.metrics.observe(perf_counter() - started)
-        self._server.metrics.bytes_out += len(answer)
-        if self._transport is not None:
-            self._transport.write(answer)
+    def _take(self, made: list[Any] | FrameSlot, entry: ApiEntry, started: float) -> bool:
+        """Send a whole frame, or keep its place; False when nobody is there any more."""
+        if isinstance(made, FrameSlot):
+            made.join(self, entry, started)
+            self._slots.append(made)
+        else:
+            entry.metrics.observe(perf_counter() - started)
+            if not self._slots:
+                self._write(made)
+                return self._transport is not None
+            self._slots.append(Slot(entry, None, started, made))
+        if len(self._slots) >= self._server.in_flight_max:
+            self._held = True
         return self._transport is not None
 
     def _park(
@@ -314,43 +310,47 @@ class Connection(asyncio.BufferedProtocol):
         slot = Slot(entry, context, started)
         slot.future = future
         self._slots.append(slot)
-        future.add_done_callback(lambda done: self._unpark(slot, done))
+        version = context.api_version
+        future.add_done_callback(lambda done: self._unpark(slot, version, done))
         if len(self._slots) >= self._server.in_flight_max or slot.holds_back:
             self._held = True
 
-    def _unpark(self, slot: Slot, done: asyncio.Future[Any]) -> None:
+    def _unpark(self, slot: Slot, version: int, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             return
         error = done.exception()
         if error is None:
             try:
-                slot.parts = slot.entry.encoders[slot.context.api_version](done.result())
+                slot.parts = slot.entry.encoders[version](done.result())
             except Exception as failure:  # noqa: BLE001 (handled as the handler's own failure)
                 error = failure
         if error is not None:
-            self._fail(slot.entry, slot.context.api_version, error)
+            self._fail(slot.entry, version, error)
             return
-        slot.entry.metrics.observe(perf_counter() - slot.started)
-        slots = self._slots
-        while slots and slots[0].parts is not None:
-            ready = slots.popleft()
-            self._send(ready.entry, ready.context, ready.parts or [])
+        self.settle(slot)
         if self._held:
             self.resume()
 
-    def _send(self, entry: ApiEntry, context: RequestContext, parts: list[Any]) -> None:
-        size = 4 + sum(map(len, parts))
-        if context.api_version >= entry.flexible_from and entry.key != _API_VERSIONS:
-            prefix = PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
-        else:
-            prefix = PREFIX.pack(size, context.correlation_id)
+    def settle(self, slot: Slot) -> None:
+        """Send the parts of a slot that has got them, and what waited behind it."""
+        slot.entry.metrics.observe(perf_counter() - slot.started)
+        slots = self._slots
+        while slots and slots[0].parts is not None:
+            self._write(slots.popleft().frame())
+        if self._held and isinstance(slot, FrameSlot):
+            # Not at once: this may be in the middle of another connection's request.
+            self._server.loop.call_soon(self.resume)
+
+    def _write(self, parts: list[Any]) -> None:
+        """Write the parts of a whole frame."""
         if (transport := self._transport) is None:
             return
-        self._server.metrics.bytes_out += size + 4
+        size = sum(map(len, parts))
+        self._server.metrics.bytes_out += size
         if size < _JOIN_BYTES_MAX:
-            transport.write(b"".join((prefix, *parts)))
+            transport.write(b"".join(parts))
         else:
-            transport.writelines((prefix, *parts))
+            transport.writelines(parts)
 
     # back-pressure
 

@@ -1,4 +1,4 @@
-"""The usual Produce request in one straight line: one partition, acks 1, answered at once.
+"""The usual Produce request in one straight line: one partition, acks 1 or all.
 
 Producers send one batch for one partition at a time to a broker with few partitions, and that is
 where the message objects of the general path cost as much as the append. This reads such a
@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.wire import read_varuint
+from headrace_broker.server.commit_slot import CommitSlot
+from headrace_broker.server.waiting import Deadlines
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
     from headrace_broker.server.busy_poll import BusyPoll
     from headrace_broker.server.partition import Partition
 
+API_KEY = int(ApiKey.PRODUCE)
 #: From here on requests and answers are laid out as below: flexible, and with topic ids from 13.
 FAST_FROM = 9
 _TOPIC_IDS_FROM = 13
@@ -29,7 +33,9 @@ _TARGETS_MAX = 4096  # partitions whose request bytes are remembered
 
 # No transactional id, acks, timeout.ms, one topic, and its name's length or its id's first byte.
 _HEAD = Struct(">BhiBB")
-_ACKS = 1
+_ACKS_LEADER = 1
+_ACKS_ALL = -1
+_ACKS = (_ACKS_ALL, _ACKS_LEADER)
 _ONE = 2  # a compact array's length is written plus one
 _TOPICS_AT = 7
 _NAME_AT = 8
@@ -51,26 +57,30 @@ _FRAME_BYTES = _PREFIX.size - 4 + _TAIL.size
 class FastProduce:
     """Remembers which bytes of a request name which partition of this broker."""
 
-    __slots__ = ("_broker", "_busy_poll", "_by_id", "_by_name", "_clock")
+    __slots__ = ("_broker", "_busy_poll", "_by_id", "_by_name", "_clock", "_deadlines")
 
     def __init__(self, broker: Broker, busy_poll: BusyPoll) -> None:
         self._broker = broker
         self._busy_poll = busy_poll
         self._clock = broker.clock
+        self._deadlines = Deadlines()
         self._by_id: dict[bytes, Partition] = {}
         self._by_name: dict[bytes, Partition] = {}
 
     def answer(
         self, frame: memoryview, version: int, correlation_id: int, position: int
-    ) -> bytes | None:
+    ) -> list[bytes] | CommitSlot | None:
         """Append and return the whole answer's frame, or None where this is not the usual request.
 
-        `position` is where the request's body begins. Raises IndexError for a topic's name that
-        goes beyond the request; LogDirectoryFailure.
+        Where acks=all waits for followers it is the place of an answer. `position` is where the
+        request's body begins. Raises IndexError for a topic's name that goes beyond the request;
+        LogDirectoryFailure.
         """
-        if len(frame) - position < _BODY_BYTES_MIN:
+        if version < FAST_FROM or len(frame) - position < _BODY_BYTES_MIN:
             return None
-        records_at = self._records_at(frame, version, position)
+        no_transaction, acks, timeout_ms, topics, first = _HEAD.unpack_from(frame, position)
+        is_usual = not no_transaction and topics == _ONE and acks in _ACKS
+        records_at = self._records_at(frame, version, position, first) if is_usual else -1
         if records_at < 0:
             return None
         target = frame[position + _TOPICS_AT : records_at].tobytes()
@@ -84,23 +94,25 @@ class FastProduce:
         if frame[end:] != _NO_TAGS or partition.flushing is not None:
             return None
         try:
-            info = partition.append(frame[start:end], _ACKS, self._clock.now_ms())
+            info = partition.append(frame[start:end], acks, self._clock.now_ms())
         except ApiError:
             # Nothing was appended. The general path finds the same, or the topic's successor.
             del known[target]
             return None
-        if length < _SMALL_BYTES:
-            self._busy_poll.answered()
         tail = _TAIL.pack(0, info[0], info[2], info[3], 1, 0, 0, 0, 0, 0)
         prefix = _PREFIX.pack(_FRAME_BYTES + len(target), correlation_id, 0)
-        return b"".join((prefix, target, tail))
+        answer = [prefix, target, tail]
+        slot: CommitSlot | None = None
+        if acks == _ACKS_ALL and partition.high_watermark <= info[1]:
+            slot = CommitSlot(correlation_id, version, answer, partition, info)
+            slot.wait(self._deadlines, timeout_ms)
+        elif length < _SMALL_BYTES:
+            self._busy_poll.answered()
+        return slot or answer
 
     @staticmethod
-    def _records_at(frame: memoryview, version: int, position: int) -> int:
-        """Return where the only partition's records begin, or -1."""
-        no_transaction, acks, _, topics, first = _HEAD.unpack_from(frame, position)
-        if no_transaction or acks != _ACKS or topics != _ONE:
-            return -1
+    def _records_at(frame: memoryview, version: int, position: int, first: int) -> int:
+        """Return where the records of a topic's only partition begin, or -1."""
         if version >= _TOPIC_IDS_FROM:
             index_at = position + _NAME_AT + _ID_BYTES
         elif first <= _NAME_LENGTH_MAX:

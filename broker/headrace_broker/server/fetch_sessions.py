@@ -138,9 +138,18 @@ class FetchSessions:
             return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if epoch != session.epoch:
             return None, ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        self._sessions.move_to_end(identity)
+        self.advance(session)
         return session, session.update(request, self._partitions_max)
+
+    def upcoming(self, identity: int, epoch: int) -> FetchSession | None:
+        """Return the session of which a request is the next; None where there is none such."""
+        session = self._sessions.get(identity)
+        return session if session is not None and session.epoch == epoch else None
+
+    def advance(self, session: FetchSession) -> None:
+        """Count a session's next request."""
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        self._sessions.move_to_end(session.identity)
 
     def close(self, identity: int) -> None:
         """End a session, if there is one of that identity."""

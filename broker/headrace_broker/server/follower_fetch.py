@@ -6,13 +6,14 @@ move the high watermark (CVE-2018-1288).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchRequest, FetchResponse
 from headrace_broker.protocol.types import BrokerEpoch, NodeId
-from headrace_broker.server.replica_sessions import ReplicaSession
+from headrace_broker.server.replica_sessions import ParkedFuture, ReplicaSession
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -52,12 +53,14 @@ def handle_follower(
         # Without a session (there are no slots for them) it is answered with what there is.
         session = ReplicaSession(_SESSIONLESS, replicas, node_id, broker_epoch)
         session.update(request, broker.config.values["headrace.fetch.session.max.partitions"])
-        session.read()
         response = session.response()
         session.close()
         return response
     if not isinstance(found, ReplicaSession) or found.node_id != node_id:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    if found.read() or request.max_wait_ms <= 0:
+    if found.is_due() or request.max_wait_ms <= 0:
         return found.response()
-    return found.park(request.max_wait_ms / 1000)
+    parked = ParkedFuture(loop=asyncio.get_running_loop())
+    parked.add_done_callback(lambda _: found.unpark(parked))
+    found.park(parked, request.max_wait_ms / 1000)
+    return parked

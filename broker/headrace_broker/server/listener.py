@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace_broker.server import fast_follower, fast_produce
 from headrace_broker.server.api import api_versions
 from headrace_broker.server.busy_poll import BusyPoll
 from headrace_broker.server.connection import Connection
+from headrace_broker.server.fast_follower import FastFollower
 from headrace_broker.server.fast_produce import FastProduce
 from headrace_broker.server.frames import OWN_BUFFER_BYTES
+from headrace_broker.server.slots import FrameSlot
+from headrace_broker.server.waiting import Wakeups
 
 if TYPE_CHECKING:
     from headrace_broker.server.broker import Broker
@@ -27,6 +31,10 @@ if TYPE_CHECKING:
     from headrace_broker.server.metrics import NetworkMetrics
 
 log = structlog.get_logger()
+
+# (frame, version, correlation id, where the body begins) -> the parts of a whole frame, the place
+# of one that is still to come, or None where the request is not usual
+Straight = Callable[[memoryview, int, int, int], list[Any] | FrameSlot | None]
 
 SHARED_BUFFER_BYTES = 262144
 POOLED_BUFFERS_MAX = 64
@@ -57,8 +65,13 @@ class Listening:
         self._connections_per_address_max: int = values["max.connections.per.ip"]
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = broker.budget
+        self.wakeups = Wakeups()
         busy_poll = BusyPoll(self.loop, values["headrace.busy.poll.rounds"])
-        self.fast_produce = FastProduce(broker, busy_poll)
+        self.straight: dict[int, Straight] = {}
+        """What answers usual requests by their bytes."""
+        if fast_produce.API_KEY in apis:  # a broker's listener, not a controller's
+            self.straight[fast_produce.API_KEY] = FastProduce(broker, busy_poll).answer
+            self.straight[fast_follower.API_KEY] = FastFollower(broker).answer
         # In the order of their arrival: a set's would differ from run to run.
         self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
@@ -83,6 +96,8 @@ class Listening:
         """Accept connections on the bound port."""
         if self._socket is None:
             raise RuntimeError("start() needs bind() first")
+        if self.straight:
+            self.wakeups = self.broker.replicas.host.wakeups
         self._server = await self.loop.create_server(
             lambda: Connection(self), sock=self._socket, backlog=self._backlog
         )

@@ -61,28 +61,14 @@ class PendingAnswer:
         if found is None:
             return
         if error is not None:
-            _fail(found[1], error)
+            fail(found[1], error)
         if not self._waiting:
             self._finish()
 
     def _expire(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for partition, answer in waiting.values():
-            if partition.leading is not None and partition.leading.is_under_min_isr:
-                _fail(
-                    answer,
-                    ApiError(
-                        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                        "appended, but too few replicas are in sync to commit it",
-                    ),
-                )
-            else:
-                _fail(
-                    answer,
-                    ApiError(
-                        ErrorCode.REQUEST_TIMED_OUT, "not committed in time; its outcome is unknown"
-                    ),
-                )
+            fail(answer, not_committed_in_time(partition))
         self._finish()
 
     def _finish(self) -> None:
@@ -95,7 +81,18 @@ class PendingAnswer:
             future.set_result(self._response)
 
 
-def _fail(answer: PartitionProduceResponse, error: ApiError) -> None:
+def not_committed_in_time(partition: Partition) -> ApiError:
+    """Return what a producer hears whose records were appended and not committed in its time."""
+    if partition.leading is not None and partition.leading.is_under_min_isr:
+        return ApiError(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            "appended, but too few replicas are in sync to commit it",
+        )
+    return ApiError(ErrorCode.REQUEST_TIMED_OUT, "not committed in time; its outcome is unknown")
+
+
+def fail(answer: PartitionProduceResponse, error: ApiError) -> None:
+    """Put an error into a partition's answer that said where its records went."""
     answer.error_code = error.code
     answer.error_message = error.message
     answer.base_offset = -1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.types import BrokerEpoch, NodeId
 from headrace_broker.replication.throttle import Throttle
+from headrace_broker.server.waiting import Wakeups
 
 if TYPE_CHECKING:
     from headrace_broker.server.partition import Partition
@@ -32,6 +33,7 @@ class ReplicaHost:
         self.image = MetadataImage()
         self.leader_throttle = Throttle()
         self.follower_throttle = Throttle()
+        self.wakeups = Wakeups()
         self.request_isr_update: Callable[[Partition], None] = _ignore
         """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
         self.on_failure: Callable[[BaseException], None] = _raise

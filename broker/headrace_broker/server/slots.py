@@ -1,9 +1,12 @@
-"""The place of one response in its connection's order."""
+"""The places of responses in their connection's order."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.server.frames import PREFIX, PREFIX_FLEXIBLE
 
 if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
@@ -18,16 +21,30 @@ class OvertakenFuture(asyncio.Future[Any]):
 
 
 class Slot:
-    """A request that waits for its response; `parts` is None until that is known."""
+    """A request that waits for its response; `parts` is None until that is known.
+
+    Without a context the parts are the whole frame.
+    """
 
     __slots__ = ("context", "entry", "future", "parts", "started")
 
-    def __init__(self, entry: ApiEntry, context: RequestContext, started: float) -> None:
+    def __init__(
+        self,
+        entry: ApiEntry,
+        context: RequestContext | None,
+        started: float,
+        parts: list[Any] | None = None,
+    ) -> None:
         self.entry = entry
         self.context = context
         self.started = started
         self.future: asyncio.Future[Any] | None = None
-        self.parts: list[Any] | None = None
+        self.parts = parts
+
+    def frame(self) -> list[Any]:
+        """Return the parts of the whole frame."""
+        parts = self.parts or []
+        return parts if self.context is None else framed(self.entry, self.context, parts)
 
     @property
     def holds_back(self) -> bool:
@@ -35,5 +52,63 @@ class Slot:
         return (
             self.entry.cancel_on_disconnect
             and self.parts is None
-            and type(self.future) is not OvertakenFuture
+            and not isinstance(self.future, OvertakenFuture)
         )
+
+    def abandon(self) -> None:
+        """The client is gone: what waits only for data waits no more, a change goes on."""
+        if self.future is not None and self.entry.cancel_on_disconnect:
+            self.future.cancel()
+
+
+class Slots(Protocol):
+    """The connection that a slot is in."""
+
+    def settle(self, slot: Slot) -> None:
+        """Send the parts of a slot that has got them, and what waited behind it."""
+
+
+class FrameSlot(Slot):
+    """The place of a response that its maker lays out itself: no future, no message objects."""
+
+    __slots__ = ("_slots", "correlation_id")
+
+    entry: ApiEntry
+
+    def __init__(self, correlation_id: int) -> None:
+        self.correlation_id = correlation_id
+        self.context = None
+        self.future = None
+        self.parts = None
+        self._slots: Slots | None = None
+
+    def join(self, slots: Slots, entry: ApiEntry, started: float) -> None:
+        """Take the place: from now on `send` may be called."""
+        self._slots = slots
+        self.entry = entry
+        self.started = started
+
+    def send(self, parts: list[Any]) -> None:
+        """Have the frame sent as soon as all before it are."""
+        self.parts = parts
+        if self._slots is not None:
+            self._slots.settle(self)
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether later requests wait for this one: such responses are small, or overtaken."""
+        return False
+
+    def abandon(self) -> None:
+        """The client is gone."""
+        self._slots = None
+
+
+def framed(entry: ApiEntry, context: RequestContext, parts: list[Any]) -> list[Any]:
+    """Put a response's encoded body into its frame."""
+    size = 4 + sum(map(len, parts))
+    if context.api_version >= entry.flexible_from and entry.key != ApiKey.API_VERSIONS:
+        prefix = PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
+    else:
+        prefix = PREFIX.pack(size, context.correlation_id)
+    return [prefix, *parts]

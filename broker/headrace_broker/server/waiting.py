@@ -13,6 +13,8 @@ from headrace_broker.protocol.types import Offset
 EVERYTHING = 2**31
 """More bytes than anybody waits for."""
 
+_TIMER_SECONDS = 0.001  # the event loop's resolution
+
 Acknowledge = Callable[[ApiError | None], None]
 """Told once: that records are committed (None), or that they perhaps are not."""
 
@@ -32,6 +34,91 @@ class FollowerFetch(Protocol):
 
     def changed(self) -> None:
         """There is something else to tell: a high watermark, a log start, an error."""
+
+
+class Woken(Protocol):
+    """A follower's session that has records to send."""
+
+    def look_again(self) -> None:
+        """Send them, if the follower waits."""
+
+
+class Wakeups:
+    """Sessions that appends woke: each is looked at once for all the requests of one read."""
+
+    __slots__ = ("_is_held", "_is_scheduled", "_woken")
+
+    def __init__(self) -> None:
+        self._woken: dict[Woken, None] = {}
+        self._is_held = False
+        self._is_scheduled = False
+
+    def add(self, session: Woken) -> None:
+        """Have a session looked at: at the next `release`, or soon where none is to come."""
+        self._woken[session] = None
+        if not self._is_held and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def hold(self) -> None:
+        """Wait for `release`: there may be more appends until then."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Look at them now: a turn of the event loop less than a callback."""
+        self._is_held = False
+        if self._woken:
+            self._run()
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        woken, self._woken = self._woken, {}
+        for session in woken:
+            session.look_again()
+
+
+class Expiring(Protocol):
+    """Somebody whose patience ends."""
+
+    def expire(self) -> None:
+        """It has ended."""
+
+
+class Deadlines:
+    """Who waits for how long: one timer for all with the same patience, set anew when it rings."""
+
+    __slots__ = ("_by_timeout",)
+
+    def __init__(self) -> None:
+        self._by_timeout: dict[int, dict[Expiring, float]] = {}
+
+    def add(self, waiter: Expiring, timeout_ms: int) -> None:
+        """Call `waiter.expire` after `timeout_ms`, unless it is discarded before."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        waiters = self._by_timeout.get(timeout_ms)
+        if waiters is None:
+            waiters = self._by_timeout[timeout_ms] = {}
+            loop.call_at(deadline, self._ring, timeout_ms)
+        waiters[waiter] = deadline
+
+    def discard(self, waiter: Expiring, timeout_ms: int) -> None:
+        """It waits no more."""
+        waiters = self._by_timeout.get(timeout_ms)
+        if waiters is not None:
+            waiters.pop(waiter, None)
+
+    def _ring(self, timeout_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        waiters = self._by_timeout[timeout_ms]
+        while waiters:
+            waiter, deadline = next(iter(waiters.items()))
+            if deadline > loop.time() + _TIMER_SECONDS:
+                loop.call_at(deadline, self._ring, timeout_ms)
+                return
+            del waiters[waiter]
+            waiter.expire()
+        del self._by_timeout[timeout_ms]
 
 
 class CommitWaiters:

@@ -15,7 +15,7 @@ from headrace_broker.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from headrace_broker.server import connection as connection_module
+from headrace_broker.server import fast_produce
 from headrace_broker.server.broker import Broker
 from headrace_broker.server.config import parse_config
 from headrace_broker.server.connection import Connection
@@ -104,7 +104,7 @@ def compare(broker, frames_to):
     """Send one kind of frames by both paths, each to its own topic; the answers are the same."""
     left, right = broker.metadata.topics["left"], broker.metadata.topics["rite"]
     fast = send(broker, frames_to(left))
-    with mock.patch.object(connection_module, "FAST_FROM", NEVER):
+    with mock.patch.object(fast_produce, "FAST_FROM", NEVER):
         general = send(broker, frames_to(right))
     renamed = general[0].replace(b"rite", b"left")
     renamed = renamed.replace(right.topic_id.bytes, left.topic_id.bytes)
@@ -179,21 +179,21 @@ def test_a_frame_cut_short_anywhere_is_refused_by_both_paths(tmp_path):
 @pytest.mark.parametrize("version", range(9, 14))
 def test_the_usual_request_takes_the_short_path(tmp_path, version):
     def check(broker):
-        fast = broker.listeners[0].fast_produce
+        straight = broker.listeners[0].straight
+        fast = straight[PRODUCE]
         answers = []
 
-        class Watched:
-            def answer(self, *arguments):
-                answers.append(fast.answer(*arguments))
-                return answers[-1]
+        def watched(*arguments):
+            answers.append(fast(*arguments))
+            return answers[-1]
 
-        broker.listeners[0].fast_produce = Watched()
+        straight[PRODUCE] = watched
         topic = broker.metadata.topics["left"]
         frames = [frame_of(request_to(topic, [(1, batch_of(1))]), version)] * 3
         sent, _ = send(broker, frames)
         # The first request teaches it where the partition is.
         assert [answer is None for answer in answers] == [True, False, False]
-        assert sent.endswith(answers[1] + answers[2])
+        assert sent.endswith(b"".join(answers[1] + answers[2]))
 
     asyncio.run(with_broker(tmp_path, check))
 

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.server.replica_sessions import ParkedFuture
 from support.log import content
 from support.replication import Pair
 
@@ -130,10 +131,12 @@ def test_records_answer_a_waiting_fetch_and_a_later_request_overtakes_it(tmp_pat
         pair = Pair(tmp_path)
         pair.lead(1)
         assert pair.ask(2, 1).records == b""
-        first = pair.session.park(60)
+        first = ParkedFuture()
+        pair.session.park(first, 60)
         pair.append(1, b"a")
         assert (await first).responses[0].partitions[0].records
-        second = pair.session.park(60)
+        second = ParkedFuture()
+        pair.session.park(second, 60)
         pair.ask(2, 1)
         assert second.done()
 
@@ -144,7 +147,6 @@ def test_a_session_looks_only_at_partitions_with_news(tmp_path):
     pair = Pair(tmp_path)
     pair.lead(1)
     pair.ask(2, 1)
-    pair.session.read()
     assert not pair.session.news
     pair.append(1, b"a")
     assert len(pair.session.news) == 1
