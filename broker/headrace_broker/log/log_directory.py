@@ -146,10 +146,29 @@ class LogDirectory:
     def open_all(self, config_for: Callable[[TopicPartition], LogConfig]) -> None:
         """Open every partition that has a folder."""
         for partition in sorted(self.partition_folders()):
-            self._open(partition, config_for(partition))
+            self._adopt(partition, self._opening(partition, config_for(partition))())
+
+    def recovery(
+        self, topic: str, partition: int, config: LogConfig
+    ) -> Callable[[], PartitionLog] | None:
+        """Return the long part of opening a log that a kill may have left torn; None for others.
+
+        It touches only the log's own files and may run in another thread; `create` takes its
+        result.
+        """
+        key = TopicPartition(topic, partition)
+        if key in self.logs or not self._may_be_torn(key):
+            return None
+        return self._opening(key, config)
 
     def create(
-        self, topic: str, partition: int, config: LogConfig, *, topic_id: TopicId | None = None
+        self,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        *,
+        topic_id: TopicId | None = None,
+        recovered: PartitionLog | None = None,
     ) -> PartitionLog:
         """Open a partition's log, creating its folder if there is none."""
         key = TopicPartition(topic, partition)
@@ -157,16 +176,20 @@ class LogDirectory:
         if known is not None:
             return known
         with failing_the_directory(self.path / str(key)):
-            return self._create(key, config, topic_id)
+            return self._create(key, config, topic_id, recovered)
 
     def _create(
-        self, key: TopicPartition, config: LogConfig, topic_id: TopicId | None
+        self,
+        key: TopicPartition,
+        config: LogConfig,
+        topic_id: TopicId | None,
+        recovered: PartitionLog | None,
     ) -> PartitionLog:
         folder = self.path / str(key)
         is_new = not folder.exists()
         if is_new:
             self._forget(key)
-        log = self._open(key, config)
+        log = self._adopt(key, recovered or self._opening(key, config)())
         if topic_id is not None and self.topic_id(*key) != topic_id:
             text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
             replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
@@ -218,15 +241,25 @@ class LogDirectory:
         """Return the checkpointed high watermark, or 0."""
         return Offset(self._high_watermarks.get(TopicPartition(topic, partition), 0))
 
-    def _open(self, key: TopicPartition, config: LogConfig) -> PartitionLog:
-        log = PartitionLog.open(
-            self.path / str(key),
+    def _opening(self, key: TopicPartition, config: LogConfig) -> Callable[[], PartitionLog]:
+        folder = self.path / str(key)
+        opening = partial(
+            PartitionLog.open,
+            folder,
             config,
             clock=self._clock,
             recovery_point=self._recovery_points.get(key, 0),
             was_clean=not self._may_be_torn(key),
             log_start_offset=self._log_starts.get(key, 0),
         )
+
+        def run() -> PartitionLog:
+            with failing_the_directory(folder):
+                return opening()
+
+        return run
+
+    def _adopt(self, key: TopicPartition, log: PartitionLog) -> PartitionLog:
         self._unrecovered.discard(str(key))
         self._lower_checkpoints(key, log.log_end_offset)
         log.before_truncation = partial(self._lower_checkpoints, key)

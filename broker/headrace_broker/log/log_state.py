@@ -27,6 +27,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Offset
 
 _END_OF_TIME = 1 << 62
+_SNAPSHOT_RECORDS = 1000  # fewer are read faster than a file is written
 
 
 class LogState:
@@ -173,6 +174,12 @@ class LogState:
                 remove_quietly(snapshot_path(self.directory, old))
         self._snapshots = [old for old in self._snapshots if old in bases and old < offset]
         self._snapshots.append(offset)
+
+    def snapshot_producers(self) -> None:
+        """Write the producers' states now, where there is much that a start would have to read."""
+        last = self._snapshots[-1] if self._snapshots else self.segments.first.base_offset
+        if self.log_end_offset - last >= _SNAPSHOT_RECORDS and self.producers:
+            self._take_snapshot(durable=False)
 
     def has_snapshot(self, offset: int) -> bool:
         """Whether there is a file of the producers' states as they were before `offset`."""

@@ -218,7 +218,7 @@ class ReplicaManager:
                 continue
             if partition is None:
                 with self._failing():
-                    partition = self._open(topic, index, image, log_config)
+                    partition = await self._open(topic, index, image, log_config)
                 if partition is None:
                     self._offline.add((topic.topic_id, index))
                     continue
@@ -273,7 +273,7 @@ class ReplicaManager:
         }
         return read_replica(nearby, fetch_offset)
 
-    def _open(
+    async def _open(
         self, topic: TopicImage, index: PartitionIndex, image: PartitionImage, config: LogConfig
     ) -> Partition | None:
         """Open or make a replica's log; None where it may be in a log directory that failed."""
@@ -289,8 +289,18 @@ class ReplicaManager:
                 "stray partition removed", topic=topic.name, partition=index, topic_id=found
             )
             directory.delete(topic.name, index)
-            return self._open(topic, index, image, config)
-        opened: PartitionLog = directory.create(topic.name, index, config, topic_id=topic.topic_id)
+            return await self._open(topic, index, image, config)
+        recovered: PartitionLog | None = None
+        recovery = directory.recovery(topic.name, index, config)
+        if recovery is not None:
+            # After a kill every batch since the recovery point is read: seconds for a busy log.
+            recovered = await asyncio.get_running_loop().run_in_executor(None, recovery)
+            if directory.is_abandoned:
+                recovered.abandon()
+                return None
+        opened = directory.create(
+            topic.name, index, config, topic_id=topic.topic_id, recovered=recovered
+        )
         return Partition(topic.name, topic.topic_id, index, opened, self.host)
 
     def _note_directory(self, partition: Partition, image: PartitionImage) -> None:

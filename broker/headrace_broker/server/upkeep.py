@@ -96,6 +96,8 @@ class Upkeep:
         """Make appends durable and write how far: a start after a kill checks from there on."""
         for partition in self._partitions():
             log_ = partition.log
+            if not log_.is_abandoned:
+                log_.snapshot_producers()
             if not log_.is_abandoned and log_.recovery_point < log_.log_end_offset:
                 flush = log_.begin_flush()
                 if await self._in_thread_unless_deleted(log_, flush.run):

@@ -217,3 +217,25 @@ def test_a_stop_before_a_torn_log_was_opened_does_not_vouch_for_it(open_director
     assert directory.create("events", 0, CONFIG).log_end_offset == 1
     directory.close()
     assert open_directory().create("others", 0, CONFIG).log_end_offset == 1
+
+
+def test_producers_are_remembered_at_a_flush_so_that_a_kill_leaves_little_to_read(open_directory):
+    directory = open_directory()
+    log = directory.create("t", 0, CONFIG)
+    for number in range(1100):
+        append(log, batch_of(b"x", producer_id=7, producer_epoch=0, base_sequence=number))
+        if number in {999, 1049}:
+            log.snapshot_producers()
+    assert [path.name for path in log.directory.glob("*.snapshot")] == [f"{1000:020d}.snapshot"]
+    log.flush()
+    directory.checkpoint()
+    directory.abandon()
+    again = open_directory()
+    assert again.recovery("t", 1, CONFIG) is None
+    recovery = again.recovery("t", 0, CONFIG)
+    assert recovery is not None
+    log = again.create("t", 0, CONFIG, recovered=recovery())
+    assert again.recovery("t", 0, CONFIG) is None
+    assert log.log_end_offset == 1100
+    retry = batch_of(b"x", producer_id=7, producer_epoch=0, base_sequence=1099)
+    assert append(log, retry).is_duplicate
