@@ -3,12 +3,14 @@
     images/build headrace              writes build/images/headrace.tar, an OCI archive
     images/build headrace --load       and imports it into the cluster's container runtime
     images/build jobs --load
+    images/build jobs --tree FOLDER --only code    what the Dockerfiles call: one part, as files
 
-The result has the layout that `images/Dockerfile.*` give: Debian's packages, then locked
-requirements, then our code as the last and only small layer. The first two are kept in a cache and
-made again when what they are made from changes, so a rebuild after a change of code takes seconds.
+Debian's packages come first, then locked requirements, then our code as the last and only small
+layer. The first two are kept in a cache and made again when what they are made from changes, so a
+rebuild after a change of code takes seconds. What each image holds is listed beside it, as
+CycloneDX (`build/images/headrace.cdx.json`).
 
-Needs root and mmdebstrap (both for the Debian layer alone), and uv (in the `dev` extra).
+Needs root and mmdebstrap (both for the Debian layer alone), and requirements/images.txt.
 """
 
 from __future__ import annotations
@@ -22,15 +24,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from oci import Layer, epoch, pack_directory, read_layer, write_image
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
@@ -96,7 +96,8 @@ def add_jobs(root: Path) -> None:
     jars.mkdir(parents=True)
     spark_jars.mkdir(parents=True)
     command = [sys.executable, "-m", "headrace_jobs.jars"]
-    for path in run(command, capture=True).splitlines():
+    environment = {"PYTHONPATH": str(ROOT / "spark_operator_jobs")}
+    for path in run(command, capture=True, environment=environment).splitlines():
         shutil.copy(path, jars)
         # Driver and executors find the connector by themselves, whoever starts them.
         (spark_jars / Path(path).name).symlink_to(f"/{HOME}/jars/{Path(path).name}")
@@ -224,34 +225,37 @@ def debian_layer(image: Image, options: argparse.Namespace) -> Layer:
 
 
 def requirements_layer(image: Image, options: argparse.Namespace) -> Layer:
-    """Install locked requirements into a virtual environment of the image's own Python."""
-    lock = ROOT / image.requirements
-    inputs = [lock.read_text(encoding="utf-8"), RECIPE, *UNUSED]
+    """Pack the virtual environment with the locked requirements."""
+    lock = (ROOT / image.requirements).read_text(encoding="utf-8")
 
     def make(output: Path) -> None:
-        say(f"installing {image.requirements}")
         with tempfile.TemporaryDirectory() as scratch:
-            root = Path(scratch)
-            packages = root / PACKAGES
-            packages.mkdir(parents=True)
-            run(
-                [
-                    *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--link-mode=copy"),
-                    *("--require-hashes", "--python-version", PYTHON_VERSION),
-                    *("--target", str(packages), "-r", str(lock)),
-                ],
-            )
-            shutil.rmtree(packages / "bin", ignore_errors=True)
-            for pattern in UNUSED:
-                for path in packages.glob(pattern):
-                    shutil.rmtree(path)
-            for path in (*packages.rglob("__pycache__"), packages / ".lock"):
-                shutil.rmtree(path, ignore_errors=True)
-            compile_bytecode(packages, Path("/") / PACKAGES)
-            add_interpreter(root / VENV)
-            pack_directory(root, output)
+            add_requirements(image, Path(scratch))
+            pack_directory(Path(scratch), output)
 
-    return cached(f"requirements-{image.name}", inputs, make, options)
+    return cached(f"requirements-{image.name}", [lock, RECIPE, *UNUSED], make, options)
+
+
+def add_requirements(image: Image, root: Path) -> None:
+    """Install locked requirements into a virtual environment of the image's own Python."""
+    say(f"installing {image.requirements}")
+    packages = root / PACKAGES
+    packages.mkdir(parents=True)
+    run(
+        [
+            *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--link-mode=copy"),
+            *("--require-hashes", "--python-version", PYTHON_VERSION),
+            *("--target", str(packages), "-r", str(ROOT / image.requirements)),
+        ],
+    )
+    shutil.rmtree(packages / "bin", ignore_errors=True)
+    for pattern in UNUSED:
+        for path in packages.glob(pattern):
+            shutil.rmtree(path)
+    for path in (*packages.rglob("__pycache__"), packages / ".lock"):
+        shutil.rmtree(path, ignore_errors=True)
+    compile_bytecode(packages, Path("/") / PACKAGES)
+    add_interpreter(root / VENV)
 
 
 def add_interpreter(venv: Path) -> None:
@@ -268,9 +272,14 @@ def code_layer(image: Image, options: argparse.Namespace) -> Layer:
     """Pack the working tree's code."""
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        (root / HOME).mkdir(parents=True)
-        image.add_code(root)
+        add_code(image, root)
         return pack_directory(root, options.cache / f"code-{image.name}.tar")
+
+
+def add_code(image: Image, root: Path) -> None:
+    """Put the working tree's code where the image has it."""
+    (root / HOME).mkdir(parents=True)
+    image.add_code(root)
 
 
 def cached(
@@ -326,6 +335,12 @@ def say(text: str) -> None:
     print(f"images/build: {text}", file=sys.stderr)  # noqa: T201 - a command line
 
 
+PARTS: dict[str, Callable[[Image, Path], None]] = {
+    "requirements": add_requirements,
+    "code": add_code,
+}
+
+
 def main() -> None:
     """Build one image."""
     parser = argparse.ArgumentParser(
@@ -337,12 +352,18 @@ def main() -> None:
     )
     parser.add_argument("--tag", default=VERSION)
     parser.add_argument("--output", type=Path, help="archive (default: build/images/IMAGE.tar)")
+    parser.add_argument("--tree", type=Path, help="write files into this folder, and no image")
+    parser.add_argument("--only", choices=sorted(PARTS), help="with --tree: one part")
     parser.add_argument("--load", action="store_true", help="import it (HEADRACE_IMAGE_LOAD, ctr)")
     parser.add_argument("--mirror", default=MIRROR, help="Debian's packages")
     parser.add_argument("--security-mirror", default=SECURITY_MIRROR)
     default_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--cache", type=Path, default=default_cache / "headrace/images")
     options = parser.parse_args()
+    if options.tree is not None:
+        for name in [options.only] if options.only else PARTS:
+            PARTS[name](IMAGES[options.image], options.tree)
+        return
     options.cache.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     image = IMAGES[options.image]
@@ -353,6 +374,11 @@ def main() -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     settings = {**image.settings, "User": image.user, "WorkingDir": "/tmp"}  # noqa: S108 - writable
     digest = write_image(output, name=f"docker.io/{name}", layers=layers, settings=settings)
+    # Here, since the stages of the Dockerfiles have no library for it.
+    from sbom import describe, read_archive
+
+    contents = describe(read_archive(output))
+    output.with_suffix(".cdx.json").write_text(contents, encoding="utf-8")
     if options.load:
         load(output)
     megabytes = sum(layer.size for layer in layers) / 1e6
