@@ -4,7 +4,7 @@ import http.client
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
@@ -77,11 +77,17 @@ def sped_up(query: str) -> str:
 class Prometheus:
     """A Prometheus of a test's own that scrapes every half second."""
 
-    def __init__(self, directory: Path, targets: dict[str, list[str]]) -> None:
-        """`targets`: addresses by the path that is scraped there."""
+    def __init__(
+        self,
+        directory: Path,
+        targets: dict[str, list[str]],
+        scrape_configs: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """`targets`: addresses by the path that is scraped there; `scrape_configs`: as they are."""
         self.address = f"{LOOPBACK}:{free_port()}"
         self._directory = directory
         self._targets = targets
+        self._scrape_configs = scrape_configs
         self._process: ManagedProcess | None = None
 
     def __enter__(self) -> Self:
@@ -118,19 +124,22 @@ class Prometheus:
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": rules,
             "scrape_configs": [
-                {
-                    "job_name": path,
-                    "metrics_path": path,
-                    "honor_labels": True,
-                    "static_configs": [
-                        {
-                            "targets": addresses,
-                            # What a PodMonitor of the operator gives to its targets.
-                            "labels": {"namespace": "default", "headrace_cluster": "main"},
-                        }
-                    ],
-                }
-                for path, addresses in self._targets.items()
+                *self._scrape_configs,
+                *(
+                    {
+                        "job_name": path,
+                        "metrics_path": path,
+                        "honor_labels": True,
+                        "static_configs": [
+                            {
+                                "targets": addresses,
+                                # What a PodMonitor of the operator gives to its targets.
+                                "labels": {"namespace": "default", "headrace_cluster": "main"},
+                            }
+                        ],
+                    }
+                    for path, addresses in self._targets.items()
+                ),
             ],
         }
         config = self._directory / "prometheus.yaml"
