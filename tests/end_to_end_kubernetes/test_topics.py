@@ -133,6 +133,51 @@ def test_namespaces_are_allowed_by_their_labels(served: Served) -> None:
     )
 
 
+def test_what_is_not_ready_is_counted_and_told_once(served: Served) -> None:
+    reference = {"name": "nowhere"}
+    apply(served.topic("found"), resource("Topic", served.namespace, "lost", clusterRef=reference))
+    served.wait_ready("Topic", "found")
+    wait_until(lambda: served.reason("Topic", "lost") == "ClusterNotFound", 20, "the reason")
+    labels = ('kind="Topic"', 'reason="ClusterNotFound"')
+    assert served.operator.metric("headrace_operator_resources_not_ready", *labels) == 1
+    assert served.operator.metric("headrace_operator_resources", 'kind="Topic"') > 1
+
+    def told() -> list[str]:
+        fields = "involvedObject.kind=Topic,involvedObject.name=lost"
+        items = get(served.namespace, "events", "--field-selector", fields)["items"]
+        return [f"{each['type']} {each['reason']}" for each in items]
+
+    wait_until(told, 20, "an Event")
+    # A change that leaves the verdict as it was is no transition.
+    apply(resource("Topic", served.namespace, "lost", clusterRef=reference, partitions=2))
+    wait_until(
+        lambda: served.get("Topic", "lost")["status"].get("observedGeneration") == 2, 20, "a look"
+    )
+    assert told() == ["Warning ClusterNotFound"]
+    delete(served, "Topic", "lost")
+    wait_until(
+        lambda: served.operator.metric("headrace_operator_resources_not_ready", *labels) == 0, 20
+    )
+
+
+def test_a_topic_that_waited_for_brokers_is_made_when_they_answer(served: Served) -> None:
+    served.broker.stop()
+    apply(served.topic("patient"), served.group("patient", topics=["patient"]))
+    for kind in ("Topic", "ConsumerGroup"):
+        wait_until(
+            lambda kind=kind: served.reason(kind, "patient") == "WaitingForCluster",  # type: ignore[misc]  # the loop's
+            60,
+            f"the {kind} to say what it waits for",
+        )
+    waiting = condition(served.get("Topic", "patient"), "Reconciling")
+    assert waiting["status"] == "True"
+    assert "do not answer" in waiting["message"]
+    served.broker.start()
+    served.wait_ready("Topic", "patient", 40)
+    served.wait_ready("ConsumerGroup", "patient", 20)
+    assert served.ready("Cluster", "c") == "True"
+
+
 def orphans(served: Served) -> list[str]:
     """Return the topics that the Cluster's status lists as nobody's."""
     found: dict[str, list[str]] = served.get("Cluster", "c")["status"].get("orphanTopics", {})

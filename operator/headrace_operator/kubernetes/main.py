@@ -35,6 +35,7 @@ from headrace_operator.kubernetes.reconcile import (
     Surroundings,
 )
 from headrace_operator.kubernetes.register import Register
+from headrace_operator.kubernetes.resource_metrics import ResourceCollector
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.kubernetes.watches import run_watches, watched_kinds
 from headrace_operator.kubernetes.web import start_web
@@ -137,6 +138,7 @@ class _Operator:
         self._informer = Informer(store, register, self._queue, self._reconciler)
         self._store = store
         self._applications: ApplicationRunner = SparkRunner(client, store)
+        metrics.registry.register(ResourceCollector(store, register))
         metrics.queue_depth.set_function(lambda: self._queue.depth)
         metrics.is_leader.set_function(lambda: election.is_leader)
 

@@ -78,15 +78,6 @@ class OperatorMetrics:
             ["kind"],
             registry=registry,
         )
-        self.resources = Gauge(
-            "headrace_operator_resources", "Watched resources", ["kind"], registry=registry
-        )
-        self.not_ready = Gauge(
-            "headrace_operator_resources_not_ready",
-            "Resources whose Ready condition is not True, by reason",
-            ["kind", "reason"],
-            registry=registry,
-        )
 
     def count_write(self, write: Write) -> None:
         """Count a write to the API."""
