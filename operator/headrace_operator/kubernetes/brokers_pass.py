@@ -121,8 +121,10 @@ class BrokersPass:
             is_formed = any(broker.is_registered for broker in seen.brokers)
             identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
             if seen.balance is not None and not seen.balance and not seen.reassigning:
+                # An empty answer of a broker that does not know the new ones yet says nothing.
+                served = {broker.node_id for broker in seen.brokers if broker.replicas}
                 for node in identity.nodes:
-                    if node.is_joining:
+                    if node.is_joining and (node.node_id in served or not node.is_broker):
                         node_now = msgspec.structs.replace(node, is_joining=False)
                         identity = identity.replaced(node_now)
         if identity.version != spec.version:
