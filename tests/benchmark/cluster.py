@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmark.latency import percentile
@@ -17,9 +17,11 @@ from support.processes import wait_until
 from support.streams import FAST_CLIENT, FAST_PRODUCER, ProducerStream
 
 _MB = 1_000_000
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = 120
 _SETTLE_SECONDS = 1.0
-_CREATE_RETRY_SECONDS = 2
+_REQUEST_SECONDS = 2
+_ANSWER_SECONDS = 10
+_RETRY_SECONDS = 0.01
 
 
 class ReplicatedLoad(Load):
@@ -32,20 +34,47 @@ class ReplicatedLoad(Load):
         return [changes.get(argument, argument) for argument in given]
 
 
-def create_topic(cluster: Cluster, name: str, partitions: int, seconds: float = 10) -> None:
-    """Create a topic, trying until one attempt succeeds."""
-    admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": cluster.bootstrap})
+def create_topic(
+    cluster: Cluster, name: str, partitions: int, seconds: float = _PATIENCE_SECONDS
+) -> None:
+    """Create a topic, asking again and again until one attempt succeeds."""
     topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
+
+    def ask(admin: AdminClient) -> object:
+        made = admin.create_topics([topic], request_timeout=_REQUEST_SECONDS)[name]
+        return made.result(_ANSWER_SECONDS)
+
+    # "Already exists": by an attempt whose answer was lost.
+    _insist(cluster, ask, KafkaError.TOPIC_ALREADY_EXISTS, seconds)
+
+
+def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete a topic, as `create_topic` creates one."""
+
+    def ask(admin: AdminClient) -> object:
+        gone = admin.delete_topics([name], request_timeout=_REQUEST_SECONDS)[name]
+        return gone.result(_ANSWER_SECONDS)
+
+    _insist(cluster, ask, KafkaError.UNKNOWN_TOPIC_OR_PART, _PATIENCE_SECONDS)
+
+
+def _insist(
+    cluster: Cluster, ask: Callable[[AdminClient], object], done: int, seconds: float
+) -> None:
+    """Ask until it is answered, or with the error `done`; raise the last error after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
+        # A client that knew a controller waits for that one for long: each attempt has its own.
+        admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": cluster.bootstrap})
         try:
-            made = admin.create_topics([topic], request_timeout=_CREATE_RETRY_SECONDS)[name]
-            made.result(_PATIENCE_SECONDS)
-        except KafkaException as error:
-            if error.args[0].name() == "TOPIC_ALREADY_EXISTS":
-                return  # by an attempt whose answer was lost
+            ask(admin)
+        except (KafkaException, TimeoutError) as error:
+            cause = error.args[0] if error.args else None
+            if isinstance(cause, KafkaError) and cause.code() == done:
+                return
             if time.monotonic() > deadline:
                 raise
+            time.sleep(_RETRY_SECONDS)
         else:
             return
 
@@ -54,11 +83,10 @@ def create_topic(cluster: Cluster, name: str, partitions: int, seconds: float = 
 def replicated_topic(cluster: Cluster, partitions: int) -> Iterator[str]:
     """A topic with three replicas of each partition, all in sync, deleted afterwards."""
     name = f"benchmark-{uuid4().hex[:12]}"
-    create_topic(cluster, name, partitions, _PATIENCE_SECONDS)
+    create_topic(cluster, name, partitions)
     cluster.wait_in_sync(name, _PATIENCE_SECONDS)
     yield name
-    admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": cluster.bootstrap})
-    admin.delete_topics([name])[name].result(_PATIENCE_SECONDS)
+    delete_topic(cluster, name)
 
 
 def start_scenario() -> Scenario:
@@ -240,7 +268,7 @@ def controller_scenario() -> Scenario:
                 stream.wait_acknowledged(300)
                 controller.kill()
                 began = time.monotonic()
-                create_topic(cluster, created, 1, _PATIENCE_SECONDS)
+                create_topic(cluster, created, 1)
                 seconds = time.monotonic() - began
                 time.sleep(_SETTLE_SECONDS)
                 stream.wait_acknowledged(100)

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmark.cluster import cluster_scenarios
 from benchmark.latency import connections_scenario, latency_scenario
 from benchmark.lifecycle import big_log_scenario, ready_scenario
-from benchmark.measure import Goal, Scenario, run_scenario
+from benchmark.measure import Goal, Outcome, Scenario, run_scenario
 from benchmark.report import machine_facts, merged, page, table
 from benchmark.throughput import Load, fetch_scenario, producer_scenario
 from support.headrace_broker import HeadraceBroker
@@ -144,11 +144,19 @@ def main() -> None:
             end.callback(side.stop)
             side.start()
             tell(f"{side.name}: ready after {side.ready_seconds:.2f} s at {side.bootstrap}")
-        outcomes = []
+        outcomes: list[Outcome] = []
         show(f"\n{machine_facts()}\n")
-        for scenario in chosen:
-            outcomes.append(run_scenario(scenario, measured, rounds, tell))
-            show(table(outcomes[-1]) + "\n")  # at once: a later scenario may fail
+        try:
+            for scenario in chosen:
+                outcomes.append(run_scenario(scenario, measured, rounds, tell))
+                show(table(outcomes[-1]) + "\n")  # at once: a run may be ended before its end
+        finally:
+            if outcomes:
+                write_page(options, outcomes, load_before)
+
+
+def write_page(options: argparse.Namespace, outcomes: list[Outcome], load_before: float) -> None:
+    """Put what was measured where it was asked for, or into the page of a whole run."""
     target = options.write or (
         None if options.only or options.quick or options.side != "both" else _PAGE
     )

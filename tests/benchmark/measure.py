@@ -17,6 +17,7 @@ from support.peer import Peer
 from support.processes import wait_until
 
 Figures = dict[str, float]
+_REASON_LENGTH_MAX = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,8 @@ class Outcome:
 
     scenario: Scenario
     rounds: dict[str, list[Figures]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    """By side: why it did not get through the scenario, or not through all rounds."""
 
     def median(self, side: str, key: str) -> float:
         values = [figures[key] for figures in self.rounds.get(side, []) if key in figures]
@@ -74,20 +77,46 @@ class Outcome:
 def run_scenario(
     scenario: Scenario, sides: list[Peer], rounds: int, say: Callable[[str], None]
 ) -> Outcome:
-    """Warm every side up, then measure them in turn."""
+    """Warm every side up, then measure them in turn; one that fails is left out from there on."""
     outcome = Outcome(scenario=scenario)
     say(f"{scenario.title}")
+
+    def attempt(side: Peer, work: Callable[[Peer], Figures | None]) -> Figures | None:
+        if side.name in outcome.failures:
+            return None
+        try:
+            return work(side)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other figures are wanted)
+            outcome.failures[side.name] = _in_one_line(error)
+            say(f"  {side.name} FAILED: {outcome.failures[side.name]}")
+            _revive(side, say)
+            return None
+
     for side in sides:
         if scenario.prepare is not None:
-            scenario.prepare(side)
+            attempt(side, scenario.prepare)
     for number in range(min(rounds, scenario.rounds_max or rounds)):
         # The order alternates: whoever goes first finds a colder page cache.
         for side in sides if number % 2 == 0 else sides[::-1]:
-            figures = scenario.run(side)
-            outcome.rounds.setdefault(side.name, []).append(figures)
-            shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
-            say(f"  round {number + 1}, {side.name}: {shown}")
+            figures = attempt(side, scenario.run)
+            if figures is not None:
+                outcome.rounds.setdefault(side.name, []).append(figures)
+                shown = ", ".join(f"{key} {value:.4g}" for key, value in figures.items())
+                say(f"  round {number + 1}, {side.name}: {shown}")
     return outcome
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:_REASON_LENGTH_MAX]
+
+
+def _revive(side: Peer, say: Callable[[str], None]) -> None:
+    """Give the next scenario a side that runs, with the data that it had."""
+    try:
+        side.kill()
+        side.restart()
+    except Exception as error:  # noqa: BLE001 (the next scenario says so again)
+        say(f"  {side.name} does not start again: {_in_one_line(error)}")
 
 
 @contextmanager

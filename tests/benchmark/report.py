@@ -50,8 +50,11 @@ def _row(outcome: Outcome, measure: Measure) -> str:
         judged = ratio if measure.goal.is_ratio else ours
         if not math.isnan(judged):
             verdict = "met" if measure.goal.is_met(ours, ratio) else "missed"
-    unit = f", {measure.unit}"
-    cells = [measure.title + unit, _number(ours), _number(theirs), _number(ratio), goal, verdict]
+    shown = [
+        "failed" if side in outcome.failures and math.isnan(value) else _number(value)
+        for side, value in ((_OURS, ours), (_THEIRS, theirs))
+    ]
+    cells = [f"{measure.title}, {measure.unit}", *shown, _number(ratio), goal, verdict]
     return f"| {' | '.join(cells)} |"
 
 
@@ -60,9 +63,12 @@ def table(outcome: Outcome) -> str:
     rounds = max((len(figures) for figures in outcome.rounds.values()), default=0)
     head = f"### {outcome.scenario.title}\n\n`{outcome.scenario.command}`; median of {rounds}\n\n"
     columns = f"| | {_OURS} | {_THEIRS} | ratio | goal | |\n|---|---:|---:|---:|---:|---|\n"
-    return (
-        head + columns + "\n".join(_row(outcome, measure) for measure in outcome.scenario.measures)
+    rows = "\n".join(_row(outcome, measure) for measure in outcome.scenario.measures)
+    failures = "".join(
+        f"\n\n{side} failed {'in a later round' if side in outcome.rounds else 'here'}: `{reason}`"
+        for side, reason in outcome.failures.items()
     )
+    return head + columns + rows + failures
 
 
 def _spread(outcomes: list[Outcome]) -> Iterator[str]:
