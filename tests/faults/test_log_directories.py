@@ -8,7 +8,20 @@ import time
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
+from kio.schema.alter_replica_log_dirs.v2.request import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
 
 from faults.disk import can_mount, fill, read_only, small_disk
 from faults.workload import Workload, create_topic
@@ -16,6 +29,10 @@ from support.headrace_cluster import HeadraceCluster
 from support.kafka_peer import run_tool
 from support.metrics import scrape
 from support.processes import wait_until
+from support.wire import RawConnection
+
+INVALID_REQUEST = 42
+LOG_DIR_NOT_FOUND = 57
 
 pytestmark = [
     pytest.mark.slow,
@@ -129,6 +146,47 @@ def test_the_only_replica_in_a_failed_directory_is_away_and_comes_back_with_it(t
     cluster.wait_complete()
     cluster.wait_in_sync("t")
     assert _first(cluster, lost) == b"before"
+
+
+def test_a_cordoned_directory_gets_no_new_replicas(tmp_path):
+    cluster = HeadraceCluster(tmp_path)
+    for node in cluster.nodes:
+        node.settings["log.dirs"] = f"{node.log_directory},{_second(node)}"
+    with cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        entry = ConfigEntry(
+            "cordoned.log.dirs",
+            str(_second(cluster.nodes[0])),
+            incremental_operation=AlterConfigOpType.SET,
+        )
+        cordon = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        for future in admin.incremental_alter_configs([cordon]).values():
+            future.result(10)
+        create_topic(cluster, "t", 4)
+        assert (_folders(cluster.nodes[0].log_directory), _folders(_second(cluster.nodes[0]))) == (
+            {0, 1, 2, 3},
+            set(),
+        )
+        assert len(_folders(_second(cluster.nodes[1]))) == 2
+
+
+def test_a_move_between_directories_is_refused_with_a_typed_error(two_directories):
+    cluster, node = two_directories, two_directories.nodes[0]
+    create_topic(cluster, "t", 2)
+    here = min(_folders(node.log_directory))
+    asked = {
+        str(node.log_directory): 0,
+        str(_second(node)): INVALID_REQUEST,
+        "/no/such/directory": LOG_DIR_NOT_FOUND,
+    }
+    with RawConnection(node.bootstrap, 5) as link:
+        for path, code in asked.items():
+            topic = AlterReplicaLogDirTopic(name=TopicName("t"), partitions=(i32(here),))
+            request = AlterReplicaLogDirsRequest(
+                dirs=(AlterReplicaLogDir(path=path, topics=(topic,)),)
+            )
+            ((partition,),) = [each.partitions for each in link.call(request).results]
+            assert int(partition.error_code) == code, path
 
 
 @pytest.mark.java
