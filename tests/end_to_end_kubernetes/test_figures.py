@@ -136,7 +136,7 @@ def test_a_topic_is_ready_soon_after_it_was_applied(
     assert statistics.median(times) < 1.0
 
 
-def make(served: Served, api: Api, topics: int, groups: int) -> float:
+def make(served: Served, api: Api, topics: int, groups: int, seconds: float = 250) -> float:
     """Create so many of both, and wait until all are ready; return how long it took."""
     began = time.monotonic()
     api.create_all([served.topic(f"t-{number}") for number in range(topics)])
@@ -146,7 +146,7 @@ def make(served: Served, api: Api, topics: int, groups: int) -> float:
             lambda plural=plural, count=count: (  # type: ignore[misc]  # defaults bind the loop's
                 api.count_ready(served.namespace, plural) >= count
             ),
-            300,
+            seconds,
             f"{count} {plural} to be ready",
         )
     return time.monotonic() - began
@@ -209,10 +209,11 @@ def test_nothing_is_written_at_rest_and_after_a_restart(served: Served, api: Api
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_thousands_at_rest_cost_little(
     served: Served, api: Api, record: Callable[..., None]
 ) -> None:
-    took = make(served, api, 5000, 500)
+    took = make(served, api, 5000, 500, seconds=2400)
     found = rest(served, api, 180)
     record(five_thousand_topics_seconds=took, **found)
     assert (found["rest_writes"], found["rest_changed"]) == (0, 0)

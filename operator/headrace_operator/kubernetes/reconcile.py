@@ -243,8 +243,10 @@ class _Pass:
                 desired.is_complete or resource.key in self._dirt.keys
             ):
                 self._around.register.settle(resource.key)
-                self._around.statuses.forget(resource.key)
-                self._memory.groups.forget(resource.key)
+        for key in self._dirt.keys:
+            if self._around.register.get(key) is None:
+                self._around.statuses.forget(key)
+                self._memory.groups.forget(key)
 
     def _is_mine(self, action: Action) -> bool:
         """Leave what concerns brokers to passes that looked at all of them."""
