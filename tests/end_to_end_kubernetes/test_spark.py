@@ -91,7 +91,7 @@ def test_a_finished_job_is_deleted_after_its_time_with_all_that_it_made(shared_n
     wait_until(lambda: not children(shared_namespace, "ends"), 60, "what it made to be gone")
 
 
-def test_suspend_lets_a_driver_finish_and_resume_starts_another(shared_namespace):
+def test_suspend_lets_a_driver_finish_and_resume_starts_another(shared_namespace, operator):
     job = KubeJob(shared_namespace, "waits", WAITS, restartPolicy={"type": "Always"}).apply()
     first = job.wait_running()
     job.apply(suspend=True)
@@ -105,8 +105,14 @@ def test_suspend_lets_a_driver_finish_and_resume_starts_another(shared_namespace
     before = job.resource()["metadata"]["resourceVersion"]
     time.sleep(5)
     assert job.resource()["metadata"]["resourceVersion"] == before
-    # A driver that somebody kills is made again.
+    # A new operator knows what the last one knew, and has nothing to do.
     second = driver(shared_namespace, "waits")["metadata"]["uid"]
+    operator.kill()
+    operator.wait_ready()
+    time.sleep(5)
+    assert driver(shared_namespace, "waits")["metadata"]["uid"] == second
+    assert job.resource()["metadata"]["resourceVersion"] == before
+    # A driver that somebody kills is made again.
     kubectl("-n", shared_namespace, "delete", "pod", "waits-driver", "--wait=false", "--now")
     wait_until(
         lambda: (

@@ -25,9 +25,9 @@ import structlog
 import yaml
 
 from headrace_operator.kubernetes.cache import trim
-from headrace_operator.kubernetes.client import STATUS_MANAGER, KubernetesError
+from headrace_operator.kubernetes.client import KubernetesError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
-from headrace_operator.kubernetes.spark_seen import Seen, State
+from headrace_operator.kubernetes.spark_seen import Seen, State, other_writers
 from headrace_operator.kubernetes.spark_states import Decision, Step, decide
 from headrace_operator.kubernetes.spark_status import refused, render_status, submitted
 from headrace_operator.render.names import MANAGED_BY
@@ -186,13 +186,7 @@ class SparkRunner:
         return f"the operator {names[0]}" if names else ""
 
     def _is_run_by_another(self, application: Mapping[str, Any]) -> bool:
-        """Whether another controller wrote this application's status. A person with kubectl may."""
-        managers = {
-            str(entry.get("manager"))
-            for entry in application["metadata"].get("managedFields") or []
-            if entry.get("subresource") == "status"
-        }
-        others = sorted(m for m in managers - {STATUS_MANAGER} if not m.startswith("kubectl"))
+        others = other_writers(application)
         if others:
             _log.warning(
                 "stands aside: another controller runs this SparkApplication",
@@ -238,7 +232,7 @@ class SparkRunner:
             if error.is_conflict:
                 # Somebody (our former self) made it a moment ago: its event is on the way.
                 return Decision(state=decision.state, again_seconds=1.0)
-            if not _is_refusal(error):
+            if not error.is_refusal:
                 raise
             message = f"the driver could not be made: {error}"
             await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
@@ -336,20 +330,6 @@ class SparkRunner:
             "metadata": seen.application["metadata"],
         }
         await self._client.event(regarding, reason=reason, message=message, kind=kind)
-
-
-def _is_refusal(error: KubernetesError) -> bool:
-    """Whether the API said no to this pod, rather than that it cannot answer now."""
-    status = HTTPStatus
-    return (
-        status.BAD_REQUEST <= error.status < status.INTERNAL_SERVER_ERROR
-        and error.status
-        not in (
-            status.REQUEST_TIMEOUT,
-            status.TOO_MANY_REQUESTS,
-            status.UNAUTHORIZED,
-        )
-    )
 
 
 def _version(obj: Mapping[str, Any]) -> int:

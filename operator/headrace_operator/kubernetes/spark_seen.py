@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.kubernetes.client import STATUS_MANAGER
 from headrace_operator.render.spark_submission import (
     ATTEMPT_ANNOTATION,
     FAILURES_ANNOTATION,
@@ -30,6 +31,7 @@ __all__ = [
     "is_of",
     "is_terminating",
     "label",
+    "other_writers",
     "parse_time",
     "phase",
     "run_of",
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 MESSAGE_LENGTH_MAX = 1000
+#: People who write statuses by hand are no controllers.
+_BY_HAND = "kubectl"
 
 
 class State(StrEnum):
@@ -132,6 +136,16 @@ class Seen:
             for pod in self.executors
             if label(pod, SUBMISSION_LABEL) == submission and not is_terminating(pod)
         ]
+
+
+def other_writers(application: Mapping[str, Any]) -> list[str]:
+    """Return the controllers, other than ours, that wrote this application's status."""
+    managers = {
+        str(entry.get("manager"))
+        for entry in application["metadata"].get("managedFields") or []
+        if entry.get("subresource") == "status"
+    }
+    return sorted(m for m in managers - {STATUS_MANAGER} if not m.startswith(_BY_HAND))
 
 
 def timestamp(moment: dt.datetime) -> str:

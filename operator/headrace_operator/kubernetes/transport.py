@@ -23,6 +23,9 @@ __all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transpor
 REQUEST_TIMEOUT_SECONDS = 15.0
 CONNECTIONS_MAX = 32
 _FIRST_ERROR, _NOT_FOUND, _CONFLICT, _INVALID = 400, 404, 409, 422
+_FIRST_SERVER_ERROR = 500
+#: A token that is being renewed, a request that took too long, too many of them.
+_LATER = frozenset({401, 408, 429})
 
 Object: TypeAlias = dict[str, Any]
 
@@ -55,6 +58,11 @@ class KubernetesError(Exception):
     def is_invalid(self) -> bool:
         """Whether the object can never be accepted as it is."""
         return self.status == _INVALID
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server said no to the request, rather than that it cannot answer now."""
+        return _FIRST_ERROR <= self.status < _FIRST_SERVER_ERROR and self.status not in _LATER
 
 
 @dataclass(frozen=True, kw_only=True)
