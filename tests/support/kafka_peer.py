@@ -75,6 +75,8 @@ TOOL_CLASSES = {
     "verifiable-producer": f"{_TOOLS}.VerifiableProducer",
     "verifiable-consumer": f"{_TOOLS}.VerifiableConsumer",
     "dump-log": "kafka.tools.DumpLogSegments",
+    "features": f"{_TOOLS}.FeatureCommand",
+    "reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
