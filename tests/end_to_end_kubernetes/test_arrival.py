@@ -35,6 +35,12 @@ print("all came")
 """
 
 
+@pytest.fixture(scope="module")
+def cluster(shared_namespace):
+    with KubeCluster(shared_namespace) as running:
+        yield running
+
+
 def client_pod(namespace, image, servers):
     """A pod as users write them: restricted, with nothing of the cluster's own."""
     return {
@@ -62,70 +68,70 @@ def client_pod(namespace, image, servers):
     }
 
 
-def test_a_cluster_comes_up_and_a_pod_uses_it_by_the_bootstrap_service(namespace):
-    with KubeCluster(namespace) as cluster:
-        assert cluster.ready_seconds < ARRIVAL_SECONDS
-        status = cluster.resource()["status"]
-        assert (status["brokers"], status["readyBrokers"]) == (3, 3)
-        assert status["bootstrapServers"] == f"c-bootstrap.{namespace}.svc:9092"
-        pods = cluster.pods().values()
-        assert all(condition(pod)["status"] == "True" for pod in pods)
-        image = next(iter(pods))["spec"]["containers"][0]["image"]
-        apply(client_pod(namespace, image, status["bootstrapServers"]))
-        wait_until(
-            lambda: get(namespace, "pod", "client")["status"]["phase"] in ("Succeeded", "Failed"),
-            60,
-        )
-        assert kubectl("-n", namespace, "logs", "client").strip().endswith("all came")
+def test_a_cluster_comes_up_and_a_pod_uses_it_by_the_bootstrap_service(cluster):
+    namespace = cluster.namespace
+    assert cluster.ready_seconds < ARRIVAL_SECONDS
+    status = cluster.resource()["status"]
+    assert (status["brokers"], status["readyBrokers"]) == (3, 3)
+    assert status["bootstrapServers"] == f"c-bootstrap.{namespace}.svc:9092"
+    pods = cluster.pods().values()
+    assert all(condition(pod)["status"] == "True" for pod in pods)
+    image = next(iter(pods))["spec"]["containers"][0]["image"]
+    apply(client_pod(namespace, image, status["bootstrapServers"]))
+    wait_until(
+        lambda: get(namespace, "pod", "client")["status"]["phase"] in ("Succeeded", "Failed"),
+        60,
+    )
+    assert kubectl("-n", namespace, "logs", "client").strip().endswith("all came")
 
 
-def test_a_cluster_brings_what_it_needs_and_nothing_that_others_own(namespace):
-    with KubeCluster(namespace) as cluster:
-        found = get(namespace, "sts,svc,cm,sa,pdb,networkpolicy", "-l", cluster.labels)["items"]
-        names = {(each["kind"], each["metadata"]["name"]) for each in found}
-        assert names >= {
-            ("StatefulSet", "c-a"),
-            ("Service", "c-brokers"),
-            ("Service", "c-bootstrap"),
-            ("Service", "c-bootstrap-external"),
-            ("ServiceAccount", "c-brokers"),
-            ("ConfigMap", "c-a"),
-            ("ConfigMap", "c-identity"),
-        }
-        assert {kind for kind, _ in names} >= {"PodDisruptionBudget", "NetworkPolicy"}
-        owner = cluster.resource()["metadata"]["uid"]
-        for each in found:
-            assert [o["uid"] for o in each["metadata"]["ownerReferences"]] == [owner]
-        (budget,) = [each for each in found if each["kind"] == "PodDisruptionBudget"]
-        assert budget["spec"]["maxUnavailable"] == 1
-        settings = next(
-            each["data"]
-            for each in found
-            if each["kind"] == "ConfigMap" and each["metadata"]["name"] == "c-a"
-        )
-        assert len(settings) == 3
-        for text in settings.values():
-            assert "advertised.listeners=" in text
-            assert "controller.quorum" in text
-        for pod in cluster.pods().values():
-            assert not pod["spec"]["automountServiceAccountToken"]
-            (container,) = pod["spec"]["containers"]
-            assert container["securityContext"]["readOnlyRootFilesystem"]
+def test_a_cluster_brings_what_it_needs_and_nothing_that_others_own(cluster):
+    namespace = cluster.namespace
+    found = get(namespace, "sts,svc,cm,sa,pdb,networkpolicy", "-l", cluster.labels)["items"]
+    names = {(each["kind"], each["metadata"]["name"]) for each in found}
+    assert names >= {
+        ("StatefulSet", "c-a"),
+        ("Service", "c-brokers"),
+        ("Service", "c-bootstrap"),
+        ("Service", "c-bootstrap-external"),
+        ("ServiceAccount", "c-brokers"),
+        ("ConfigMap", "c-a"),
+        ("ConfigMap", "c-identity"),
+    }
+    assert {kind for kind, _ in names} >= {"PodDisruptionBudget", "NetworkPolicy"}
+    owner = cluster.resource()["metadata"]["uid"]
+    for each in found:
+        assert [o["uid"] for o in each["metadata"]["ownerReferences"]] == [owner]
+    (budget,) = [each for each in found if each["kind"] == "PodDisruptionBudget"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    settings = next(
+        each["data"]
+        for each in found
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == "c-a"
+    )
+    assert len(settings) == 3
+    for text in settings.values():
+        assert "advertised.listeners=" in text
+        assert "controller.quorum" in text
+    for pod in cluster.pods().values():
+        assert not pod["spec"]["automountServiceAccountToken"]
+        (container,) = pod["spec"]["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
-def test_a_broker_can_be_reached_from_outside_at_the_address_that_it_advertises(namespace):
-    with KubeCluster(namespace) as cluster:
-        ports = {
-            service["spec"]["ports"][0]["nodePort"]
-            for service in get(namespace, "svc", "-l", cluster.labels)["items"]
-            if service["metadata"]["name"].startswith("c-a-")
-        }
-        brokers = cluster.brokers()
-        assert sorted(brokers) == [1, 2, 3]
-        assert {address.port for address in brokers.values()} == ports
-        wait_until(lambda: cluster.partitions() == {}, 5)
+def test_a_broker_can_be_reached_from_outside_at_the_address_that_it_advertises(cluster):
+    namespace = cluster.namespace
+    ports = {
+        service["spec"]["ports"][0]["nodePort"]
+        for service in get(namespace, "svc", "-l", cluster.labels)["items"]
+        if service["metadata"]["name"].startswith("c-a-")
+    }
+    brokers = cluster.brokers()
+    assert sorted(brokers) == [1, 2, 3]
+    assert {address.port for address in brokers.values()} == ports
 
 
+@pytest.mark.slow
 def test_at_every_moment_its_status_says_what_is_so(namespace):
     """kstatus says Current only when the spec, as it is now, is what all pods run and are ready."""
     cluster = KubeCluster(namespace)

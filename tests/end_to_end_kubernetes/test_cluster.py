@@ -56,7 +56,9 @@ def test_other_settings_restart_one_pod_after_the_other_and_the_active_controlle
     assert order[-1] == cluster.pod_of(first), f"{order} while {first} was active"
 
 
-@pytest.mark.parametrize("ordinal", [0, 1, 2])
+@pytest.mark.parametrize(
+    "ordinal", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))]
+)
 def test_any_pod_may_be_killed(cluster, ordinal):
     during = f"the kill of pod {ordinal}"
     with judged(cluster, during) as workload:

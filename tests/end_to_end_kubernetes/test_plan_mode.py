@@ -7,7 +7,7 @@ import pytest
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_plan_is_shown_and_done_only_when_its_hash_is_approved(namespace):

@@ -33,7 +33,13 @@ class KubeCluster:
         self.namespace, self.name = namespace, name
         self.spec: dict[str, Any] = {
             "pools": [
-                {"name": "a", "replicas": 3, "storage": {"size": "1Gi", "deletionPolicy": "Delete"}}
+                {
+                    "name": "a",
+                    "replicas": 3,
+                    "storage": {"size": "1Gi", "deletionPolicy": "Delete"},
+                    # Without a request, pods come after all others that share the machine.
+                    "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+                }
             ],
             "listeners": [{"name": "plain"}, {"name": LISTENER, "port": 9094, "type": "NodePort"}],
             "deletionPolicy": "Delete",

@@ -1,0 +1,111 @@
+"""Brokers that join and leave, volumes that are lost or grow in number, while clients use it."""
+
+import pytest
+
+from faults.workload import create_topic
+from support.kube import get, kubectl
+from support.kube_cluster import KubeCluster
+from support.kube_traffic import judged, topic_of
+from support.processes import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def cluster(shared_namespace):
+    with KubeCluster(shared_namespace) as running:
+        yield running
+
+
+def holders(cluster, topic=None):
+    return {node for each in cluster.partitions(topic).values() for node in each.replicas}
+
+
+def test_three_brokers_become_five_and_three_again(cluster):
+    for during, count in (("a scale from 3 to 5", 5), ("a scale from 5 to 3", 3)):
+        with judged(cluster, during) as workload:
+            cluster.pool["replicas"] = count
+            cluster.apply()
+            cluster.wait_ready(300)
+            everybody = set(range(1, count + 1))
+            wait_until(lambda: holders(cluster) == everybody, 120)  # noqa: B023 - it is called at once
+            workload.progress()
+            cluster.wait_in_sync(topic_of(during))
+    wait_until(lambda: len(cluster.claims()) == 3, 60, "the claims of two brokers to go")
+    assert holders(cluster, topic_of("a scale from 3 to 5")) == {1, 2, 3}
+
+
+def test_a_scale_down_that_is_not_safe_is_refused_with_a_reason(cluster):
+    before = set(cluster.pods())
+    create_topic(cluster, "three", 1)
+    try:
+        cluster.pool["replicas"] = 2
+        cluster.apply()
+        wait_until(lambda: "2 brokers would be left" in cluster.condition()["message"], 60)
+        assert cluster.condition()["reason"] == "DrainRefused"
+        assert set(cluster.pods()) == before
+    finally:
+        cluster.pool["replicas"] = 3
+        cluster.apply()
+    cluster.wait_ready()
+
+
+def test_a_volume_that_is_lost_is_filled_from_the_others(cluster):
+    during = "the loss of a volume"
+    with judged(cluster, during) as workload:
+        pod = f"{cluster.name}-a-1"
+        claim = f"data-0-{pod}"
+        before = cluster.claims()[claim]["spec"]["volumeName"]
+        kubectl("-n", cluster.namespace, "delete", "pvc", claim, "--wait=false")
+        cluster.kill(pod)
+        wait_until(
+            lambda: (
+                cluster.claims().get(claim, {}).get("spec", {}).get("volumeName")
+                not in (None, before)
+            ),
+            120,
+            "another volume",
+        )
+        workload.progress()
+        cluster.wait_ready(300)
+        cluster.wait_in_sync(topic_of(during))
+        assert 2 in holders(cluster, topic_of(during))
+
+
+def test_a_broker_with_two_volumes_uses_both(namespace):
+    pool = {
+        "name": "a",
+        "replicas": 3,
+        "storage": {"size": "1Gi", "volumes": 2, "deletionPolicy": "Delete"},
+    }
+    with KubeCluster(namespace, pools=[pool]) as cluster:
+        assert len(cluster.claims()) == 6
+        with judged(cluster, "two volumes each"):
+            cluster.kill("c-a-2")
+            cluster.wait_ready()
+        for name in cluster.pods():
+            found = kubectl(
+                *("-n", namespace, "exec", name, "--"),
+                *("sh", "-c", "ls -d /var/lib/headrace/data-*/*/two-volumes-each-*"),
+            )
+            used = {line.split("/")[4] for line in found.split()}
+            assert used == {"data-0", "data-1"}, found
+
+
+def test_volumes_stay_when_the_cluster_goes_and_are_taken_up_again(namespace):
+    pool = {"name": "a", "replicas": 3, "storage": {"size": "1Gi"}}
+    first = KubeCluster(namespace, pools=[pool], deletionPolicy="Retain")
+    first.apply()
+    first.wait_ready()
+    with judged(first, "before the cluster goes"):
+        pass
+    identity = first.identity()
+    kubectl("-n", namespace, "delete", "cluster", "c")
+    wait_until(lambda: not first.pods() and not get(namespace, "cm", "c-identity"), 120)
+    assert len(first.claims()) == 3
+    second = KubeCluster(namespace, pools=[pool], deletionPolicy="Retain")
+    second.apply()
+    second.wait_ready()
+    assert second.identity()["clusterId"] == identity["clusterId"]
+    assert ("before-the-cluster-goes", 0) in second.partitions()
+    second.wait_in_sync("before-the-cluster-goes")

@@ -1,0 +1,40 @@
+"""kube-apiserver and etcd are away for half a minute: clients of brokers notice nothing.
+
+The last of the suites: others may share the lab. Only where the cluster is the lab.
+"""
+
+import time
+
+import pytest
+
+from support.kube_cluster import KubeCluster
+from support.kube_traffic import judged
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+AWAY_SECONDS = 30
+
+
+@pytest.mark.parametrize("components", [("apiserver",), ("apiserver", "etcd")], ids=" and ".join)
+def test_brokers_serve_on_while_the_control_plane_is_away(namespace, operator, lab, components):
+    if not lab.is_there:
+        pytest.skip("KUBELAB is not set: this cluster's control plane is not ours to kill")
+    with KubeCluster(namespace) as cluster:
+        uids = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+        with judged(cluster, f"{AWAY_SECONDS} s without {' and '.join(components)}") as workload:
+            try:
+                for component in components:
+                    lab.kill(component)
+                time.sleep(AWAY_SECONDS)
+                workload.progress()
+            finally:
+                for component in reversed(components):
+                    lab.start(component)
+                lab.wait_ready()
+            operator.wait_ready()
+            assert {n: p["metadata"]["uid"] for n, p in cluster.pods().items()} == uids
+            # And it goes on with its work.
+            cluster.spec["config"] = {"log.retention.ms": 3_600_000}
+            cluster.apply()
+            cluster.wait_ready(120)
+            assert cluster.broker_config(2)["log.retention.ms"] == "3600000"
