@@ -136,7 +136,7 @@ def scrape_config(monitor: dict[str, Any], namespace: str, folder: Path) -> dict
     By way of the API server's proxy, so it works wherever kubectl does, also where no route leads
     to a pod. Debian's Prometheus has no discovery of its own for Kubernetes.
     """
-    view = json.loads(kubectl("config", "view", "--minify", "--raw", "-o", "json"))
+    view = json.loads(kubectl("config", "view", "--minify", "--raw", "--flatten", "-o", "json"))
     cluster, user = view["clusters"][0]["cluster"], view["users"][0]["user"]
     tls = {}
     for name, data in (
@@ -168,5 +168,6 @@ def scrape_config(monitor: dict[str, Any], namespace: str, folder: Path) -> dict
         "scheme": scheme,
         "honor_labels": endpoint.get("honorLabels", False),
         "tls_config": tls,
+        **({"authorization": {"credentials": user["token"]}} if "token" in user else {}),
         "static_configs": [{"targets": [server], "labels": each} for each in labels],
     }
