@@ -5,7 +5,9 @@ from typing import Final, Protocol
 
 from headrace_broker.coordinator.records import CoordinatorRecord, read_record, write_record
 from headrace_broker.log.batches import iterate_headers
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Offset, TimestampMs
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.partition import ANY_EPOCH, Partition
@@ -53,7 +55,11 @@ class PartitionOffsetsLog:
         log = self._partition.log
         position, end = Offset(log.log_start_offset), log.log_end_offset
         while position < end:
-            chunk = bytes(log.read(position, _CHUNK_BYTES, upper_bound=end, at_least_one=True))
+            try:
+                chunk = bytes(log.read(position, _CHUNK_BYTES, upper_bound=end, at_least_one=True))
+            except LogDirectoryFailure as failure:
+                self._partition.host.on_failure(failure)
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
             for _, header in iterate_headers(chunk):
                 position = header.next_offset
             if not chunk:

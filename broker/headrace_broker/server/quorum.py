@@ -62,7 +62,10 @@ class MetadataQuorum:
 
     def _loader_failed(self, error: BaseException) -> None:
         self.controller.loader_failed()
-        self._on_failure(error)
+        # Whatever it was, one log directory of several too: this node hears of no change any more.
+        failure = OSError(f"the metadata could not be applied: {error}")
+        failure.__cause__ = error
+        self._on_failure(failure)
 
     def _published(self) -> None:
         if self.loader.bytes_since_snapshot >= self._snapshot_bytes:
