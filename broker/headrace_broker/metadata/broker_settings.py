@@ -52,7 +52,8 @@ _CORDON = BrokerSetting(
     name=CORDONED_LOG_DIRS,
     type=ConfigType.LIST,
     default=[],
-    doc="With * the broker gets no new replicas; those it has stay (KIP-1066). Of one broker only.",
+    doc="With * the broker gets no new replicas, with paths those log directories get none; what "
+    "is there stays (KIP-1066). Of one broker only.",
 )
 
 #: Who was cordoned by whom, so that an operator takes back only its own. Of the whole cluster only.
