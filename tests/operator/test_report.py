@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -92,3 +93,17 @@ def test_a_condition_keeps_the_time_of_its_last_transition():
     found = statuses(observed(topics={"t": existing()}), desired(wanted))[wanted.key]
     times = {each["type"]: each["lastTransitionTime"] for each in found["conditions"]}
     assert times == {"Ready": "2020-01-01T00:00:00Z", "Reconciling": NOW, "Stalled": NOW}
+
+
+def test_planning_and_reporting_cost_no_more_for_each_topic_where_there_are_many():
+    def seconds(count: int) -> float:
+        """CPU for so many new topics, and a tenth as many groups."""
+        groups = tuple(group(f"g{number}", topics=["t0"]) for number in range(count // 10))
+        wanted = desired(*(topic(f"t{number}") for number in range(count)), groups=groups)
+        began = time.process_time()
+        statuses(observed(), wanted)
+        return time.process_time() - began
+
+    few, many = min(seconds(400) for _ in range(3)), min(seconds(4000) for _ in range(3))
+    # Ten times as many: what looks at all for each of them takes a hundred times as long.
+    assert many < 40 * few

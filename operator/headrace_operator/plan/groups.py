@@ -50,6 +50,7 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
     """Compare consumer groups with what the brokers have."""
     owners: dict[str, ConsumerGroup] = {}
     going = [group for group in desired.groups if group.key in desired.deleted]
+    coming = {topic.topic_name for topic in desired.topics if topic.key not in desired.deleted}
     for group in desired.groups:
         existing = observed.groups.get(group.group_id)
         if group in going:
@@ -62,7 +63,7 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             yield Problem(resource=group.key, reason=Reason.DUPLICATE_GROUP, message=message)
         else:
             owners[group.group_id] = group
-            yield from _plan_missing_topics(group, observed, desired)
+            yield from _plan_missing_topics(group, observed, coming)
             reset = pending_reset(group)
             if reset is not None:
                 yield from _plan_reset(group, reset, existing or ObservedGroup(state=""), observed)
@@ -131,9 +132,8 @@ def _is_running(key: Key | None, observed: Observed) -> bool:
 
 
 def _plan_missing_topics(
-    group: ConsumerGroup, observed: Observed, desired: Desired
+    group: ConsumerGroup, observed: Observed, coming: set[str]
 ) -> Iterator[Outcome]:
-    coming = {topic.topic_name for topic in desired.topics if topic.key not in desired.deleted}
     missing = [
         name for name in group.spec.topics if name not in observed.topics and name not in coming
     ]

@@ -45,8 +45,13 @@ def report(
     if desired.cluster is not None and desired.cluster.spec.paused:
         # Nobody looks while a cluster is paused: what is known of the rest stays.
         desired = replace(desired, topics=(), groups=())
+    pending: dict[Key, list[str]] = {}
+    for action in plan.actions:
+        pending.setdefault(action.resource, []).append(action.describe()[:TEXT_MAX])
     for topic in desired.topics:
-        found[topic.key] = _topic(topic, observed, plan, conditions[topic.key])
+        found[topic.key] = _topic(topic, observed, conditions[topic.key])
+        if topic.key in pending:
+            found[topic.key]["pending"] = pending[topic.key][:PENDING_MAX]
     for group in desired.groups:
         found[group.key] = _group(group, observed, conditions[group.key])
     if desired.cluster is not None:
@@ -101,9 +106,7 @@ def _condition(condition: Condition) -> Status:
     return document
 
 
-def _topic(
-    topic: Topic, observed: Observed, plan: Plan, conditions: tuple[Condition, ...]
-) -> Status:
+def _topic(topic: Topic, observed: Observed, conditions: tuple[Condition, ...]) -> Status:
     document = _common(topic, conditions)
     document["topicName"] = topic.topic_name
     states = {condition.type: condition.status for condition in conditions}
@@ -119,9 +122,6 @@ def _topic(
             document["topicId"] = existing.topic_id
     elif observed.cluster is None or not observed.cluster.is_reachable:
         document |= _kept(topic.status, ("partitions", "replicas", "topicId"))
-    pending = [each.describe()[:TEXT_MAX] for each in plan.actions if each.resource == topic.key]
-    if pending:
-        document["pending"] = pending[:PENDING_MAX]
     return document
 
 

@@ -23,10 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Literal
 
-    from headrace_operator.plan.model import Application, Desired, Key, Observed, Plan, Problem
+    from headrace_operator.plan.model import (
+        Application,
+        Desired,
+        Key,
+        Observed,
+        Plan,
+        Problem,
+        Waiting,
+    )
     from headrace_operator.resources import LagPolicy
 
 Verdict: TypeAlias = "tuple[Literal['True', 'False', 'Unknown'], Reason, str]"
+#: What stalls a resource, what is only worth saying, and what is in progress.
+_Findings: TypeAlias = "tuple[Problem | None, str, tuple[Reason, str] | None]"
+_NOTHING: _Findings = (None, "", None)
 
 #: How conditions begin, before anything has looked at the resource (the CRDs' status default).
 UNKNOWN_SINCE = "1970-01-01T00:00:00Z"
@@ -48,17 +59,21 @@ def status(
     ]
     if desired.cluster is not None:
         resources.insert(0, desired.cluster)
-    return {resource.key: _conditions(resource, observed, plan, now=now) for resource in resources}
+    findings = _findings_of(plan)
+    return {
+        resource.key: _conditions(resource, observed, findings.get(resource.key, _NOTHING), now=now)
+        for resource in resources
+    }
 
 
 def _conditions(
     resource: Cluster | Topic | ConsumerGroup | Application,
     observed: Observed,
-    plan: Plan,
+    findings: _Findings,
     *,
     now: str,
 ) -> tuple[Condition, ...]:
-    stalled, notes, progress = _findings(resource.key, plan)
+    stalled, notes, progress = findings
     unhealthy = _unhealthy(resource, observed)
     ready: Verdict
     if stalled is not None:
@@ -130,19 +145,31 @@ def _condition(
     )
 
 
-def _findings(key: Key, plan: Plan) -> tuple[Problem | None, str, tuple[Reason, str] | None]:
-    """Return what stalls the resource, what is only worth saying, and what is in progress."""
-    problems = [problem for problem in plan.problems if problem.resource == key]
-    stalling = next((problem for problem in problems if problem.is_stalling), None)
-    notes = "; ".join(problem.message for problem in problems if not problem.is_stalling)
-    waiting = next((wait for wait in plan.waiting if wait.resource == key), None)
-    actions = [action.describe() for action in plan.actions if action.resource == key]
-    progress: tuple[Reason, str] | None = None
-    if actions:
-        progress = (Reason.RECONCILING, "; ".join(actions))
-    elif waiting is not None:
-        progress = (waiting.reason, waiting.message)
-    return stalling, notes, progress
+def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
+    """Return what the plan says of each resource, reading it once: it may be long."""
+    problems: dict[Key, list[Problem]] = {}
+    waiting: dict[Key, Waiting] = {}
+    actions: dict[Key, list[str]] = {}
+    for problem in plan.problems:
+        problems.setdefault(problem.resource, []).append(problem)
+    for wait in plan.waiting:
+        waiting.setdefault(wait.resource, wait)
+    for action in plan.actions:
+        actions.setdefault(action.resource, []).append(action.describe())
+    found: dict[Key, _Findings] = {}
+    for key in {*problems, *waiting, *actions}:
+        mine = problems.get(key, [])
+        progress: tuple[Reason, str] | None = None
+        if key in actions:
+            progress = (Reason.RECONCILING, "; ".join(actions[key]))
+        elif key in waiting:
+            progress = (waiting[key].reason, waiting[key].message)
+        found[key] = (
+            next((problem for problem in mine if problem.is_stalling), None),
+            "; ".join(problem.message for problem in mine if not problem.is_stalling),
+            progress,
+        )
+    return found
 
 
 def _unhealthy(
