@@ -8,7 +8,7 @@ from support.kube import get, kubectl
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ZONE = "topology.kubernetes.io/zone"
 OTHER = "zone-that-nobody-is-in"

@@ -453,6 +453,12 @@ def test_brokers_that_joined_get_their_share_when_nothing_else_is_to_be_done():
     assert "on their way to new brokers" in busy.waiting[0].message
 
 
+def test_what_only_waits_for_its_leader_to_be_elected_is_not_moved_again():
+    partitions, balance = {("t", 0): partition(2, 1)}, {("t", 0): (2, 1)}
+    brokers = [broker(1), joined(2)]
+    assert not rolling(brokers, partitions, config=CONFIG, balance=balance).actions
+
+
 def test_the_pods_of_a_set_leave_from_the_highest_ordinal():
     brokers = [broker(1, ordinal=0), joined(4, ordinal=1), joined(3, ordinal=2)]
     (stop,) = drained(brokers, {}, 2).actions

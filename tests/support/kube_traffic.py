@@ -63,7 +63,7 @@ def judged(
             yield workload
             workload.progress()
             write_seconds = workload.longest_gap(began)
-            assert workload.failures == []
+            assert workload.failures == [], workload.failures[:5]
             workload.assert_nothing_is_lost()
             final = {
                 number: read_partition(cluster.bootstrap, topic, number)
@@ -71,8 +71,9 @@ def judged(
             }
             with contextlib.suppress(TimeoutError):
                 wait_until(lambda: not group.violations(final), _GROUP_SECONDS)
-            assert group.violations(final) == []
-            assert group.errors == []
+            missed = group.violations(final)
+            assert not missed, f"{topic}: {missed[:5]}"
+            assert group.errors == [], group.errors[:5]
             PAUSES.append(
                 Pause(
                     during=during,

@@ -54,10 +54,20 @@ class Identities:
             return msgspec.json.decode(found["data"][IDENTITY_KEY], type=Identity)
         return self._recovered(cluster)
 
+    async def is_kept(self, cluster: Cluster) -> bool:
+        """Whether it stands in a ConfigMap of this very Cluster, and not on claims alone."""
+        found = await self._config_map(cluster)
+        return found is not None and _is_of(found, cluster)
+
     async def save(self, cluster: Cluster, identity: Identity) -> None:
         """Write it down. Raises KubernetesError (Conflict) when somebody else wrote meanwhile."""
         rendered = render_identity(cluster, identity)
         found = await self._config_map(cluster)
+        if found is not None and not _is_of(found, cluster):
+            # A former Cluster's: the garbage collector would take it away with what it holds.
+            await self._client.delete(found, uid=found["metadata"]["uid"])
+            self._store.remove(found)
+            found = None
         if found is None:
             written: Object | None = await self._client.create(rendered)
         else:

@@ -17,6 +17,7 @@ from headrace_operator.kubernetes.brokers_observed import is_owned
 from headrace_operator.kubernetes.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.storage import expand_claims, have_templates_changed
 from headrace_operator.plan import Action, ReconfigureBroker, StartBroker, StopBroker
+from headrace_operator.plan.brokers import moves_left
 from headrace_operator.render.brokers import render_surroundings
 from headrace_operator.render.identity import (
     Identity,
@@ -120,7 +121,7 @@ class BrokersPass:
         if seen is not None and seen.is_reachable and seen.partitions is not None:
             is_formed = any(broker.is_registered for broker in seen.brokers)
             identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
-            if seen.balance is not None and not seen.balance and not seen.reassigning:
+            if seen.balance is not None and not moves_left(seen) and not seen.reassigning:
                 # An empty answer of a broker that does not know the new ones yet says nothing.
                 served = {broker.node_id for broker in seen.brokers if broker.replicas}
                 for node in identity.nodes:
@@ -153,7 +154,8 @@ class BrokersPass:
         return identity
 
     async def _save(self, identity: Identity) -> None:
-        if identity != self.identity:
+        kept = self._tools.identities.is_kept
+        if identity != self.identity or not await kept(self._cluster):
             await self._tools.identities.save(self._cluster, identity)
             self.identity = identity
 

@@ -21,6 +21,7 @@ from headrace_operator.observe import merge_observations
 from headrace_operator.plan import (
     Action,
     Desired,
+    MoveReplicas,
     Observed,
     Plan,
     Problem,
@@ -194,7 +195,8 @@ class _Pass:
                 break
             failures = await self._perform(cluster, mine, desired, observed)
             performed += mine
-            if not mine:
+            if not mine or any(isinstance(action, MoveReplicas) for action in mine):
+                # What moves is seen in the next pass: this one would ask for the same again.
                 break
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False

@@ -37,6 +37,8 @@ from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from headrace_operator.plan.model import ObservedCluster, TopicPartition
+
 #: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
 FIRST_NODE_ID = 1
 
@@ -182,13 +184,27 @@ def _plan_live_config(observed: Observed, cluster: Cluster) -> Iterator[AlterClu
 def _plan_balance(observed: Observed, cluster: Cluster) -> list[Action | Waiting]:
     """Give brokers that joined their share, so many partitions at a time."""
     seen = observed.cluster
-    if seen is None or not seen.balance:
+    moves = moves_left(seen) if seen is not None else {}
+    if seen is None or not moves:
         return []
     if seen.reassigning:
         message = f"replicas of {len(seen.reassigning)} partitions are on their way to new brokers"
         return [Waiting(resource=cluster.key, reason=Reason.RECONCILING, message=message)]
-    moves = dict(sorted(seen.balance.items())[:MOVES_MAX])
-    return [MoveReplicas(resource=cluster.key, moves=moves, leaving=())]
+    some = dict(sorted(moves.items())[:MOVES_MAX])
+    return [MoveReplicas(resource=cluster.key, moves=some, leaving=())]
+
+
+def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return what of the balance is not so yet.
+
+    A partition whose replicas have their new order is led by the first of them after the next
+    election of preferred leaders, which the controller holds by itself.
+    """
+    return {
+        key: replicas
+        for key, replicas in (seen.balance or {}).items()
+        if key not in seen.partitions or seen.partitions[key].replicas != replicas
+    }
 
 
 def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:
