@@ -52,6 +52,9 @@ ADMIN_ACTIONS = (
 #: As brokers' controller listener is called everywhere.
 CONTROLLER_LISTENER = "CONTROLLER"
 
+#: A request for thousands takes longer than a client waits for its answer.
+TOPICS_AT_ONCE = 200
+
 _A = TypeVar("_A", bound=Action)
 
 
@@ -181,10 +184,18 @@ def _alive(admin: Any) -> list[dict[str, Any]]:
 
 
 def _create_topics(admin: Any, actions: list[CreateTopic]) -> Iterator[Failure]:
+    for some in _batches(actions):
+        yield from _create_some(admin, some)
+
+
+def _batches(actions: list[_A]) -> Iterator[list[_A]]:
+    for first in range(0, len(actions), TOPICS_AT_ONCE):
+        yield actions[first : first + TOPICS_AT_ONCE]
+
+
+def _create_some(admin: Any, actions: list[CreateTopic]) -> Iterator[Failure]:
     from kafka.errors import TopicAlreadyExistsError
 
-    if not actions:
-        return
     by_name = {action.topic: action for action in actions}
     response = admin.create_topics(
         {
@@ -244,13 +255,13 @@ def _alter_configs(admin: Any, actions: list[AlterTopicConfig]) -> Iterator[Fail
 def _delete_topics(admin: Any, actions: list[DeleteTopic]) -> Iterator[Failure]:
     from kafka.errors import UnknownTopicOrPartitionError
 
-    if not actions:
-        return
-    by_name = {action.topic: action for action in actions}
-    response = admin.delete_topics(list(by_name), raise_errors=False)
-    for result in response["topics"]:
-        if result["error_code"] not in (0, UnknownTopicOrPartitionError.errno):
-            yield _failure(by_name[result["name"]], result["error_code"], result["error_message"])
+    for some in _batches(actions):
+        by_name = {action.topic: action for action in some}
+        response = admin.delete_topics(list(by_name), raise_errors=False)
+        for result in response["topics"]:
+            code = result["error_code"]
+            if code not in (0, UnknownTopicOrPartitionError.errno):
+                yield _failure(by_name[result["name"]], code, result["error_message"])
 
 
 def _reset_offsets(admin: Any, actions: list[ResetOffsets]) -> Iterator[Failure]:

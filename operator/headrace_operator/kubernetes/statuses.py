@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.kubernetes.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
 from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
@@ -168,6 +168,9 @@ class StatusWriter:
         async with self._event_slots:
             try:
                 await event
+            except FencedError:
+                # Whoever leads now says it.
+                return
             except Exception as error:  # noqa: BLE001 - an Event is never worth a failed pass
                 _log.warning("event not recorded", error=str(error))
 
