@@ -32,12 +32,29 @@ def rebuild_producers(
 
     Aborted transactions whose marker is at or above `reindex_from` get their index entry again.
     """
-    # Index entries are only known again if the replay begins before the first that is lost.
-    offset_max = min(log_end_offset, reindex_from)
+    # The newest snapshot knows batches that compaction has taken out of the log since.
+    start, states = _snapshot_or_nothing(directory, segments, snapshots, log_end_offset)
+    if reindex_from < start:
+        # Index entries are only known again if a replay begins before the first that is lost.
+        older = _snapshot_or_nothing(directory, segments, snapshots, reindex_from)
+        _replay_from(*older, segments, reindex_from)
+        reindex_from = log_end_offset
+    if start < log_end_offset:
+        batches = _replay_from(start, states, segments, reindex_from)
+        _log.debug("producer states rebuilt", directory=str(directory), batches=batches)
+    return states
+
+
+def _snapshot_or_nothing(
+    directory: Path, segments: LogSegments, snapshots: list[int], offset_max: int
+) -> tuple[int, ProducerStates]:
     found = load_latest_snapshot(directory, snapshots, offset_max=offset_max)
-    start, states = found if found is not None else (segments.first.base_offset, ProducerStates())
-    if start >= log_end_offset:
-        return states
+    return found if found is not None else (segments.first.base_offset, ProducerStates())
+
+
+def _replay_from(
+    start: int, states: ProducerStates, segments: LogSegments, reindex_from: int
+) -> int:
     batches = 0
     for segment in segments.from_offset(start):
         position = segment.position_of(start) if start > segment.base_offset else 0
@@ -45,8 +62,7 @@ def rebuild_producers(
             batches += 1
             if header.producer_id >= 0 and header.base_offset >= start:
                 _replay(states, segment, at, header, reindex_from)
-    _log.debug("producer states rebuilt", directory=str(directory), batches=batches)
-    return states
+    return batches
 
 
 def _replay(

@@ -145,6 +145,29 @@ def test_a_pass_ends_where_a_durable_snapshot_knows_the_last_batches(new_log, fo
     assert str(folder / f"{end:020d}.snapshot") in synced
 
 
+def test_recovery_takes_from_a_snapshot_what_compaction_took_out_of_the_log(new_log, folder, clock):
+    log = new_log(**SETTINGS)
+    batches = [
+        build_batch(
+            [NewRecord(key=b"k", value=b"%d" % sequence, timestamp=START_MS)],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        for sequence in range(3)
+    ]
+    offsets = [append(log, bytearray(batch)).first_offset for batch in batches]
+    commit(log)
+    assert log.compact(START_MS)
+    log.abandon()
+    again = open_at(folder, clock, **SETTINGS)
+    retried = [append(again, bytearray(batch)) for batch in batches]
+    assert [(info.is_duplicate, info.first_offset) for info in retried] == [
+        (True, offset) for offset in offsets
+    ]
+    again.abandon()
+
+
 def test_records_of_aborted_transactions_neither_stay_nor_hide_others(new_log):
     from support.log import marker
 
