@@ -7,7 +7,13 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.batch_header import parse_batch_header
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.messages import delete_topics, fetch, metadata, produce
+from headrace_broker.protocol.messages import (
+    delete_records,
+    delete_topics,
+    fetch,
+    metadata,
+    produce,
+)
 from simulation.client import FAILURES, RETRIABLE, Client
 
 TOPIC = "churn"
@@ -15,7 +21,7 @@ _LIVES_MAX = 12
 
 
 class Churn:
-    """Creates the topic, writes and reads it by its id, deletes it, and begins again."""
+    """Creates the topic, writes and reads it by its id, trims and deletes it, and begins again."""
 
     def __init__(self, client: Client, replicas: int) -> None:
         self._client = client
@@ -24,6 +30,8 @@ class Churn:
         self._known: dict[int, bytes] = {}
         self._sent: set[bytes] = set()
         self._gone: set[UUID] = set()
+        self._start = 0
+        """Below this DeleteRecords may have taken what was there."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Live through several lives; the last is left as it is, and read once more."""
@@ -32,12 +40,15 @@ class Churn:
             self._life += 1
             self._known.clear()
             self._sent.clear()
+            self._start = 0
             configs = {"min.insync.replicas": str(min(2, self._replicas))}
             await client.create_topic(TOPIC, 1, self._replicas, configs)
             topic_id = await client.until(self._topic_id)
             for _ in range(client.chance.randint(0, 6)):
                 await self._write(topic_id)
                 await client.pause()
+            if self._known and client.chance.random() < 0.4:
+                await self._trim(client.chance.choice(sorted(self._known)) + 1)
             await client.until(lambda topic_id=topic_id: self._read(topic_id))
             await client.until(lambda topic_id=topic_id: self._delete(topic_id))
 
@@ -88,6 +99,27 @@ class Churn:
                 f"{TOPIC} offset {offset} was {before!r} and is {value!r} ({how})",
             )
 
+    async def _trim(self, offset: int) -> None:
+        """Delete the records below an offset, once; whether it was done may stay unknown."""
+        self._start = offset
+        self._known = {known: self._known[known] for known in self._known if known >= offset}
+        partition = delete_records.DeleteRecordsPartition(partition_index=0, offset=offset)
+        request = delete_records.DeleteRecordsRequest(
+            topics=[delete_records.DeleteRecordsTopic(name=TOPIC, partitions=[partition])],
+            timeout_ms=1500,
+        )
+        try:
+            caller, _ = await self._client.leader(TOPIC, 0)
+            response = await caller.call(ApiKey.DELETE_RECORDS, request)
+        except FAILURES:
+            self._client.forget(TOPIC, 0)
+            return
+        code = response.topics[0].partitions[0].error_code
+        # A broker that lags behind may hold the former life, which was shorter.
+        if code and code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._client.forget(TOPIC, 0)
+            self._judge("delete records", code)
+
     async def _read(self, topic_id: UUID) -> bool | None:
         """Read all of it and compare; None where it has to be tried again."""
         request = fetch.FetchRequest(
@@ -100,7 +132,7 @@ class Churn:
                     topic_id=topic_id,
                     partitions=[
                         fetch.FetchPartition(
-                            partition=0, fetch_offset=0, partition_max_bytes=1 << 20
+                            partition=0, fetch_offset=self._start, partition_max_bytes=1 << 20
                         )
                     ],
                 )

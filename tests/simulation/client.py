@@ -44,6 +44,7 @@ VERSIONS = {
     ApiKey.OFFSET_FETCH: 8,
     ApiKey.LIST_OFFSETS: 7,
     ApiKey.DELETE_TOPICS: 6,
+    ApiKey.DELETE_RECORDS: 2,
     ApiKey.JOIN_GROUP: 9,
     ApiKey.SYNC_GROUP: 5,
     ApiKey.HEARTBEAT: 4,

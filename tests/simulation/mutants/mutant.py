@@ -1,10 +1,12 @@
 """How a planted bug is described and installed."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simulation.profile import Profile, draw_profile
 from simulation.scenario import Outcome, simulate
 
 Replace = Callable[[Any], Any]
@@ -19,6 +21,8 @@ class Mutant:
     attribute: str
     replace: Replace
     nodes: int = 1
+    needs: Callable[[Profile], bool] = lambda _profile: True
+    """Which seeds can find it at all; the others are left out, and do not count."""
     seeds_max: int = 30
     seed_known: int | None = None
     """One that found it once; a change of the broker may move the finding to another."""
@@ -38,10 +42,11 @@ def find(
     mutant: Mutant, *, first: int | None = None, seeds_max: int | None = None
 ) -> Outcome | None:
     """Return what the first seed that finds a mutant gave, None where it stays hidden."""
-    start = 1 if first is None else first
-    seeds = list(range(start, start + (seeds_max or mutant.seeds_max)))
+    numbers = itertools.count(1 if first is None else first)
+    fitting = (seed for seed in numbers if mutant.needs(draw_profile(seed, mutant.nodes)))
+    seeds = itertools.islice(fitting, seeds_max or mutant.seeds_max)
     if first is None and mutant.seed_known is not None:
-        seeds.insert(0, mutant.seed_known)
+        seeds = itertools.chain([mutant.seed_known], seeds)
     with mutant.installed():
         for seed in seeds:
             outcome = simulate(seed, mutant.nodes, to_the_end=False)

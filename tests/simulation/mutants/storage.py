@@ -10,6 +10,7 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.server.group_driver import GroupCoordinator
 from simulation.mutants.mutant import Mutant
+from simulation.profile import FOCUSES
 
 
 class _EqualToAll(int):
@@ -101,13 +102,15 @@ STORAGE_MUTANTS = (
         attribute="_lower_checkpoints",
         replace=_nothing,
         nodes=3,
-        seeds_max=200,
+        needs=lambda profile: profile.slow_disks and profile.focus == FOCUSES[0],
+        seeds_max=60,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
         owner=LogDirectory,
         attribute="_forget",
         replace=_nothing,
+        needs=lambda profile: profile.loses_power and "churn" in profile.works,
         seeds_max=60,
     ),
     Mutant(
