@@ -16,7 +16,7 @@ from support.numbered import Writer, check
 from support.processes import wait_until
 from support.up import Up, command
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)
 
 TOPIC, PARTITIONS = "orders", 4
 SECONDS_MAX = 60

@@ -1,0 +1,97 @@
+"""What the operator does to real brokers: cordons of its own, and changes of voters."""
+
+import asyncio
+import time
+
+import pytest
+from kafka import KafkaAdminClient
+
+from headrace_operator.admin import BrokerAdmin
+from headrace_operator.balance import cordoned_brokers
+from headrace_operator.plan import AddVoter, CordonBrokers, CreateTopic, RemoveVoter
+from headrace_operator.plan.cordons import DRAINED_BROKERS
+from support.headrace_cluster import HeadraceCluster
+from support.operator_resources import desired
+
+KEY = ("Cluster", "default", "c")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    with HeadraceCluster(tmp_path_factory.mktemp("cluster")) as found:
+        yield found
+
+
+async def observe(admin):
+    seen = await admin.observe(desired(), now_ms=int(time.time() * 1000))
+    assert seen.cluster.is_reachable, seen.cluster.error
+    return seen.cluster
+
+
+def replicas_of(cluster, topic):
+    return {
+        node
+        for (name, _), partition in cluster.partitions.items()
+        if name == topic
+        for node in partition.replicas
+    }
+
+
+def created(topic):
+    return CreateTopic(resource=("Topic", "default", topic), topic=topic, partitions=6, replicas=2)
+
+
+def test_new_topics_stay_off_a_drained_broker_until_the_drain_is_cancelled(running):
+    async def scenario():
+        async with BrokerAdmin(running.bootstrap) as admin:
+            drain = CordonBrokers(resource=KEY, cordoned=(3,), drained=(3,))
+            # In one go, as a plan may have both: who is cordoned is settled first.
+            assert await admin.apply([created("during"), drain]) == ()
+            seen = await observe(admin)
+            assert replicas_of(seen, "during") == {1, 2}
+            assert seen.live_config[DRAINED_BROKERS] == "3"
+            assert await admin.apply([CordonBrokers(resource=KEY, uncordoned=(3,))]) == ()
+            assert await admin.apply([created("after")]) == ()
+            seen = await observe(admin)
+            assert 3 in replicas_of(seen, "after")
+            assert DRAINED_BROKERS not in seen.live_config
+
+    client = KafkaAdminClient(bootstrap_servers=running.bootstrap.split(","))
+    try:
+        asyncio.run(scenario())
+        assert cordoned_brokers(client, [1, 2, 3]) == frozenset()
+    finally:
+        client.close()
+
+
+def test_a_voter_is_taken_away_and_given_back_with_the_disk_that_it_has(running):
+    async def scenario():
+        async with BrokerAdmin(running.bootstrap) as admin:
+            quorum = (await observe(admin)).quorum
+            gone = max(
+                voter.node_id for voter in quorum.voters if voter.node_id != quorum.leader_id
+            )
+            voter = next(each for each in quorum.voters if each.node_id == gone)
+            removal = RemoveVoter(
+                resource=KEY, node_id=gone, directory_id=voter.directory_id, reason="a test"
+            )
+            assert await admin.apply([removal]) == ()
+            again = await admin.apply([removal])
+            assert "VoterNotFound" in again[0].message
+            assert again[0].is_retriable
+            for _ in range(50):
+                quorum = (await observe(admin)).quorum
+                late = [each for each in quorum.observers if each.node_id == gone]
+                if late and late[0].behind_ms is not None:
+                    break
+                await asyncio.sleep(0.1)
+            assert not quorum.votes(gone)
+            assert late[0].directory_id == voter.directory_id
+            address = running.node(gone).controller_address
+            addition = AddVoter(
+                resource=KEY, node_id=gone, directory_id=voter.directory_id, address=address
+            )
+            assert await admin.apply([addition]) == ()
+            assert (await observe(admin)).quorum.votes(gone)
+
+    asyncio.run(scenario())
