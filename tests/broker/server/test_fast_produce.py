@@ -1,6 +1,7 @@
 """The short path of Produce answers, byte for byte, what the general path answers."""
 
 import asyncio
+import itertools
 import struct
 from unittest import mock
 
@@ -89,10 +90,15 @@ def send(broker, frames):
     return wire.sent, wire.is_open
 
 
-async def with_broker(tmp_path, check):
+async def start_broker(tmp_path):
     text = f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path}\nnum.partitions=2\n"
     broker = Broker(parse_config(text), on_failure=print)
     await broker.start()
+    return broker
+
+
+async def with_broker(tmp_path, check):
+    broker = await start_broker(tmp_path)
     try:
         await broker.controller.auto_create_topics(["left", "rite"])
         check(broker)
@@ -100,9 +106,10 @@ async def with_broker(tmp_path, check):
         await broker.stop()
 
 
-def compare(broker, frames_to):
+def compare(broker, frames_to, suffix=""):
     """Send one kind of frames by both paths, each to its own topic; the answers are the same."""
-    left, right = broker.metadata.topics["left"], broker.metadata.topics["rite"]
+    names = f"left{suffix}", f"rite{suffix}"
+    left, right = (broker.metadata.topics[name] for name in names)
     fast = send(broker, frames_to(left))
     with mock.patch.object(fast_produce, "FAST_FROM", NEVER):
         general = send(broker, frames_to(right))
@@ -110,7 +117,7 @@ def compare(broker, frames_to):
     renamed = renamed.replace(right.topic_id.bytes, left.topic_id.bytes)
     assert (fast[0], fast[1]) == (renamed, general[1])
     for index in (0, 1):
-        ours, theirs = (broker.replicas.partition(name, index).log for name in ("left", "rite"))
+        ours, theirs = (broker.replicas.partition(name, index).log for name in names)
         assert ours.log_end_offset == theirs.log_end_offset
         end = ours.log_end_offset
         assert bytes(ours.read(0, 1 << 30, upper_bound=end, at_least_one=True)) == bytes(
@@ -147,9 +154,39 @@ CASES = st.lists(
 )
 
 
+class Examples:
+    """One broker for all examples, which have topics of their own: starting it is what takes long.
+
+    Its event loop turns while topics are created only.
+    """
+
+    def __init__(self, directory):
+        self._runner = asyncio.Runner()
+        self._broker = self._runner.run(start_broker(directory))
+        self._numbers = itertools.count()
+
+    def compare(self, frames_to):
+        self._runner.run(self._compare(frames_to, f"{next(self._numbers):06}"))
+
+    async def _compare(self, frames_to, suffix):
+        await self._broker.controller.auto_create_topics([f"left{suffix}", f"rite{suffix}"])
+        compare(self._broker, frames_to, suffix)
+
+    def close(self):
+        self._runner.run(self._broker.stop())
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    found = Examples(tmp_path_factory.mktemp("examples"))
+    yield found
+    found.close()
+
+
 @settings(max_examples=150, deadline=None, print_blob=True)
 @given(cases=CASES)
-def test_both_paths_answer_and_append_the_same(tmp_path_factory, cases):
+def test_both_paths_answer_and_append_the_same(examples, cases):
     def frames_to(topic):
         return [
             frame_of(
@@ -159,8 +196,7 @@ def test_both_paths_answer_and_append_the_same(tmp_path_factory, cases):
             for version, acks, index, records, transaction, copies, partitions in cases
         ]
 
-    path = tmp_path_factory.mktemp("fast")
-    asyncio.run(with_broker(path, lambda broker: compare(broker, frames_to)))
+    examples.compare(frames_to)
 
 
 def test_a_frame_cut_short_anywhere_is_refused_by_both_paths(tmp_path):
