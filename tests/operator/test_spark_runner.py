@@ -1,8 +1,13 @@
 """Who runs an application, and which answers of the API server end it."""
 
+import asyncio
+import copy
+from typing import Any
+
 import pytest
 
-from headrace_operator.kubernetes.cache import trim
+from headrace_operator.kubernetes.applications import RUNNER_LABEL, SparkRunner
+from headrace_operator.kubernetes.cache import Store, trim
 from headrace_operator.kubernetes.spark_seen import other_writers
 from headrace_operator.kubernetes.transport import KubernetesError
 from support.spark_world import application
@@ -40,6 +45,58 @@ def test_the_store_keeps_no_fields_of_managers():
     assert all("fieldsV1" not in each for each in manifest["metadata"]["managedFields"])
     pod = {"kind": "Pod", "metadata": {"managedFields": [{"subresource": "status"}]}}
     assert "managedFields" not in trim(pod)["metadata"]
+
+
+OURS = {"executors", "failures", "fingerprint", "observedGeneration"}
+
+
+class ForeignKind:
+    """An API server whose CRD is the Kubeflow operator's: it keeps the published fields alone.
+
+    In a cluster there is one CRD of a name, so this one cannot be tried where ours is installed.
+    """
+
+    def __init__(self, manifest: dict[str, Any]) -> None:
+        self.manifest = manifest | {"metadata": {**manifest["metadata"], "resourceVersion": "1"}}
+        self.writes = 0
+
+    async def get(self, api_version: str, kind: str, *_: str | None) -> dict[str, Any] | None:
+        assert api_version
+        return copy.deepcopy(self.manifest) if kind == "SparkApplication" else None
+
+    async def apply_status(self, obj: dict[str, Any]) -> dict[str, Any]:
+        self.writes += 1
+        kept = {key: value for key, value in obj["status"].items() if key not in OURS}
+        if kept != self.manifest.get("status"):
+            version = str(int(self.manifest["metadata"]["resourceVersion"]) + 1)
+            metadata = {**self.manifest["metadata"], "resourceVersion": version}
+            self.manifest = {**self.manifest, "metadata": metadata, "status": kept}
+        return copy.deepcopy(self.manifest)
+
+    async def event(self, *_: Any, **__: Any) -> None:
+        """Nobody reads Events here."""
+
+
+def test_a_status_of_which_another_crd_drops_fields_is_written_once():
+    manifest = application(suspend=True)
+    manifest["metadata"]["labels"] = {RUNNER_LABEL: "headrace"}
+    server, store = ForeignKind(manifest), Store()
+    store.upsert(copy.deepcopy(server.manifest))
+    runner = SparkRunner(server, store)  # type: ignore[arg-type]  # what the runner uses of a client
+
+    async def resync(times: int) -> None:
+        for _ in range(times):
+            await runner.reconcile("data", "job", store.get("SparkApplication", "data", "job"))
+
+    asyncio.run(resync(5))
+    assert server.manifest["status"]["applicationState"] == {"state": "SUSPENDED"}
+    assert server.writes == 1
+    # A newer spec is told, and again once.
+    server.manifest["spec"]["timeToLiveSeconds"] = 5
+    server.manifest["metadata"] |= {"generation": 2, "resourceVersion": "9"}
+    store.upsert(copy.deepcopy(server.manifest))
+    asyncio.run(resync(5))
+    assert server.writes == 2
 
 
 @pytest.mark.parametrize(

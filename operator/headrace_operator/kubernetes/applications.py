@@ -108,12 +108,15 @@ class SparkRunner:
         self._now = now
         self._other = "not known yet"
         self._other_asked_at = -_OTHERS_SECONDS
+        # What was sent as a status and what the server kept of it: another's CRD drops fields.
+        self._kept: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
 
     async def reconcile(
         self, namespace: str, name: str, application: Object | None
     ) -> ApplicationOutcome:
         """Bring one application to its spec, one step at a time: events bring the next."""
         if application is None or application["metadata"].get("deletionTimestamp"):
+            self._kept.pop(f"{namespace}/{name}", None)
             return ApplicationOutcome()
         if self._is_run_by_another(application) or not await self.is_for_us(application):
             return ApplicationOutcome()
@@ -227,7 +230,7 @@ class SparkRunner:
             *around, driver = render_submission(submission)
             for obj in around:
                 await self._client.apply(obj)
-            self._learn(await self._client.create(driver))
+            await self._client.create(driver)
         except KubernetesError as error:
             if error.is_conflict:
                 # Somebody (our former self) made it a moment ago: its event is on the way.
@@ -290,9 +293,14 @@ class SparkRunner:
 
     async def _write_status(self, seen: Seen, decision: Decision) -> Mapping[str, Any]:
         status = render_status(seen, decision)
-        if decision.step is Step.DELETE or status == _without_nulls(seen.status):
-            return status
         metadata = seen.application["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        is_written = status == _without_nulls(seen.status) or (
+            status,
+            seen.status,
+        ) == self._kept.get(key)
+        if decision.step is Step.DELETE or is_written:
+            return status
         obj = {
             "apiVersion": SPARK_API_VERSION,
             "kind": "SparkApplication",
@@ -304,7 +312,9 @@ class SparkRunner:
             "status": status,
         }
         try:
-            self._learn(await self._client.apply_status(obj))
+            written = await self._client.apply_status(obj)
+            self._kept[key] = (status, written.get("status") or {})
+            self._learn(written)
         except KubernetesError as error:
             # Deleted in the meantime.
             if not (error.is_not_found or error.is_conflict):
@@ -320,7 +330,8 @@ class SparkRunner:
         """Know at once what was written: the next pass must not decide on what was before."""
         metadata = written["metadata"]
         known = self._store.get(written["kind"], metadata["namespace"], metadata["name"])
-        if known is None or _version(known) < _version(written):
+        # What the store has not is gone, or its own event is on the way.
+        if known is not None and _version(known) < _version(written):
             self._store.upsert(trim(written))
 
     async def _event(self, seen: Seen, reason: str, message: str, *, kind: str = "Normal") -> None:
