@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace_broker.metadata.features import SUPPORTED_FEATURES, finalized_features
 from headrace_broker.protocol.apis import PRODUCE_MIN_VERSION_ADVERTISED, ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +37,23 @@ def handle(
     names = (request.client_software_name, request.client_software_version)
     if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    return ApiVersionsResponse(api_keys=served_apis(broker.apis_of(context.listener)))
+    finalized = finalized_features(broker.metadata, broker.quorum.node.voters.kraft_version)
+    # Clients before version 4 cannot read a feature whose least level is 0 (KAFKA-17011).
+    least = 0 if context.api_version >= 4 else 1  # noqa: PLR2004 (the version of KIP-1022)
+    return ApiVersionsResponse(
+        api_keys=served_apis(broker.apis_of(context.listener)),
+        supported_features=[
+            SupportedFeatureKey(
+                name=name, min_version=max(levels.min, least), max_version=levels.max
+            )
+            for name, levels in SUPPORTED_FEATURES.items()
+        ],
+        finalized_features_epoch=broker.metadata.offset,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.items()
+        ],
+    )
 
 
 def served_apis(apis: Mapping[int, ApiEntry]) -> list[ApiVersion]:
