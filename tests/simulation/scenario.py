@@ -132,6 +132,7 @@ class Scenario:
         """Start who hears only now that its disk had failed: an fsync may take its time."""
         while True:
             await asyncio.sleep(0.5)
+            await self.cluster.replace_failed_directories()
             for node in self.cluster.nodes:
                 node.start()
 

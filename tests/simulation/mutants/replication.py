@@ -97,6 +97,7 @@ REPLICATION_MUTANTS = (
         attribute="committed_end",
         replace=_leaders_end,
         nodes=3,
+        seed_known=2,
     ),
     Mutant(
         name="replicas vouch for what is not on their disks",
@@ -104,6 +105,7 @@ REPLICATION_MUTANTS = (
         attribute="durable_end",
         replace=_log_end,
         nodes=3,
+        seed_known=11,
     ),
     Mutant(
         name="followers truncate by high watermark",
@@ -111,6 +113,7 @@ REPLICATION_MUTANTS = (
         attribute="truncate",
         replace=_truncate_by_high_watermark,
         nodes=3,
+        seed_known=4,
     ),
     Mutant(
         name="a follower's log may part from the leader's",
@@ -118,6 +121,7 @@ REPLICATION_MUTANTS = (
         attribute="diverging_epoch",
         replace=_nothing,
         nodes=3,
+        seed_known=2,
     ),
     Mutant(
         name="a new leader serves above its recovered high watermark",
@@ -125,6 +129,7 @@ REPLICATION_MUTANTS = (
         attribute="_new_leader_state",
         replace=_trust_own_log,
         nodes=3,
+        seed_known=2,
     ),
     Mutant(
         name="anybody alive becomes leader",
@@ -132,6 +137,7 @@ REPLICATION_MUTANTS = (
         attribute="_elect",
         replace=_first_alive,
         nodes=3,
+        seed_known=21,
     ),
     Mutant(
         name="votes are not remembered",
@@ -146,6 +152,7 @@ REPLICATION_MUTANTS = (
         attribute="may_grant",
         replace=_always,
         nodes=3,
+        seed_known=3,
     ),
     Mutant(
         name="votes go to logs that lack committed records",
@@ -153,6 +160,7 @@ REPLICATION_MUTANTS = (
         attribute="is_up_to_date",
         replace=_always,
         nodes=3,
+        seed_known=3,
     ),
     Mutant(
         name="metadata is committed without a majority",
@@ -168,6 +176,7 @@ REPLICATION_MUTANTS = (
         replace=_publish_snapshot_at_once,
         nodes=3,
         seeds_max=60,
+        seed_known=17,
     ),
     Mutant(
         name="metadata is acknowledged before fsync",
@@ -176,5 +185,6 @@ REPLICATION_MUTANTS = (
         replace=_flush_nothing,
         nodes=3,
         seeds_max=40,
+        seed_known=2,
     ),
 )

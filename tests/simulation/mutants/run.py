@@ -8,11 +8,11 @@ import gc
 import sys
 import time
 
-from simulation.mutants import ALL, Mutant, find
+from simulation.mutants import ALL, SURVIVORS, Mutant, find
 
 
 def main() -> int:
-    """Name the seed that finds each mutant; 1 where one is not found."""
+    """Name the seed that finds each mutant; 1 where one is not found that used to be."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", default="", help="only mutants whose name has this in it")
     parser.add_argument("--first", type=int, help="search from here, whatever seed is known")
@@ -22,7 +22,8 @@ def main() -> int:
     missed = 0
     for mutant in ALL:
         if options.name in mutant.name:
-            missed += not _search(mutant, options.first, options.seeds)
+            is_found = _search(mutant, options.first, options.seeds)
+            missed += not is_found and mutant.name not in SURVIVORS
     return 1 if missed else 0
 
 
