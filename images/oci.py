@@ -79,6 +79,8 @@ def write_image(
             "os": "linux",
             "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
+            # One entry for each layer: whoever builds on this image (buildah) counts them.
+            "history": [{"created_by": "images/build"} for _ in layers],
         }
     )
     manifest = _json(

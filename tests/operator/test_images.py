@@ -13,7 +13,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from headrace_jobs.jars import KAFKA_CONNECTOR_JARS
-from support.images import ROOT, build_images, built, oci, sbom
+from support.images import ROOT, Archive, build_images, built, oci, sbom
 
 NAMES = ("headrace", "jobs")
 COMPILERS = {
@@ -180,6 +180,11 @@ def test_the_list_is_valid_cyclonedx_and_the_same_each_time(archive):
     first = sbom.describe(sbom.read_archive(archive))
     assert sbom.describe(sbom.read_archive(archive)) == first
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(first) is None
+
+
+def test_others_can_build_on_an_image_since_its_history_has_all_its_layers(archive):
+    config = Archive(archive).config
+    assert len(config["history"]) == len(config["rootfs"]["diff_ids"]) == 2
 
 
 # The images themselves, where they were built

@@ -27,7 +27,8 @@ class Archive:
         with tarfile.open(path) as archive:
             [described] = self._json(archive, "index.json")["manifests"]
             manifest = self._json(archive, self._blob(described["digest"]))
-            self.settings = self._json(archive, self._blob(manifest["config"]["digest"]))["config"]
+            self.config = self._json(archive, self._blob(manifest["config"]["digest"]))
+            self.settings = self.config["config"]
             self.entries = list(self._entries(archive, manifest))
 
     def _entries(self, archive: tarfile.TarFile, manifest: Any) -> Iterator[tarfile.TarInfo]:
