@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -26,6 +27,9 @@ SYSTEM_NAMESPACE = "headrace-system"
 OPERATOR = "headrace-operator"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _OPERATOR_SECONDS = 180
+_CONTROL_PLANE_SECONDS = 180
+_READS_MAX = 20
+_READ_AGAIN_SECONDS = 0.5
 _GROUPS = {
     "api/v1": "pod service configmap persistentvolumeclaim serviceaccount",
     "apis/apps/v1": "statefulset deployment",
@@ -87,29 +91,42 @@ class Reader:
 
     def __init__(self) -> None:
         self._proxy = subprocess.Popen(
-            ["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True
+            ["kubectl", "proxy", "--port=0"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
-        atexit.register(self._proxy.terminate)
+        atexit.register(self._close)
         assert self._proxy.stdout is not None
         self._port = int(self._proxy.stdout.readline().rpartition(":")[2])
+
+    def _close(self) -> None:
+        self._proxy.terminate()
+        self._proxy.wait()
 
     def read(self, namespace: str, kind: str, name: str = "", query: str = "") -> Any:
         """Return what the API server answers; {} for Not Found."""
         where = _PATHS[kind].format(namespace=namespace)
+        for _ in range(_READS_MAX):
+            status, body = self._ask(f"/{where}" + (f"/{name}" if name else "") + query)
+            if status == HTTPStatus.NOT_FOUND:
+                return {}
+            if status == HTTPStatus.OK:
+                return json.loads(body)
+            # One that has just begun asks for patience.
+            time.sleep(_READ_AGAIN_SECONDS)
+        raise RuntimeError(f"reading {where}: {status} {body[:200]!r}")
+
+    def _ask(self, path: str) -> tuple[int, bytes]:
         link = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
         try:
-            link.request("GET", f"/{where}" + (f"/{name}" if name else "") + query)
+            link.request("GET", path)
             answer = link.getresponse()
-            body = answer.read()
+            return answer.status, answer.read()
         except OSError as error:
-            raise RuntimeError(f"reading {where}: {error}") from None
+            return 0, str(error).encode()
         finally:
             link.close()
-        if answer.status == HTTPStatus.NOT_FOUND:
-            return {}
-        if answer.status != HTTPStatus.OK:
-            raise RuntimeError(f"reading {where}: {answer.status} {body[:200]!r}")
-        return json.loads(body)
 
 
 @functools.cache
@@ -299,7 +316,7 @@ class KubeLab:
         """Wait until the API server answers."""
         wait_until(
             lambda: kubectl("get", "--raw", "/readyz", check=False).strip() == "ok",
-            60,
+            _CONTROL_PLANE_SECONDS,
             "the API server to be ready",
         )
 
