@@ -234,3 +234,25 @@ def test_the_condition_says_whether_the_lag_is_within_its_target():
         found = next(each for each in conditions if each.type == "LagWithinTarget")
         assert (found.status, found.reason) == (state, reason)
     assert is_within_target(policy(drain_time="1m"), seen(100), None) is None
+
+
+def test_a_spark_job_that_runs_is_active_though_its_group_is_empty():
+    """It is no member of its group: its next commit would undo the reset."""
+    spark = {
+        "kind": "SparkApplication",
+        "name": "job",
+        "apiVersion": "sparkoperator.k8s.io/v1beta2",
+    }
+    wanted = group(targetRef=spark, topics=["t"], reset=RESET)
+    empty = replace(seen(5), state="Empty", start_offsets={("t", 0): 0})
+    topics = {"t": ObservedTopic(partitions=1, replicas=1)}
+    running = replace(
+        observed(topics=topics, groups={"g": empty}),
+        targets={wanted.key: ObservedTarget(replicas=1, running=1)},
+    )
+    planned = plan(running, desired(groups=(wanted,)))
+    assert scalings(planned) == [(1, 0, True)]
+    assert not any(isinstance(each, ResetOffsets) for each in planned.actions)
+    stopped = replace(running, targets={wanted.key: ObservedTarget(replicas=0)})
+    planned = plan(stopped, desired(groups=(wanted,)))
+    assert [type(each) for each in planned.actions] == [ResetOffsets]
