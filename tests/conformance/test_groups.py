@@ -115,6 +115,35 @@ def test_a_member_that_was_killed_keeps_its_partitions_until_its_session_ends(
     assert time.monotonic() - began < session_ms / 1000 + 6
 
 
+def test_a_killed_static_member_that_returns_within_its_session_moves_nobody(
+    bootstrap, new_topic, join, tmp_path
+):
+    """SIGKILL, and a new process of the same instance id: it gets what it had (KIP-345)."""
+    topic = new_topic(partitions=_PARTITIONS)
+    survivor = join(topic, **{"group.instance.id": "one", "session.timeout.ms": 45_000})
+
+    def start(number):
+        log = tmp_path / f"member{number}.log"
+        member = start_member(
+            log, bootstrap, join.group, topic, session_ms=45_000, instance_id="two"
+        )
+        wait_until(lambda: f"assigned {_PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
+        return member
+
+    killed = start(1)
+    wait_until(lambda: len(survivor.owned) == _PARTITIONS // 2, _SECONDS, "the survivor's share")
+    kept, rebalances = set(survivor.owned), survivor.rebalances
+    killed.kill()
+    returned = start(2)
+    try:
+        _fill(bootstrap, topic, 60)
+        wait_until(lambda: len(survivor.read) >= 30, _SECONDS, "the survivor's records")
+        assert survivor.owned == kept
+        assert survivor.rebalances == rebalances
+    finally:
+        returned.kill()
+
+
 def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, join):
     topic = new_topic(partitions=_PARTITIONS)
     first, second = join(topic), join(topic)

@@ -12,6 +12,7 @@ from support.records import CODECS, PRODUCERS, Sent, sample_text
 
 pytestmark = pytest.mark.java
 _SECONDS = 90
+_ASSIGNED = "partitions_assigned"
 
 
 def test_producer_perf_and_consumer_perf_move_records(bootstrap, new_topic):
@@ -62,7 +63,7 @@ def test_verifiable_producers_and_consumers_agree(bootstrap, new_topic, new_grou
     ]
     try:
         wait_until(
-            lambda: all(_events(path, "partitions_assigned") for path in _logs(tmp_path)),
+            lambda: all(_events(path, _ASSIGNED) for path in _logs(tmp_path)),
             _SECONDS,
             "both consumers' partitions",
         )
@@ -75,6 +76,52 @@ def test_verifiable_producers_and_consumers_agree(bootstrap, new_topic, new_grou
     assert all(status in (0, 143) for status in statuses)
     for path in _logs(tmp_path):
         assert _events(path, "shutdown_complete")
+
+
+@pytest.mark.slow
+def test_a_killed_java_member_is_replaced_after_its_session_and_a_static_one_may_return(
+    bootstrap, new_topic, new_group, tmp_path
+):
+    """SIGKILL. What a static member had waits for it; what it leaves for good goes to the other."""
+    topic, group = new_topic(partitions=4), new_group()
+
+    def start(log, instance, session_ms):
+        return start_tool(
+            "verifiable-consumer",
+            tmp_path / log,
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--group-id", group),
+            *("--group-instance-id", instance, "--session-timeout", str(session_ms)),
+            *("--reset-policy", "earliest", "--verbose"),
+        )
+
+    def assigned(log):
+        return [len(event["partitions"]) for event in _events(tmp_path / log, _ASSIGNED)]
+
+    survivor = start("survivor.log", "one", 45_000)
+    killed = start("killed.log", "two", 45_000)
+    returned = None
+    try:
+        wait_until(lambda: assigned("killed.log")[-1:] == [2], _SECONDS, "its share")
+        wait_until(lambda: assigned("survivor.log")[-1:] == [2], _SECONDS, "the other's share")
+        before = assigned("survivor.log")
+        killed.kill()
+        # The same instance, which now asks for the shortest session that is allowed.
+        returned = start("returned.log", "two", 6000)
+        wait_until(lambda: assigned("returned.log")[-1:] == [2], _SECONDS, "what it had")
+        assert assigned("survivor.log") == before
+        returned.kill()
+        wait_until(lambda: assigned("survivor.log")[-1:] == [4], _SECONDS, "the dead one's share")
+        where = ("--bootstrap-server", bootstrap, "--topic", topic)
+        run_tool("verifiable-producer", *where, "--max-messages", "400", "--acks", "-1")
+        wait_until(
+            lambda: len(_events(tmp_path / "survivor.log", "record_data")) == 400,
+            _SECONDS,
+            "the records",
+        )
+    finally:
+        for process in (survivor, killed, returned):
+            if process is not None:
+                process.kill()
 
 
 def _logs(directory: Path) -> list[Path]:
