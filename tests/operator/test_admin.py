@@ -1,7 +1,6 @@
 """Observe and apply against real brokers: ours, and Apache Kafka itself."""
 
 import asyncio
-import gc
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -329,8 +328,6 @@ def test_a_group_that_never_was_is_dead_and_deleting_it_succeeds(bootstrap):
     asyncio.run(scenario())
 
 
-# kafka-python leaves the socket of a client that could not be made to the garbage collector.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_cluster_that_does_not_answer_is_observed_as_unreachable():
     async def scenario():
         async with BrokerAdmin(f"{LOOPBACK}:{free_port()}", bootstrap_timeout_ms=300) as admin:
@@ -342,7 +339,6 @@ def test_a_cluster_that_does_not_answer_is_observed_as_unreachable():
             assert all(failure.is_retriable for failure in failures)
 
     asyncio.run(scenario())
-    gc.collect()
 
 
 def test_durations_and_moments_are_read_as_the_crds_write_them():
