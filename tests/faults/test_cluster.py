@@ -143,6 +143,35 @@ def test_rolling_restarts_in_every_order_fail_no_write(cluster, topic, order):
         workload.assert_nothing_is_lost()
 
 
+@pytest.mark.parametrize("order", _ORDERS)
+def test_kills_in_every_order_lose_nothing(cluster, topic, order):
+    """Each is back in sync before the next one dies: min.insync.replicas always holds."""
+    create_topic(cluster, topic, 3)
+    with Workload(cluster, topic) as workload:
+        for node_id in order:
+            node = cluster.node(node_id)
+            node.kill()
+            workload.progress(20)
+            _rejoin(cluster, node, topic)
+        workload.progress(20)
+        workload.assert_nothing_is_lost()
+
+
+@pytest.mark.parametrize("order", _ORDERS)
+def test_all_stopped_in_turn_and_started_in_that_order_lose_nothing(cluster, topic, order):
+    """The last one to stop is the only one that surely has everything, and it comes back last."""
+    create_topic(cluster, topic, 3, min_insync_replicas="1")
+    with Workload(cluster, topic) as workload:
+        for node_id in order:
+            cluster.node(node_id).stop()
+        for node_id in order:
+            cluster.node(node_id).start()
+        cluster.wait_complete()
+        cluster.wait_in_sync(topic)
+        workload.progress(20)
+        workload.assert_nothing_is_lost()
+
+
 def test_a_controlled_shutdown_fails_no_write_and_leaves_no_gap(cluster, topic):
     create_topic(cluster, topic, 3)
     with Workload(cluster, topic) as workload:

@@ -113,7 +113,7 @@ class Cluster:
     """Nodes with ids from 1, each broker and controller; subclasses say how one is started."""
 
     name: str
-    ready_seconds_max = 30.0
+    ready_seconds_max = 60.0
 
     def __init__(self, nodes: list[ClusterNode]) -> None:
         self.nodes = nodes

@@ -39,6 +39,9 @@ FAST_PRODUCER = {
     "request.timeout.ms": 1000,
     "delivery.timeout.ms": 120_000,
 }
+_LEADER_MOVED = frozenset(
+    {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT}
+)
 # The producer gave up before the record was sent at all, or a broker refused it for good.
 _NEVER_WRITTEN = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.TOPIC_AUTHORIZATION_FAILED}
@@ -214,10 +217,10 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int
     consumer = Consumer({**settings, "enable.auto.commit": False, "auto.offset.reset": "error"})
     try:
         place = TopicPartition(topic, partition, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=_READ_SECONDS)
+        deadline = time.monotonic() + _READ_SECONDS
+        end = _end_offset(consumer, place, deadline)
         consumer.assign([place])
         found: list[tuple[int, int]] = []
-        deadline = time.monotonic() + _READ_SECONDS
         while (found[-1][0] + 1 if found else 0) < end:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{topic}-{partition}: {len(found)} of {end} records came")
@@ -229,3 +232,16 @@ def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int
         return found
     finally:
         consumer.close()
+
+
+def _end_offset(consumer: Consumer, place: TopicPartition, deadline: float) -> int:
+    """Return the high watermark; the leadership may move while it is asked for."""
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=_READ_SECONDS)[1])
+        except KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() not in _LEADER_MOVED:
+                raise
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
