@@ -152,6 +152,7 @@ def make(served: Served, api: Api, topics: int, groups: int, seconds: float = 25
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_a_thousand_topics_at_once_are_made_in_few_calls(
     served: Served, api: Api, record: Callable[..., None]
 ) -> None:
