@@ -7,6 +7,7 @@ error 35 in version 0 (KIP-511): see `server/connection.py`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace_broker.metadata.features import SUPPORTED_FEATURES, finalized_features
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 
 API_KEY = ApiKey.API_VERSIONS
 
+_FEATURES = [
+    SupportedFeatureKey(name=name, min_version=levels.min, max_version=levels.max)
+    for name, levels in SUPPORTED_FEATURES.items()
+]
+# Clients before version 4 cannot read a feature whose least level is 0 (KAFKA-17011).
+_FEATURES_FROM_1 = [
+    replace(feature, min_version=max(feature.min_version, 1)) for feature in _FEATURES
+]
+
 
 def handle(
     broker: Broker, context: RequestContext, request: ApiVersionsRequest
@@ -38,16 +48,9 @@ def handle(
     if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
     finalized = finalized_features(broker.metadata, broker.quorum.node.voters.kraft_version)
-    # Clients before version 4 cannot read a feature whose least level is 0 (KAFKA-17011).
-    least = 0 if context.api_version >= 4 else 1  # noqa: PLR2004 (the version of KIP-1022)
     return ApiVersionsResponse(
         api_keys=served_apis(broker.apis_of(context.listener)),
-        supported_features=[
-            SupportedFeatureKey(
-                name=name, min_version=max(levels.min, least), max_version=levels.max
-            )
-            for name, levels in SUPPORTED_FEATURES.items()
-        ],
+        supported_features=_FEATURES if context.api_version >= 4 else _FEATURES_FROM_1,  # noqa: PLR2004 (the version of KIP-1022)
         finalized_features_epoch=broker.metadata.offset,
         finalized_features=[
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
