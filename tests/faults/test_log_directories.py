@@ -7,7 +7,7 @@ import json
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -137,6 +137,8 @@ def test_the_only_replica_in_a_failed_directory_is_away_and_comes_back_with_it(t
     kept = min(_folders(node.log_directory))
     assert _send(cluster, lost, b"before") == 0
     filler = fill(_second(node))
+    with pytest.raises(KafkaException):
+        _send(cluster, lost, bytes(200_000), seconds=3)
     wait_until(lambda: cluster.partitions("t")[lost].leader < 0, 20, "no leader")
     assert cluster.partitions("t")[kept].leader == 1
     assert _send(cluster, kept, b"meanwhile") == 0
@@ -236,14 +238,21 @@ def _topic_on(cluster, name, node, *, partitions):
     cluster.wait_in_sync(name)
 
 
-def _send(cluster, partition, value):
-    """Return the offset of an acknowledged record."""
+def _send(cluster, partition, value, seconds=20):
+    """Return the offset of an acknowledged record; raise KafkaException where it is none."""
     sent = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "acks": "all",
+            "message.timeout.ms": 1000 * seconds,
+        }
+    )
     producer.produce("t", value, partition=partition, on_delivery=lambda *each: sent.append(each))
-    producer.flush(20)
+    producer.flush(2 * seconds)
     ((error, message),) = sent
-    assert error is None
+    if error is not None:
+        raise KafkaException(error)
     return message.offset()
 
 
