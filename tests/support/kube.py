@@ -203,6 +203,19 @@ class KubeOperator:
 
     def install(self) -> None:
         """Apply the manifests and wait until the operator of the image as it is now is ready."""
+        phase = (
+            "get",
+            "namespace",
+            self.namespace,
+            "--ignore-not-found",
+            "-o",
+            "jsonpath={.status}",
+        )
+        wait_until(
+            lambda: "Terminating" not in kubectl(*phase),
+            _OPERATOR_SECONDS,
+            "the end of a former operator's namespace",
+        )
         self.was_there = bool(get(self.namespace, "deployment", OPERATOR))
         documents = list(self.documents())
         # Kinds first: what uses them is refused until they are known.
