@@ -156,6 +156,20 @@ def test_who_leaves_loses_its_vote_after_its_replicas_and_the_active_controller_
     assert step.is_empty
 
 
+def test_two_that_stay_become_one_voter_when_the_third_is_gone_and_not_before():
+    everywhere = {("t", 0): partition(1, 2, 3)}
+    keeps = [topic("t", replicas=3)]
+    refused = planned(2, nodes(3), quorum([1, 2, 3]), everywhere, keeps)
+    assert not any(isinstance(each, RemoveVoter) for each in refused.actions)
+    both = {("t", 0): partition(1, 2)}
+    (action,) = [
+        each
+        for each in planned(2, nodes(2), quorum([1, 2]), both).actions
+        if isinstance(each, RemoveVoter)
+    ]
+    assert action.node_id == 2
+
+
 def test_a_pool_that_takes_over_votes_before_the_old_one_stops_to():
     brokers = [
         *nodes(3),

@@ -86,7 +86,11 @@ def plan_voters(
         # Voters that elect a leader have a majority, and one more that follows keeps it one.
         yield from _addition(cluster, quorum, brokers[joining[0]])
     else:
-        ready = [voter for voter in surplus if not brokers[voter.node_id].replicas]
+        going = [voter for voter in surplus if voter.node_id in leaving]
+        # Who stays, and is one too many, only after those that leave: they may have to stay, too.
+        ready = [
+            each for each in going or surplus if not (going and brokers[each.node_id].replicas)
+        ]
         if ready:
             last = max(ready, key=lambda each: (each.node_id != quorum.leader_id, each.node_id))
             yield from _removal(cluster, quorum, last, "no pool needs it to vote")
