@@ -25,7 +25,12 @@ _PARTITIONS = 3
 _EARLIEST = {"auto.offset.reset": "earliest"}
 _NEVER = str((1 << 63) - 1)
 # Far more than a loaded machine is late, and far less than the clocks jump.
-_PATIENT = {"broker.session.timeout.ms": "10000", "controller.quorum.fetch.timeout.ms": "10000"}
+_PATIENT = {
+    "broker.session.timeout.ms": "10000",
+    "controller.quorum.fetch.timeout.ms": "10000",
+    # What is too old by the wall clock is looked for during every jump.
+    "log.retention.check.interval.ms": "1000",
+}
 _ALONE_SECONDS_MAX = 20
 
 pytestmark = [
@@ -73,7 +78,7 @@ def _jump(nodes, seconds):
 _JUMPS = [
     ("leader", 2 * _HOUR),
     ("controller", -5 * _HOUR),
-    # More than producer.id.expiration.ms: the sequences of the writers are not forgotten.
+    # More than producer.id.expiration.ms: the writers' sequences are forgotten while they write.
     ("all", 50 * _HOUR),
 ]
 if _IS_LONG:
