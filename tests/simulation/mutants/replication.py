@@ -6,7 +6,7 @@ from headrace_broker.log.files import replace_file
 from headrace_broker.metadata import partition_change
 from headrace_broker.raft import elections, leading
 from headrace_broker.replication.leader import LeaderState
-from headrace_broker.server import replica_sessions
+from headrace_broker.server import replica_fetch
 from headrace_broker.server.flushing import GroupCommit
 from headrace_broker.server.metadata_loader import MetadataLoader
 from headrace_broker.server.partition import Partition
@@ -117,7 +117,7 @@ REPLICATION_MUTANTS = (
     ),
     Mutant(
         name="a follower's log may part from the leader's",
-        owner=replica_sessions,
+        owner=replica_fetch,
         attribute="diverging_epoch",
         replace=_nothing,
         nodes=3,
