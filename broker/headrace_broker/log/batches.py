@@ -27,6 +27,8 @@ SEQUENCE_MAX: Final = (1 << 31) - 1
 OFFSET_AND_LENGTH: Final = Struct(">qi")
 OFFSET_LENGTH_EPOCH: Final = Struct(">qii")
 
+_new_tuple: Final = tuple.__new__  # a named tuple's own constructor is Python code
+
 
 def read_header(buffer: Buffer, position: int = 0) -> Header:
     """Read the header at a position that has at least `HEADER_SIZE` bytes."""
@@ -37,11 +39,12 @@ def iterate_headers(buffer: bytes | memoryview) -> Iterator[tuple[int, Header]]:
     """Yield (position, header) of each whole batch of a buffer; stop where there is none."""
     position, end = 0, len(buffer)
     while position + HEADER_SIZE <= end:
-        header = read_header(buffer, position)
-        if header.batch_length < LENGTH_MIN or position + header.size_bytes > end:
+        header: Header = _new_tuple(Header, HEADER_LAYOUT.unpack_from(buffer, position))
+        following = position + header.size_bytes
+        if header.batch_length < LENGTH_MIN or following > end:
             return
         yield position, header
-        position += header.size_bytes
+        position = following
 
 
 def newest_timestamp(header: Header) -> int:

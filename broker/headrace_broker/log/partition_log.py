@@ -130,19 +130,20 @@ class PartitionLog(LogState):
         """
         view = memoryview(records)
         batches: list[tuple[int, Header]] = []
-        next_offset = self.log_end_offset
+        next_offset: int = self.log_end_offset
         for at, header in iterate_headers(view):
             check_follower_batch(view[at : at + header.size_bytes], header, next_offset)
             batches.append((at, header))
-            next_offset = Offset(header.last_offset + 1)
+            next_offset = header.last_offset + 1
         if not batches:
             return None
         now_ms = self._clock.now_ms()
         first, (last_at, last) = batches[0][1], batches[-1]
         size = last_at + last.size_bytes
         segment = self._segment_for(size, next_offset - 1, last.max_timestamp, now_ms)
-        for _, header in batches:
-            self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+        if last.partition_leader_epoch > self.leader_epochs.latest:
+            for _, header in batches:
+                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
         start = segment.write(view[:size])
         for at, header in batches:
             segment.note_batch(
@@ -152,7 +153,7 @@ class PartitionLog(LogState):
                 batch = view[at : at + header.size_bytes]
                 self._note_producer(batch, header, header.base_offset, header.max_timestamp)
         self.reader.appended(first.base_offset, next_offset, segment.size, view[:size])
-        self.log_end_offset = next_offset
+        self.log_end_offset = Offset(next_offset)
         return AppendInfo(
             Offset(first.base_offset),
             Offset(last.last_offset),

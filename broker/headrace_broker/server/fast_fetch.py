@@ -44,6 +44,17 @@ _NO_OFFSET = -1
 _NO_REPLICA = -1
 
 
+# All of a request that names one partition, as nearly all do, at once; and what is fixed in it.
+_ONE_ASKED = Struct(">iiibiiB16sBiiqiqiBBBBBBBiqB")
+_ONE = 2
+_ONE_FIXED_TAIL = [_TAGS, *_FIXED_TAIL]
+# Of an answer for one partition all before its records' length.
+_ONE_ANSWER = Struct(">ihiB16sBihqqqBi")
+_ONE_ANSWER_TAIL = b"\0\0\0"  # tags of the partition, the topic and the answer
+
+_new_tuple = tuple.__new__  # a named tuple's own constructor is Python code
+
+
 class Asked(NamedTuple):
     """What a request says of one partition."""
 
@@ -81,6 +92,10 @@ class Found(NamedTuple):
 def write_request(request: Request) -> bytes | None:
     """Return a request's body; None where it names too many partitions."""
     max_wait_ms, max_bytes, session_id, session_epoch, replica_id, replica_epoch, asked = request
+    if len(asked) == 1:
+        topic_id, *fields = asked[0]
+        head = (max_wait_ms, 1, max_bytes, 0, session_id, session_epoch, _ONE, topic_id, _ONE)
+        return _ONE_ASKED.pack(*head, *fields, *_ONE_FIXED_TAIL, replica_id, replica_epoch, _TAGS)
     topics = _by_topic(asked)
     if topics is None:
         return None
@@ -99,9 +114,34 @@ def write_request(request: Request) -> bytes | None:
 def read_request(frame: memoryview, position: int) -> Request | None:
     """Read a request's body; None where it is not a usual one, or cut short."""
     try:
+        if len(frame) - position == _ONE_ASKED.size:
+            return _read_one(frame, position)
         return _read_request(frame, position)
     except (IndexError, struct.error):
         return None
+
+
+def _read_one(frame: memoryview, position: int) -> Request | None:
+    (
+        max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics,
+        topic_id, partitions, index, leader_epoch, fetch_offset, last_epoch, log_start, limit,
+        *fixed, replica_id, replica_epoch, tags,
+    ) = _ONE_ASKED.unpack_from(frame, position)  # fmt: skip
+    if (
+        min_bytes != 1
+        or isolation
+        or session_epoch <= 0
+        or topics != _ONE
+        or partitions != _ONE
+        or fixed != _ONE_FIXED_TAIL
+        or tags
+    ):
+        return None
+    asked: Asked = _new_tuple(
+        Asked, (topic_id, index, leader_epoch, fetch_offset, last_epoch, log_start, limit)
+    )
+    fields = max_wait_ms, max_bytes, session_id, session_epoch, replica_id, replica_epoch, [asked]
+    return _new_tuple(Request, fields)
 
 
 def _read_request(frame: memoryview, position: int) -> Request | None:
@@ -142,6 +182,13 @@ def _read_request(frame: memoryview, position: int) -> Request | None:
 
 def write_answer(session_id: int, found: Sequence[Found]) -> list[bytes | memoryview] | None:
     """Return the parts of an answer's body; None where it holds too many partitions."""
+    if len(found) == 1:
+        topic_id, index, high_watermark, log_start_offset, records = found[0]
+        head = _ONE_ANSWER.pack(
+            0, 0, session_id, _ONE, topic_id, _ONE,
+            index, 0, high_watermark, _NO_OFFSET, log_start_offset, 0, _NO_REPLICA,
+        )  # fmt: skip
+        return [head, varuint(len(records) + 1), records, _ONE_ANSWER_TAIL]
     topics = 0
     before = None
     for data in found:
@@ -199,7 +246,8 @@ def _read_answer(frame: memoryview, position: int) -> tuple[int, list[Found]] | 
             # Tags say that the logs part, or who leads now.
             if error or aborted or not length or frame[position]:
                 return None
-            found.append(Found(topic_id, index, high_watermark, log_start, frame[start:position]))
+            fields = topic_id, index, high_watermark, log_start, frame[start:position]
+            found.append(_new_tuple(Found, fields))
             position += 1
         if frame[position]:
             return None

@@ -51,8 +51,7 @@ class FastFollower:
         ):
             return None
         fetches = session.fetches
-        known = [(fetches.get((one[0], one[1])), one) for one in asked]
-        found = [(fetch, one) for fetch, one in known if fetch is not None]
+        found = [(fetches[one[:2]], one) for one in asked if one[:2] in fetches]
         if len(found) < len(asked):
             return None
         self._sessions.advance(session)
