@@ -14,10 +14,11 @@ from headrace_broker.log.swap import DELETED_SUFFIX
 class FileRemoval:
     """Files that wait for their removal."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_looked_ms", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, list[Path]]] = deque()
+        self._looked_ms = 0
 
     def schedule(self, segment: LogSegment, due_ms: int) -> None:
         """Rename a segment's files and have them removed when the time has come."""
@@ -38,7 +39,14 @@ class FileRemoval:
         self._waiting.append((due_ms, renamed))
 
     def run_due(self, now_ms: int) -> int:
-        """Remove what is due; return how many files."""
+        """Remove what is due; return how many files.
+
+        A clock that was set back does not prolong the wait by what it lost.
+        """
+        if now_ms < self._looked_ms:
+            lost = self._looked_ms - now_ms
+            self._waiting = deque((due_ms - lost, paths) for due_ms, paths in self._waiting)
+        self._looked_ms = now_ms
         removed = 0
         while self._waiting and self._waiting[0][0] <= now_ms:
             for path in self._waiting.popleft()[1]:

@@ -3,6 +3,7 @@
 import pytest
 
 from headrace_broker.log.epoch_cache import LeaderEpochCache
+from headrace_broker.log.removal import FileRemoval
 from support.log import START_MS, append, batch_of, content
 
 
@@ -99,3 +100,15 @@ def test_an_epoch_that_wrote_nothing_leaves_no_trace(tmp_path):
 def test_a_damaged_epoch_file_reads_as_none(tmp_path):
     (tmp_path / "leader-epoch-checkpoint").write_text("0\n5\n1 2\n")
     assert LeaderEpochCache(tmp_path, lambda: 0).entries == []
+
+
+def test_a_clock_that_is_set_back_does_not_keep_removed_files(tmp_path):
+    removal = FileRemoval()
+    hour = 3_600_000
+    (tmp_path / "old.log").touch()
+    removal.run_due(9 * hour)
+    removal.schedule_files([tmp_path / "old.log"], 9 * hour + 60_000)
+    assert removal.run_due(4 * hour) == 0
+    assert removal.run_due(4 * hour + 59_999) == 0
+    assert removal.run_due(4 * hour + 60_000) == 1
+    assert list(tmp_path.iterdir()) == []
