@@ -244,7 +244,7 @@ def add_requirements(image: Image, root: Path) -> None:
     run(
         [
             *(sys.executable, "-m", "uv", "pip", "install", "--quiet", "--link-mode=copy"),
-            *("--require-hashes", "--python-version", PYTHON_VERSION),
+            *("--require-hashes", "--system-certs", "--python-version", PYTHON_VERSION),
             *("--target", str(packages), "-r", str(ROOT / image.requirements)),
         ],
     )
