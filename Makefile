@@ -53,7 +53,7 @@ simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
-faults: setup ## kill -9 and slow routes, the long form
+faults: setup ## kills, restarts in every order, cut networks, full disks, clocks that jump; the long form
 	HEADRACE_FAULTS_RECORDS=1000000 HEADRACE_FAULTS_SECONDS=600 $(BIN)/python -m pytest tests/faults
 
 benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.md
