@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPSConnection
+from http.client import HTTPSConnection, RemoteDisconnected
 from pathlib import Path
 from ssl import SSLContext
 from threading import local
@@ -51,8 +51,13 @@ class Api:
         if (token := self._connection.read_token()) is not None:
             headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body)
-        self._own.http.request(method, path, body=data, headers=headers)
-        response = self._own.http.getresponse()
+        try:
+            self._own.http.request(method, path, body=data, headers=headers)
+            response = self._own.http.getresponse()
+        except RemoteDisconnected:
+            # The server closes what was idle for long; the same object opens another connection.
+            self._own.http.request(method, path, body=data, headers=headers)
+            response = self._own.http.getresponse()
         content = response.read()
         if response.status >= 400:
             raise RuntimeError(f"{method} {path}: {content[:500]!r}")
