@@ -130,8 +130,8 @@ def copy_package(source: Path, target: Path) -> None:
 
 
 def copy_tree(source: Path, target: Path) -> None:
-    """Copy a folder without what Python left in it."""
-    ignored = shutil.ignore_patterns("__pycache__")
+    """Copy a folder without what Python and its tools left in it."""
+    ignored = shutil.ignore_patterns("__pycache__", ".*")
     shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
 
 
