@@ -175,8 +175,12 @@ REPLICATION_MUTANTS = (
         attribute="load_snapshot",
         replace=_publish_snapshot_at_once,
         nodes=3,
+        needs=lambda profile: (
+            "churn" in profile.works
+            and "metadata.log.max.record.bytes.between.snapshots" in profile.settings
+        ),
         seeds_max=60,
-        seed_known=17,
+        seed_known=111,
     ),
     Mutant(
         name="metadata is acknowledged before fsync",
