@@ -8,7 +8,7 @@ SEEDS ?= 20
 NODES ?= 1
 JOBS ?= 2
 
-.PHONY: help setup jars up down check format test test-fast conformance simulate faults benchmark clean
+.PHONY: help setup jars up down check format test test-fast conformance simulate simulate-mutants faults end-to-end images benchmark lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -53,16 +53,28 @@ simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
+simulate-mutants: setup ## look for every planted bug from the first seed
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants.run --first 1
+
 faults: setup ## kills, restarts in every order, cut networks, full disks, clocks that jump; the long form
 	HEADRACE_FAULTS_RECORDS=1000000 HEADRACE_FAULTS_SECONDS=600 $(BIN)/python -m pytest tests/faults
+
+images: setup ## build both container images, without Docker, as archives in build/images
+	images/build headrace
+	images/build jobs
+
+end-to-end: setup ## on the Kubernetes of KUBECONFIG; ARGS for pytest
+	tests/end_to_end_kubernetes/run $(ARGS)
 
 benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --cluster --write docs/benchmarks.md
 
-lock: setup ## write requirements/dev.txt from pyproject.toml
+lock: setup ## write requirements/*.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --python-version 3.11 --extra spark --extra operator --extra dev pyproject.toml -o requirements/dev.txt
+	printf 'structlog\nuv\n' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 -c requirements/dev.txt - -o requirements/images.txt
 
 clean: ## remove what the tools left
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

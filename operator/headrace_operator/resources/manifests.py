@@ -55,7 +55,8 @@ def resource_of(document: Document) -> Resource:
 def parse_resource(value: Mapping[str, Any]) -> Resource:
     """Return the typed resource of a decoded object. Raises msgspec.ValidationError."""
     model = MODELS.get((str(value["apiVersion"]), str(value["kind"])), OpaqueObject)
-    resource = msgspec.convert(value, model, from_attributes=False)
+    # Not strict: JSON Schema, and so the API server, takes 3.0 for an integer.
+    resource = msgspec.convert(value, model, strict=False, from_attributes=False)
     return msgspec.structs.replace(resource, document=dict(value))
 
 
