@@ -55,9 +55,21 @@ def resource_of(document: Document) -> Resource:
 def parse_resource(value: Mapping[str, Any]) -> Resource:
     """Return the typed resource of a decoded object. Raises msgspec.ValidationError."""
     model = MODELS.get((str(value["apiVersion"]), str(value["kind"])), OpaqueObject)
-    # Not strict: JSON Schema, and so the API server, takes 3.0 for an integer.
-    resource = msgspec.convert(value, model, strict=False, from_attributes=False)
+    resource = msgspec.convert(_with_integers(value), model, from_attributes=False)
     return msgspec.structs.replace(resource, document=dict(value))
+
+
+def _with_integers(value: Any) -> Any:
+    # JSON Schema, and so the API server, takes 3.0 for an integer.
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _with_integers(item) for key, item in value.items()}
+        case list():
+            return [_with_integers(item) for item in value]
+        case _:
+            return value
 
 
 def to_document(resource: Object) -> dict[str, Any]:
