@@ -14,7 +14,7 @@ from support.replication import Pair
 
 @pytest.fixture
 def leader(tmp_path):
-    """A leader with two batches, the last in memory, whose disk refuses from now on, and what it reported."""
+    """A leader with two batches, the last in memory, a disk that refuses, and what it reported."""
     pair = Pair(tmp_path, min_isr=1)
     pair.lead(1, isr=(1,))
     pair.append(1, b"a")
