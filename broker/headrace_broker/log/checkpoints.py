@@ -37,15 +37,18 @@ def write_checkpoint(path: Path, lines: Iterable[str], *, durable: bool = True) 
 def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_Entry] | None:
     """Return the entries, or None for a missing or damaged file."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        *lines, rest = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
         _log.warning("checkpoint file cannot be read", path=str(path), error=str(error))
         return None
     try:
-        if lines[0].strip() != _VERSION:
-            raise ValueError(f"version {lines[0]!r}")
+        # A write that a power cut tore within its last number reads as a smaller number.
+        if rest:
+            raise ValueError(f"it ends in {rest!r}, without a new line")
+        if not lines or lines[0].strip() != _VERSION:
+            raise ValueError(f"version {lines[:1]}")
         count = int(lines[1])
         entries = [parse(line.split(" ")) for line in lines[2:] if line]
         if len(entries) != count:

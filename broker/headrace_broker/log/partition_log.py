@@ -132,6 +132,8 @@ class PartitionLog(LogState):
         batches: list[tuple[int, Header]] = []
         next_offset: int = self.log_end_offset
         for at, header in iterate_headers(view):
+            if header.base_offset < next_offset and not batches:
+                next_offset = self._begin_within(header)
             check_follower_batch(view[at : at + header.size_bytes], header, next_offset)
             batches.append((at, header))
             next_offset = header.last_offset + 1
@@ -161,6 +163,18 @@ class PartitionLog(LogState):
             self.log_start_offset,
             is_duplicate=False,
         )
+
+    def _begin_within(self, header: Header) -> int:
+        """Let an empty log that begins within a batch begin with that batch; return its end.
+
+        DeleteRecords may move a leader's log start between two offsets of one batch, and a follower
+        that begins there is sent the whole batch (Kafka: UnexpectedAppendOffsetException).
+        """
+        start, high_watermark = self.log_start_offset, self._high_watermark
+        if start == self.log_end_offset <= header.last_offset:
+            self.truncate_fully_and_start_at(header.base_offset)
+            self.log_start_offset, self._high_watermark = start, high_watermark
+        return self.log_end_offset
 
     def _check_producer(self, view: memoryview, header: Header) -> AppendInfo | None:
         if header.is_control:

@@ -72,6 +72,23 @@ def test_followers_take_offsets_and_epochs_as_they_come(new_log, tmp_path, clock
     follower.abandon()
 
 
+def test_a_follower_that_begins_within_a_batch_takes_the_whole_batch(new_log, tmp_path, clock):
+    leader = new_log()
+    for _ in range(3):
+        append(leader, batch_of(b"a", b"b", b"c", b"d"))
+    leader.delete_records_before(5)
+    follower = type(leader).open(tmp_path / "follower-0", leader.config, clock=clock)
+    follower.truncate_fully_and_start_at(5)
+    follower.high_watermark = 5
+    follower.append_as_follower(b"".join(content(leader)[1:]))
+    assert content(follower) == content(leader)[1:]
+    assert (follower.log_start_offset, follower.high_watermark) == (5, 5)
+    assert follower.log_end_offset == leader.log_end_offset
+    with pytest.raises(ApiError):
+        follower.append_as_follower(content(leader)[1])
+    follower.abandon()
+
+
 @pytest.mark.parametrize(
     ("batch", "code"),
     [

@@ -1,0 +1,28 @@
+"""Checkpoint files: what was written is read, and no part of it is taken for the whole."""
+
+from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+
+
+def read(path):
+    return read_checkpoint(path, lambda words: (int(words[0]), int(words[1])))
+
+
+def test_what_was_written_is_read(tmp_path):
+    path = tmp_path / "leader-epoch-checkpoint"
+    assert read(path) is None
+    for entries in ([], [(0, 0)], [(0, 0), (2, 134)]):
+        write_checkpoint(path, (f"{epoch} {start}" for epoch, start in entries))
+        assert read(path) == entries
+
+
+def test_a_file_that_was_torn_anywhere_is_damaged(tmp_path):
+    path = tmp_path / "leader-epoch-checkpoint"
+    write_checkpoint(path, ["0 0", "2 134"])
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert read(path) is None, whole[:length]
+    for kept in range(len(whole)):
+        # A file system may keep the length and lose the bytes.
+        path.write_bytes(whole[:kept].ljust(len(whole), b"\0"))
+        assert read(path) is None, kept
