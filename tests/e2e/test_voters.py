@@ -92,7 +92,13 @@ spec: {{clusterRef: {{name: solo}}, partitions: {PARTITIONS}}}
 
     def brokers(self) -> dict[int, dict[str, Any]]:
         assert self.up is not None
-        listed = json.loads(self.up.run("get", "brokers", "-o", "json"))["items"]
+        try:
+            listed = json.loads(self.up.run("get", "brokers", "-o", "json"))["items"]
+        except AssertionError as error:
+            # The last one of a shrunken cluster is restarted with its new settings.
+            if "ECONNREFUSED" not in str(error):
+                raise
+            return {}
         return {each["nodeId"]: each for each in listed}
 
     def wait_for(self, brokers: int, voters: set[int]) -> None:
@@ -135,7 +141,8 @@ def test_three_become_one_and_three_again_and_nothing_written_is_lost(running: R
         running.wait_for(3, {1, 2, 3})
         writer.wait_for_more()
     check(writer)
-    # `apply` and `up` both do what brokers do: who comes first.
+    # `apply` names what it leaves to `up`, which says it again when it is done.
+    said = "".join(line for line in said.splitlines(True) if "by the running" not in line)
     said += up.output
     for once in (
         "~ cordon broker 2, 3",

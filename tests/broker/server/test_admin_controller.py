@@ -191,7 +191,9 @@ def test_a_subscriber_that_fails_stops_the_controller_and_the_outcome_is_unknown
             assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
     asyncio.run(run())
-    assert [str(failure) for failure in failures] == ["[Errno 28] No space left on device"]
+    assert [str(failure) for failure in failures] == [
+        "the metadata could not be applied: [Errno 28] No space left on device"
+    ]
 
 
 def test_a_torn_batch_at_the_logs_end_takes_its_whole_decision_away(tmp_path):
