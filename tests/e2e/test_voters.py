@@ -142,7 +142,7 @@ def test_three_become_one_and_three_again_and_nothing_written_is_lost(running: R
         writer.wait_for_more()
     check(writer)
     # `apply` names what it leaves to `up`, which says it again when it is done.
-    said = "".join(line for line in said.splitlines(True) if "by the running" not in line)
+    said = "".join(line for line in said.splitlines(keepends=True) if "by the running" not in line)
     said += up.output
     for once in (
         "~ cordon broker 2, 3",
