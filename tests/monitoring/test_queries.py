@@ -16,10 +16,13 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from prometheus_client import GCCollector, ProcessCollector
+from prometheus_client import GCCollector
 
 from headrace_jobs.progress.metrics import BatchFacts, JobMetrics, MetricsServer
+from headrace_operator.kubernetes.cache import Store
 from headrace_operator.kubernetes.metrics import OperatorMetrics
+from headrace_operator.kubernetes.register import Register, parse_managed
+from headrace_operator.kubernetes.resource_metrics import ResourceCollector
 from headrace_operator.kubernetes.transport import Write
 from support.headrace_cluster import HeadraceCluster
 from support.monitoring import MANIFESTS, MONITORING, Prometheus, every_rule, sped_up
@@ -113,7 +116,6 @@ def _job() -> Any:
 
 def _operator() -> Any:
     metrics = OperatorMetrics()
-    ProcessCollector(registry=metrics.registry)
     GCCollector(registry=metrics.registry)
     metrics.is_leader.set(1)
     metrics.reconciliations.labels("Cluster", "success").inc()
@@ -121,8 +123,15 @@ def _operator() -> Any:
     metrics.last_success.labels("Cluster", "default", "main").set(time.time())
     metrics.actions.labels("CreateTopic", "success").inc()
     metrics.watch_age.labels("Topic").set(0)
-    metrics.resources.labels("Topic").set(1)
-    metrics.not_ready.labels("Topic", "Pending").set(0)
+    register = Register()
+    pending = {
+        "apiVersion": "headrace.dev/v1beta1",
+        "kind": "Topic",
+        "metadata": {"name": "orders", "namespace": "default"},
+        "spec": {"clusterRef": {"name": "main"}},
+    }
+    register.upsert(parse_managed(pending))
+    metrics.registry.register(ResourceCollector(Store(), register))
     metrics.count_write(Write(verb="apply", kind="Topic", status=200))
     return metrics.registry
 

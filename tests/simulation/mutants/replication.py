@@ -113,7 +113,8 @@ REPLICATION_MUTANTS = (
         attribute="truncate",
         replace=_truncate_by_high_watermark,
         nodes=3,
-        seed_known=4,
+        seeds_max=60,
+        seed_known=35,
     ),
     Mutant(
         name="a follower's log may part from the leader's",
