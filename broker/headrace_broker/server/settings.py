@@ -163,7 +163,7 @@ _NETWORK = (
     ),
     _int(
         "headrace.busy.poll.rounds",
-        100,
+        500,
         "How often the event loop looks for the next request of a client that sends one small "
         "record at a time before it sleeps: about 2 us each. 0 never keeps a processor busy.",
         low=0,
