@@ -60,10 +60,12 @@ def load_segments(
     recovered_from = RELATIVE_OFFSET_MAX << 32
     suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point)
     if suspect:
-        recovered_from = _recover_tail(segments, suspect, recovery_point, damaged)
+        recovered_from = _recover_tail(
+            segments, suspect, recovery_point, damaged, has_holes=config.compacts
+        )
     for segment in damaged.difference(suspect):
         recovered_from = min(recovered_from, segment.base_offset)
-        _recover_tail(segments, [segment], 0, damaged)
+        _recover_tail(segments, [segment], 0, damaged, has_holes=True)
     log_end_offset = segments.active.load_tail() if len(segments) else -1
     return LoadedSegments(
         segments=segments,
@@ -103,8 +105,15 @@ def _recover_tail(
     suspect: list[LogSegment],
     recovery_point: int,
     damaged: set[LogSegment],
+    *,
+    has_holes: bool,
 ) -> int:
-    """Check segments in order; cut at the first batch that is not whole. Return where it began."""
+    """Check segments in order; cut at the first batch that is not whole. Return where it began.
+
+    A power cut may take the last batches of a segment and leave the next one: where compaction
+    makes no holes (`has_holes`), that is a cut, too. A replica with a hole would never ask for what
+    it lacks, and lead without it one day.
+    """
     recovered_from = max(recovery_point, suspect[0].base_offset)
     for number, segment in enumerate(suspect):
         following = segments.after(segment)
@@ -112,7 +121,9 @@ def _recover_tail(
         segment.transaction_index.truncate(recovered_from)
         # Without whole indexes nothing says where the recovery point lies.
         from_offset = 0 if segment in damaged else recovery_point
-        if not recover_segment(segment, from_offset, limit):
+        is_cut = bool(recover_segment(segment, from_offset, limit))
+        is_apart = following is not None and not has_holes and segment.load_tail() < limit
+        if not is_cut and not is_apart:
             continue
         for later in suspect[number + 1 :]:
             _log.warning("segment after a torn one is removed", path=str(later.path))

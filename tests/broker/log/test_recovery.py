@@ -73,6 +73,26 @@ def test_segments_after_a_torn_one_are_removed(new_log, folder, clock):
     again.abandon()
 
 
+def test_segments_after_one_that_lost_whole_batches_are_removed(new_log, folder, clock):
+    log = filled(new_log)
+    whole = content(log)
+    first, second = list(log.segments)[:2]
+    kept = [batch for batch in whole if int.from_bytes(batch[:8]) < second.base_offset][:-1]
+    log.abandon()
+    os.truncate(first.path, sum(map(len, kept)))
+    # What compaction made may have holes.
+    shutil.copytree(folder, folder.with_name("compacted-0"))
+    compacted = open_at(
+        folder.with_name("compacted-0"), clock, **SETTINGS, cleanup_policy="compact"
+    )
+    assert content(compacted)[len(kept) :] == whole[len(kept) + 1 :]
+    compacted.abandon()
+    again = open_at(folder, clock, **SETTINGS)
+    assert content(again) == kept
+    assert again.log_end_offset == len(kept)
+    again.abandon()
+
+
 def test_only_what_lies_after_the_recovery_point_is_read(new_log, folder, clock, monkeypatch):
     log = new_log(segment_bytes=1 << 20)
     for _ in range(500):
