@@ -46,10 +46,7 @@ def shared_cluster(tmp_path_factory):
 
 @pytest.fixture
 def cluster(shared_cluster):
-    for node in shared_cluster.nodes:
-        if not node.is_running:
-            node.start()
-    shared_cluster.wait_complete()
+    shared_cluster.make_whole()
     return shared_cluster
 
 

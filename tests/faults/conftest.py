@@ -36,6 +36,13 @@ def proxied(tmp_path: Path) -> Iterator[Callable[[Plan], TcpProxy]]:
 
 
 @pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of the test's own."""
+    name: str = request.node.name
+    return name.replace("[", "-").replace("]", "")[:200]
+
+
+@pytest.fixture
 def create_topic() -> CreateTopic:
     def create(bootstrap: str, name: str, partitions: int = 1, **config: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})

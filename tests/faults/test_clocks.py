@@ -51,16 +51,8 @@ def cluster(shared_cluster):
     """The module's cluster, whole and with clocks that are right."""
     for node in shared_cluster.nodes:
         node.set_clock(0)
-        if not node.is_running:
-            node.start()
-    shared_cluster.wait_complete()
+    shared_cluster.make_whole()
     return shared_cluster
-
-
-@pytest.fixture
-def topic(request):
-    """A name of the test's own."""
-    return request.node.name.replace("[", "-").replace("]", "")[:200]
 
 
 def _disturbances(cluster):

@@ -34,17 +34,8 @@ def shared_cluster(tmp_path_factory):
 @pytest.fixture
 def cluster(shared_cluster):
     """The module's cluster, whole again before each test."""
-    for node in shared_cluster.nodes:
-        if not node.is_running:
-            node.start()
-    shared_cluster.wait_complete()
+    shared_cluster.make_whole()
     return shared_cluster
-
-
-@pytest.fixture
-def topic(request):
-    """A name of the test's own."""
-    return request.node.name.replace("[", "-").replace("]", "")[:200]
 
 
 @pytest.fixture

@@ -41,12 +41,6 @@ def cluster(shared_cluster):
     shared_cluster.network.heal()
 
 
-@pytest.fixture
-def topic(request):
-    """A name of the test's own."""
-    return request.node.name.replace("[", "-").replace("]", "")[:200]
-
-
 def _ids(nodes):
     return [node.node_id for node in nodes]
 

@@ -176,6 +176,13 @@ class Cluster:
             if node.is_running:
                 node.kill()
 
+    def make_whole(self) -> None:
+        """Start the nodes that are not running, and wait until all show one another."""
+        for node in self.nodes:
+            if not node.is_running:
+                node.start()
+        self.wait_complete()
+
     def wait_complete(self, among: Iterable[ClusterNode] | None = None) -> None:
         """Wait until the nodes (all) show one another and nobody else."""
         nodes = list(among or self.nodes)

@@ -8,7 +8,7 @@ directory of the metadata log has to be there.
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 from uuid import UUID
 
 import structlog
@@ -22,9 +22,8 @@ from headrace_broker.log.meta_properties import (
     known_cluster_id,
 )
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.protocol.types import UNASSIGNED_DIRECTORY
 
-#: `UNASSIGNED` of KIP-858's DirectoryId: a new replica, for which its broker chooses.
-_UNASSIGNED: Final = UUID(int=1)
 _log = structlog.get_logger(__name__)
 
 
@@ -154,7 +153,7 @@ class LogDirectories:
         named = [each for each in holders or usable if each.directory_id == assigned]
         if named or holders:
             return (named or holders)[0]
-        if self.failed and assigned != _UNASSIGNED:
+        if self.failed and assigned != UNASSIGNED_DIRECTORY:
             return None
         welcome = [each for each in usable if str(each.path) not in cordoned]
         return min(welcome or usable, key=lambda each: len(each.logs), default=None)

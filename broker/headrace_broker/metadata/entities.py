@@ -10,6 +10,9 @@ from headrace_broker.metadata.records import (
     RegisterBrokerRecord,
 )
 from headrace_broker.protocol.types import (
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
     BrokerEpoch,
     LeaderEpoch,
     NodeId,
@@ -22,11 +25,6 @@ _LEADER_UNCHANGED = -2
 
 
 NO_LEADER = NodeId(-1)
-
-#: KIP-858's DirectoryId: its broker has not said where (0), is to choose (1), has lost it (2).
-MIGRATING_DIRECTORY = UUID(int=0)
-UNASSIGNED_DIRECTORY = UUID(int=1)
-LOST_DIRECTORY = UUID(int=2)
 
 #: Topics that the cluster writes for itself, as Kafka's `Topic.INTERNAL_TOPICS`.
 GROUP_METADATA_TOPIC = "__consumer_offsets"

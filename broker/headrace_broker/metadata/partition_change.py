@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from uuid import UUID
 
-from headrace_broker.metadata.entities import NO_LEADER, UNASSIGNED_DIRECTORY, PartitionImage
+from headrace_broker.metadata.entities import NO_LEADER, PartitionImage
 from headrace_broker.metadata.records import PartitionChangeRecord
-from headrace_broker.protocol.types import NodeId, PartitionIndex, TopicId
+from headrace_broker.protocol.types import (
+    UNASSIGNED_DIRECTORY,
+    NodeId,
+    PartitionIndex,
+    TopicId,
+)
 
 _Nodes = tuple[NodeId, ...]
 

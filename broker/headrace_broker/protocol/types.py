@@ -27,6 +27,11 @@ NO_SEQUENCE: Final = Sequence(-1)
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
 
+#: KIP-858's DirectoryId: a replica's broker has not said where (0), is to choose (1), lost it (2).
+MIGRATING_DIRECTORY: Final = uuid.UUID(int=0)
+UNASSIGNED_DIRECTORY: Final = uuid.UUID(int=1)
+LOST_DIRECTORY: Final = uuid.UUID(int=2)
+
 # What can be decoded in place: a received frame, a slice of one, or a file's page.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 # One part of an encoded message; record batches stay the memoryview they came as.

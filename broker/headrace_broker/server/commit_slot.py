@@ -10,7 +10,8 @@ from headrace_broker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from headrace_broker.server.frames import PREFIX_FLEXIBLE
+from headrace_broker.server.api.produce import TOPIC_IDS_FROM
+from headrace_broker.server.frames import flexible_frame
 from headrace_broker.server.pending_answer import fail, not_committed_in_time
 from headrace_broker.server.slots import FrameSlot
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from headrace_broker.log.partition_log import AppendInfo
     from headrace_broker.server.partition import Partition
     from headrace_broker.server.waiting import Deadlines
-
-TOPIC_IDS_FROM = 13
 
 
 class CommitSlot(FrameSlot):
@@ -80,5 +79,4 @@ class CommitSlot(FrameSlot):
             topic = TopicProduceResponse(name=partition.topic, partition_responses=[answer])
         encode = self.entry.encoders[self._version]
         parts: list[Any] = encode(ProduceResponse(responses=[topic]))
-        size = sum(map(len, parts)) + PREFIX_FLEXIBLE.size - 4
-        self.send([PREFIX_FLEXIBLE.pack(size, self.correlation_id, 0), *parts])
+        self.send(flexible_frame(self.correlation_id, parts))

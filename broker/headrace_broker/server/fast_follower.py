@@ -15,7 +15,7 @@ from headrace_broker.protocol.codec import encoder
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import FetchResponse
 from headrace_broker.server.fast_fetch import FAST_VERSION, Found, read_request, write_answer
-from headrace_broker.server.frames import PREFIX_FLEXIBLE
+from headrace_broker.server.frames import flexible_frame
 from headrace_broker.server.replica_sessions import ReplicaSession
 from headrace_broker.server.slots import FrameSlot
 
@@ -102,5 +102,4 @@ def answer_frame(session: ReplicaSession, correlation_id: int, error: ErrorCode)
         response = session.response_of(news)
         response.error_code = error
         parts = encoder(FetchResponse, FAST_VERSION)(response)
-    size = sum(map(len, parts)) + PREFIX_FLEXIBLE.size - 4
-    return [PREFIX_FLEXIBLE.pack(size, correlation_id, 0), *parts]
+    return flexible_frame(correlation_id, parts)

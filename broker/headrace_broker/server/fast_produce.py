@@ -17,6 +17,7 @@ from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.wire import read_varuint
+from headrace_broker.server.api.produce import TOPIC_IDS_FROM
 from headrace_broker.server.commit_slot import CommitSlot
 from headrace_broker.server.waiting import Deadlines
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 API_KEY = int(ApiKey.PRODUCE)
 #: From here on requests and answers are laid out as below: flexible, and with topic ids from 13.
 FAST_FROM = 9
-_TOPIC_IDS_FROM = 13
 _TARGETS_MAX = 4096  # partitions whose request bytes are remembered
 
 # No transactional id, acks, timeout.ms, one topic, and its name's length or its id's first byte.
@@ -84,7 +84,7 @@ class FastProduce:
         if records_at < 0:
             return None
         target = frame[position + _TOPICS_AT : records_at].tobytes()
-        known = self._by_id if version >= _TOPIC_IDS_FROM else self._by_name
+        known = self._by_id if version >= TOPIC_IDS_FROM else self._by_name
         partition = known.get(target)
         if partition is None:
             self._learn(known, target, version)
@@ -113,7 +113,7 @@ class FastProduce:
     @staticmethod
     def _records_at(frame: memoryview, version: int, position: int, first: int) -> int:
         """Return where the records of a topic's only partition begin, or -1."""
-        if version >= _TOPIC_IDS_FROM:
+        if version >= TOPIC_IDS_FROM:
             index_at = position + _NAME_AT + _ID_BYTES
         elif first <= _NAME_LENGTH_MAX:
             index_at = position + _NAME_AT + first
@@ -126,7 +126,7 @@ class FastProduce:
         replicas = self._broker.replicas
         index = int.from_bytes(target[-4:], signed=True)
         try:
-            if version >= _TOPIC_IDS_FROM:
+            if version >= TOPIC_IDS_FROM:
                 topic_id = UUID(bytes=target[1 : 1 + _ID_BYTES])
                 partition = replicas.partition_by_id(topic_id, index)
             else:

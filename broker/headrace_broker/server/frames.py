@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from struct import Struct
+from typing import Any
 
 from headrace_broker.protocol.errors import DecodeError
 
@@ -15,6 +17,12 @@ REQUEST_BYTES_MIN = HEADER.size
 
 OWN_BUFFER_BYTES = 65536
 OWN_BUFFER_BYTES_AT_ONCE_MAX = 1048576  # a longer frame's buffer grows as its bytes arrive
+
+
+def flexible_frame(correlation_id: int, parts: Sequence[Any]) -> list[Any]:
+    """Put a flexible response's encoded body, in parts, into its frame."""
+    size = sum(map(len, parts)) + PREFIX_FLEXIBLE.size - LENGTH.size
+    return [PREFIX_FLEXIBLE.pack(size, correlation_id, 0), *parts]
 
 
 def buffer_bytes(needed: int, filled: int) -> int:

@@ -7,7 +7,6 @@ from headrace_broker.coordinator.records import CoordinatorRecord, read_record, 
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
-from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Offset, TimestampMs
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.partition import ANY_EPOCH, Partition
@@ -58,8 +57,7 @@ class PartitionOffsetsLog:
             try:
                 chunk = bytes(log.read(position, _CHUNK_BYTES, upper_bound=end, at_least_one=True))
             except LogDirectoryFailure as failure:
-                self._partition.host.on_failure(failure)
-                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)) from failure
+                raise self._partition.directory_failed(failure) from failure
             for _, header in iterate_headers(chunk):
                 position = header.next_offset
             if not chunk:

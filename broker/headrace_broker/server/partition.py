@@ -180,7 +180,7 @@ class Partition:
         try:
             info = log.append_as_leader(records, leading.epoch, now_ms=now_ms)
         except LogDirectoryFailure as failure:
-            raise self._failed(failure) from failure
+            raise self.directory_failed(failure) from failure
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
@@ -192,8 +192,8 @@ class Partition:
                         waiter.appended(size)
         return info
 
-    def _failed(self, failure: LogDirectoryFailure) -> ApiError:
-        """Have this replica's log directory given up; return what the client hears."""
+    def directory_failed(self, failure: LogDirectoryFailure) -> ApiError:
+        """Have this replica's log directory given up; return what whoever asked hears."""
         self.host.on_failure(failure)
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory failed")
 
@@ -354,7 +354,7 @@ class Partition:
         try:
             return log.read(Offset(offset), max_bytes, upper_bound=end, at_least_one=at_least_one)
         except LogDirectoryFailure as failure:
-            raise self._failed(failure) from failure
+            raise self.directory_failed(failure) from failure
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` that has records, and where it ended (KIP-320)."""

@@ -196,8 +196,7 @@ class ReplicaFetch:
                 at_least_one=at_least_one,
             )
         except LogDirectoryFailure as failure:
-            partition.host.on_failure(failure)
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR) from failure
+            raise partition.directory_failed(failure) from failure
 
     def _is_over_quota(self, partition: Partition) -> bool:
         """Whether a replica that is not in sync has to wait (KIP-73)."""

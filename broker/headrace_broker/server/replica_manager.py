@@ -23,8 +23,6 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.balance_settings import balance_throttle
 from headrace_broker.metadata.cordons import cordoned_directories
 from headrace_broker.metadata.entities import (
-    MIGRATING_DIRECTORY,
-    UNASSIGNED_DIRECTORY,
     PartitionImage,
     TopicImage,
 )
@@ -33,7 +31,13 @@ from headrace_broker.metadata.layers import broker_layers, topic_values
 from headrace_broker.metadata.resources import ConfigResourceType
 from headrace_broker.metadata.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.protocol.types import NodeId, PartitionIndex, TopicId
+from headrace_broker.protocol.types import (
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    NodeId,
+    PartitionIndex,
+    TopicId,
+)
 from headrace_broker.replication.read_replica import read_replica
 from headrace_broker.replication.throttle import UNLIMITED, names_replica
 from headrace_broker.server.flushing import unsynced_records_max

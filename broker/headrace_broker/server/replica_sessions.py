@@ -22,12 +22,12 @@ from headrace_broker.server.fast_fetch import Asked, Found
 from headrace_broker.server.fetch_sessions import FetchSession
 from headrace_broker.server.replica_fetch import ReplicaFetch, partition_data
 from headrace_broker.server.slots import OvertakenFuture
+from headrace_broker.server.waiting import TIMER_SECONDS
 
 if TYPE_CHECKING:
     from headrace_broker.server.replica_manager import ReplicaManager
 
 HIGH_WATERMARK_DELAY_SECONDS = 0.05
-_TIMER_SECONDS = 0.001  # the event loop's resolution
 
 News = list[tuple[ReplicaFetch, Found | PartitionData]]
 
@@ -211,7 +211,7 @@ class ReplicaSession(FetchSession):
         A new one for each fetch, and its cancellation, would cost more than the fetch's records.
         """
         if self._timer is not None:
-            if self._timer_at <= self._due + _TIMER_SECONDS:
+            if self._timer_at <= self._due + TIMER_SECONDS:
                 return
             self._timer.cancel()
         self._timer_at = self._due
@@ -222,7 +222,7 @@ class ReplicaSession(FetchSession):
         loop = self._loop
         if self.parked is None or loop is None:
             return
-        if loop.time() < self._due - _TIMER_SECONDS:
+        if loop.time() < self._due - TIMER_SECONDS:
             self._set_timer(loop)
         else:
             self._release(ErrorCode.NONE)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.server.frames import PREFIX, PREFIX_FLEXIBLE
+from headrace_broker.server.frames import PREFIX, flexible_frame
 
 if TYPE_CHECKING:
     from headrace_broker.server.context import RequestContext
@@ -106,9 +106,6 @@ class FrameSlot(Slot):
 
 def framed(entry: ApiEntry, context: RequestContext, parts: list[Any]) -> list[Any]:
     """Put a response's encoded body into its frame."""
-    size = 4 + sum(map(len, parts))
     if context.api_version >= entry.flexible_from and entry.key != ApiKey.API_VERSIONS:
-        prefix = PREFIX_FLEXIBLE.pack(size + 1, context.correlation_id, 0)
-    else:
-        prefix = PREFIX.pack(size, context.correlation_id)
-    return [prefix, *parts]
+        return flexible_frame(context.correlation_id, parts)
+    return [PREFIX.pack(4 + sum(map(len, parts)), context.correlation_id), *parts]

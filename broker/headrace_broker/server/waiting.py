@@ -13,7 +13,7 @@ from headrace_broker.protocol.types import Offset
 EVERYTHING = 2**31
 """More bytes than anybody waits for."""
 
-_TIMER_SECONDS = 0.001  # the event loop's resolution
+TIMER_SECONDS = 0.001  # the event loop's resolution
 
 Acknowledge = Callable[[ApiError | None], None]
 """Told once: that records are committed (None), or that they perhaps are not."""
@@ -113,7 +113,7 @@ class Deadlines:
         waiters = self._by_timeout[timeout_ms]
         while waiters:
             waiter, deadline = next(iter(waiters.items()))
-            if deadline > loop.time() + _TIMER_SECONDS:
+            if deadline > loop.time() + TIMER_SECONDS:
                 loop.call_at(deadline, self._ring, timeout_ms)
                 return
             del waiters[waiter]

@@ -10,7 +10,6 @@ from headrace_broker.metadata.broker_liveness import decide_heartbeat, decide_un
 from headrace_broker.metadata.broker_sessions import BrokerSessions
 from headrace_broker.metadata.brokers import Registration, decide_register_broker
 from headrace_broker.metadata.directories import decide_assign_replicas_to_dirs
-from headrace_broker.metadata.entities import LOST_DIRECTORY, UNASSIGNED_DIRECTORY
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -25,7 +24,12 @@ from headrace_broker.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequestTopicData,
 )
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
-from headrace_broker.protocol.types import BrokerEpoch, NodeId
+from headrace_broker.protocol.types import (
+    LOST_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+    BrokerEpoch,
+    NodeId,
+)
 from support.metadata import POLICY, broker_record, creatable, create, image_of, replayed
 
 
