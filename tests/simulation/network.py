@@ -354,6 +354,8 @@ class Network:
         server.waiting += 1
         self.loop.spawn(owner, self._accept, server, near.peer, make)
         await asyncio.sleep(self.latency())
+        if near.is_gone:
+            raise ConnectionResetError(104, f"connection to {host}:{port} reset")
         near.protocol = factory()
         near.protocol.connection_made(near)
         self.loop.spawn(process, near.receive)
