@@ -15,6 +15,7 @@ close or write a file of its successor.
 import contextlib
 import errno
 import fcntl
+import io
 import os
 import random
 import shutil
@@ -157,6 +158,13 @@ class Disk:
     def check_folder(self, path: str) -> None:
         """Raise EIO for what is below a folder that failed."""
         if self.failed_folder and path.startswith(self.failed_folder):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def check_read(self, path: str) -> None:
+        """Raise EIO for what is below a folder that failed, and for a sector that went bad."""
+        self.check_folder(path)
+        if self.read_errors and self.chance.random() < 0.3:
+            self.read_errors -= 1
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     # ---- what is not durable yet
@@ -305,12 +313,14 @@ class FileSystem:
         try:
             for name, function in replaced.items():
                 setattr(os, name, function)
+            io.open = self._open_file  # type: ignore[assignment]  # what `Path.read_bytes` calls
             fcntl.flock = self._flock  # type: ignore[assignment]  # the same call on our descriptors
             shutil._use_fd_functions = False  # rmtree by paths, which we can see
             yield
         finally:
             for name, function in _REAL.items():
                 setattr(os, name, function)
+            io.open = _open_file
             fcntl.flock = flock
             shutil._use_fd_functions = fd_based
 
@@ -345,7 +355,7 @@ class FileSystem:
         if flags & os.O_DIRECTORY:
             return self._new_descriptor(disk, Descriptor(-1, text, os.stat(text).st_ino))
         exists = not flags & os.O_CREAT or os.path.lexists(text)
-        old = Path(text).read_bytes() if exists and flags & os.O_TRUNC else b""
+        old = _read_whole(text) if exists and flags & os.O_TRUNC else b""
         if not exists and disk.is_full and disk.chance.random() < 0.5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
         real = _REAL["open"](path, flags, mode)
@@ -380,6 +390,13 @@ class FileSystem:
             fd = self._descriptor(fd)[1].real
         return _flock(fd, operation)
 
+    def _open_file(self, file, mode="r", *args, **options):
+        """As `open`, by which brokers only read: what they write goes through descriptors."""
+        disk, text = self._disk(file)
+        if disk is not None and CURRENT.get() is disk.process and os.path.lexists(text):
+            disk.check_read(text)
+        return _open_file(file, mode, *args, **options)
+
     # ---- bytes
 
     def _read(self, fd, length, /):
@@ -388,10 +405,7 @@ class FileSystem:
     def _pread(self, fd, length, offset, /):
         if fd in self._owners:
             disk, descriptor = self._descriptor(fd)
-            disk.check_folder(descriptor.path)
-            if disk.read_errors and disk.chance.random() < 0.3:
-                disk.read_errors -= 1
-                raise OSError(errno.EIO, os.strerror(errno.EIO), descriptor.path)
+            disk.check_read(descriptor.path)
             fd = descriptor.real
         return _REAL["pread"](fd, length, offset)
 
@@ -568,6 +582,12 @@ class FileSystem:
 
 
 _flock = fcntl.flock
+_open_file = io.open
+
+
+def _read_whole(path: str) -> bytes:
+    with _open_file(path, "rb") as file:
+        return file.read()
 
 
 def _reopen(fd: int) -> int:

@@ -107,6 +107,7 @@ class Faults:
             disk.flip_chance = 0.1
         if self._profile.disk_errors:
             faults.append((1, lambda: setattr(disk, "write_errors", 1)))
+            faults.append((1, lambda: setattr(disk, "read_errors", 1)))
             faults.append((1, lambda: setattr(disk, "fsync_errors", 1)))
             faults.append((1, lambda: self._fill(node)))
         if self._cluster.has_two_directories:

@@ -73,8 +73,12 @@ class Scenario:
             self.history.violate("broker-failed", f"{node}: {trace}")
 
     def _logged(self, text: str, error: BaseException | None) -> None:
-        """Judge an error that a broker logged: a disk may fail, anything else is a bug."""
-        if not (self.profile.disk_errors and isinstance(error, LogDirectoryFailure)):
+        """Judge an error that a broker logged: a disk may fail, anything else is a bug.
+
+        A request that meets a failed disk has an answer, too.
+        """
+        is_of_a_disk = self.profile.disk_errors and isinstance(error, LogDirectoryFailure)
+        if text == "request failed" or not is_of_a_disk:
             trace = "".join(traceback.format_exception(error)[-3:]) if error else ""
             self.history.violate("logged-error", f"{text}: {trace}")
 

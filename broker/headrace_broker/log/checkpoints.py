@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headrace_broker.log.files import replace_file
+from headrace_broker.log.files import failing_the_directory, replace_file
 
 _log = structlog.get_logger(__name__)
 _Entry = TypeVar("_Entry")
@@ -35,15 +35,14 @@ def write_checkpoint(path: Path, lines: Iterable[str], *, durable: bool = True) 
 
 
 def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_Entry] | None:
-    """Return the entries, or None for a missing or damaged file."""
+    """Return the entries, or None for a missing or damaged file; raises LogDirectoryFailure."""
+    with failing_the_directory(path):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
     try:
-        *lines, rest = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        _log.warning("checkpoint file cannot be read", path=str(path), error=str(error))
-        return None
-    try:
+        *lines, rest = data.decode().split("\n")
         # A write that a power cut tore within its last number reads as a smaller number.
         if rest:
             raise ValueError(f"it ends in {rest!r}, without a new line")

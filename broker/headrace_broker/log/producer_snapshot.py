@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from crc32c import crc32c
 
-from headrace_broker.log.files import remove_quietly, replace_file
+from headrace_broker.log.files import failing_the_directory, remove_quietly, replace_file
 from headrace_broker.log.producer_state import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -105,14 +105,19 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 def load_latest_snapshot(
     directory: Path, offsets: list[int], *, offset_max: int
 ) -> tuple[int, ProducerStates] | None:
-    """Return (offset, states) of the newest whole snapshot at or below `offset_max`."""
+    """Return (offset, states) of the newest whole snapshot at or below `offset_max`.
+
+    Raises LogDirectoryFailure for one that cannot be read: it may know what the log does not.
+    """
     for offset in reversed(offsets):
         if offset > offset_max:
             continue
         path = snapshot_path(directory, offset)
+        with failing_the_directory(path):
+            data = path.read_bytes()
         try:
-            return offset, decode_snapshot(path.read_bytes())
-        except (OSError, ValueError) as cause:
+            return offset, decode_snapshot(data)
+        except ValueError as cause:
             _log.warning("producer snapshot is unusable", path=str(path), error=str(cause))
             remove_quietly(path)
     return None

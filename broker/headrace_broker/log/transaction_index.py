@@ -39,11 +39,12 @@ class TransactionIndex:
         return tuple(self._entries)
 
     def load(self) -> bool:
-        """Read the file; False when it cannot be an index."""
-        try:
-            data = self.path.read_bytes()
-        except FileNotFoundError:
-            return True
+        """Read the file; False when it cannot be an index. Raises LogDirectoryFailure."""
+        with failing_the_directory(self.path):
+            try:
+                data = self.path.read_bytes()
+            except FileNotFoundError:
+                return True
         if len(data) % _ENTRY.size:
             return False
         self._entries = [AbortedTransaction(*fields[1:]) for fields in _ENTRY.iter_unpack(data)]

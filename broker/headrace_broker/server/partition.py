@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.time_lookup import TimestampOffset
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import (
     BrokerEpoch,
@@ -356,6 +357,16 @@ class Partition:
         except LogDirectoryFailure as failure:
             raise self.directory_failed(failure) from failure
 
+    def find_timestamp(self, timestamp: int | None) -> TimestampOffset | None:
+        """Return the first record at or after a time, or the newest where that is None."""
+        log = self.log
+        try:
+            if timestamp is None:
+                return log.max_timestamp_offset()
+            return log.fetch_offset_by_timestamp(timestamp)
+        except LogDirectoryFailure as failure:
+            raise self.directory_failed(failure) from failure
+
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` that has records, and where it ended (KIP-320)."""
         if epoch == self.leader_epoch:
@@ -372,7 +383,10 @@ class Partition:
                 f"records up to {target} cannot be deleted: the high watermark is "
                 f"{self.high_watermark}",
             )
-        self.log.delete_records_before(Offset(target))
+        try:
+            self.log.delete_records_before(Offset(target))
+        except LogDirectoryFailure as failure:
+            raise self.directory_failed(failure) from failure
         for fetch in self.follower_fetches.values():
             fetch.changed()
         return Offset(self.log.log_start_offset)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace_broker.log.files import (
+    LogDirectoryFailure,
     failing_the_directory,
     remove_quietly,
     rename_durably,
@@ -67,13 +68,22 @@ class RaftSnapshots:
     def read_part(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> tuple[bytes, int]:
-        """Return bytes from a position on, and the snapshot's size; FileNotFoundError if gone."""
-        with self.path(snapshot_id).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if not 0 <= position < size:
-                return b"", size
-            file.seek(position)
-            return file.read(max_bytes), size
+        """Return bytes from a position on, and the snapshot's size.
+
+        Raises FileNotFoundError where it is gone, else LogDirectoryFailure.
+        """
+        path = self.path(snapshot_id)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if not 0 <= position < size:
+                    return b"", size
+                file.seek(position)
+                return file.read(max_bytes), size
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LogDirectoryFailure(path, str(error)) from error
 
     def write(self, snapshot_id: OffsetAndEpoch, batches: Sequence[bytes | bytearray]) -> None:
         """Write a snapshot of our own, durably; raises LogDirectoryFailure."""

@@ -1,6 +1,9 @@
 """Checkpoint files: what was written is read, and no part of it is taken for the whole."""
 
+import pytest
+
 from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace_broker.log.files import LogDirectoryFailure
 
 
 def read(path):
@@ -26,3 +29,10 @@ def test_a_file_that_was_torn_anywhere_is_damaged(tmp_path):
         # A file system may keep the length and lose the bytes.
         path.write_bytes(whole[:kept].ljust(len(whole), b"\0"))
         assert read(path) is None, kept
+
+
+def test_a_file_that_cannot_be_read_fails_its_directory(tmp_path):
+    path = tmp_path / "leader-epoch-checkpoint"
+    path.symlink_to("/proc/self/mem")  # a read at position 0 fails with EIO
+    with pytest.raises(LogDirectoryFailure, match="Input/output"):
+        read(path)

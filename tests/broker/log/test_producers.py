@@ -3,7 +3,13 @@
 import pytest
 
 from headrace_broker.log.batches import SEQUENCE_MAX
-from headrace_broker.log.producer_snapshot import decode_snapshot, encode_snapshot
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.producer_snapshot import (
+    decode_snapshot,
+    encode_snapshot,
+    load_latest_snapshot,
+    snapshot_path,
+)
 from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from support.log import START_MS, append, batch_of, marker, open_at
@@ -115,6 +121,15 @@ def test_snapshots_come_back_as_they_went_and_a_flipped_bit_is_noticed(new_log):
         damaged[position] ^= 1
         with pytest.raises(ValueError, match=r"\w"):
             decode_snapshot(bytes(damaged))
+
+
+def test_a_snapshot_that_cannot_be_read_fails_its_directory_and_stays(folder):
+    folder.mkdir(exist_ok=True)
+    path = snapshot_path(folder, 3)
+    path.symlink_to("/proc/self/mem")  # a read at position 0 fails with EIO
+    with pytest.raises(LogDirectoryFailure, match="Input/output"):
+        load_latest_snapshot(folder, [3], offset_max=3)
+    assert path.is_symlink()
 
 
 def test_snapshots_do_not_pile_up(new_log, folder):

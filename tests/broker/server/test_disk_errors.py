@@ -56,6 +56,15 @@ def test_a_read_is_answered_with_a_storage_error(leader):
     assert len(reported) == 1
 
 
+@pytest.mark.parametrize("timestamp", [START_MS, None])
+def test_a_search_for_a_time_is_answered_with_a_storage_error(leader, timestamp):
+    partition, reported = leader
+    with pytest.raises(ApiError) as caught:
+        partition.find_timestamp(timestamp)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(reported) == 1
+
+
 def test_groups_that_cannot_be_read_do_not_stop_their_broker(leader):
     partition, reported = leader
 

@@ -5,6 +5,7 @@ import uuid
 
 import pytest
 
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.records import (
     BrokerEndpoint,
@@ -163,6 +164,16 @@ def test_a_snapshot_holds_the_records_and_the_voters(tmp_path):
     unknown = VotersAt(offset=NOT_IN_LOG, voters=VoterSet(), kraft_version=0)
     found = read_control(data, ID, unknown)
     assert found == VotersAt(offset=Offset(39), voters=VOTERS, kraft_version=1)
+    log.close()
+
+
+def test_a_snapshot_that_cannot_be_read_fails_the_directory(tmp_path):
+    log = MetadataLog.open(tmp_path, SystemClock())
+    with pytest.raises(FileNotFoundError):
+        log.snapshots.read_part(ID, 0, 100)
+    log.snapshots.path(ID).mkdir()
+    with pytest.raises(LogDirectoryFailure):
+        log.snapshots.read_part(ID, 0, 100)
     log.close()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.metadata.entities import INTERNAL_TOPICS
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -33,7 +34,7 @@ def handle(
     """Delete up to each offset (-1: the high watermark); each partition has its own outcome."""
     del context
     response = DeleteRecordsResponse()
-    moved: list[Partition] = []
+    moved: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
     for topic in request.topics:
         result = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(result)
@@ -43,15 +44,24 @@ def handle(
             try:
                 partition = _deletable(broker, topic.name, asked.partition_index)
                 outcome.low_watermark = partition.delete_records(asked.offset)
-                moved.append(partition)
+                moved.append((partition, outcome))
             except ApiError as error:
-                outcome.low_watermark = _NO_LOW_WATERMARK
-                outcome.error_code = error.code
+                _fail(outcome, error)
     # Before the answer: a kill must not bring deleted records back.
     for directory in broker.directories:
-        if any(broker.directories.holder(partition.log) is directory for partition in moved):
-            directory.checkpoint_log_start_offsets()
+        held = [each for each in moved if broker.directories.holder(each[0].log) is directory]
+        try:
+            if held:
+                directory.checkpoint_log_start_offsets()
+        except LogDirectoryFailure as failure:
+            for partition, outcome in held:
+                _fail(outcome, partition.directory_failed(failure))
     return response
+
+
+def _fail(outcome: DeleteRecordsPartitionResult, error: ApiError) -> None:
+    outcome.low_watermark = _NO_LOW_WATERMARK
+    outcome.error_code = error.code
 
 
 def _deletable(broker: Broker, topic: str, index: int) -> Partition:

@@ -92,11 +92,7 @@ def _look_up(
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return  # nothing is tiered: Kafka answers -1 too where remote storage is off
     elif timestamp == MAX_TIMESTAMP or timestamp >= 0:
-        found = (
-            log.max_timestamp_offset()
-            if timestamp == MAX_TIMESTAMP
-            else log.fetch_offset_by_timestamp(timestamp)
-        )
+        found = partition.find_timestamp(None if timestamp == MAX_TIMESTAMP else timestamp)
         if found is not None and found[0] < partition.readable_end(isolation):
             answer.offset, answer.timestamp, answer.leader_epoch = found
         elif is_behind:
