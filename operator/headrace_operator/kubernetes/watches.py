@@ -7,6 +7,7 @@ finalizers, annotations, timers or patches of its making.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from headrace_operator.kubernetes.cache import MANAGED_BY
 from headrace_operator.resources import API_VERSION, SPARK_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from headrace_operator.kubernetes.connection import Connection
     from headrace_operator.kubernetes.transport import Object
@@ -47,6 +48,19 @@ INACTIVITY_SECONDS = 90.0
 REQUEST_SECONDS = 60.0
 LIST_CHUNK = 500
 WORKERS_MAX = 200
+BACKOFF_SECONDS = (1.0, 1.0, 2.0, 3.0)
+BACKOFF_SECONDS_MAX = 5.0
+
+
+class Backoffs:
+    """Waits between attempts, without an end: after the last kopf gives up, and the process ends.
+
+    kopf's own grow to 21 s: watches would come back that late after the API server did.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        """Begin anew."""
+        return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS_MAX))
 
 
 def watched_kinds(*, with_spark: bool) -> tuple[Watched, ...]:
@@ -113,6 +127,7 @@ def _settings() -> Any:
     settings.watching.inactivity_timeout = INACTIVITY_SECONDS
     settings.watching.chunk_size = LIST_CHUNK
     settings.networking.request_timeout = REQUEST_SECONDS
+    settings.networking.error_backoffs = Backoffs()
     settings.queueing.worker_limit = WORKERS_MAX
     settings.queueing.idle_timeout = 0.2
     # Kinds and namespaces are known from the start: no permission to list CRDs is needed.
