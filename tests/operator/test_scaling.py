@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from headrace_operator.kubernetes.workloads import observed_application
 from headrace_operator.plan import (
     ObservedGroup,
     ObservedTarget,
@@ -256,3 +257,72 @@ def test_a_spark_job_that_runs_is_active_though_its_group_is_empty():
     stopped = replace(running, targets={wanted.key: ObservedTarget(replicas=0)})
     planned = plan(stopped, desired(groups=(wanted,)))
     assert [type(each) for each in planned.actions] == [ResetOffsets]
+
+
+SPARK_TARGET = {
+    "kind": "SparkApplication",
+    "name": "job",
+    "apiVersion": "sparkoperator.k8s.io/v1beta2",
+}
+
+
+def application(state: str = "RUNNING", **spec: Any) -> dict[str, Any]:
+    """Return a job of Headrace's own with two executors, as its runner describes it."""
+    ours = "local:///opt/headrace/headrace_jobs/jobs/cpu_load.py"
+    return {
+        "spec": {
+            "type": "Python",
+            "mainApplicationFile": ours,
+            "executor": {"instances": 2},
+            **spec,
+        },
+        "status": {"applicationState": {"state": state}, "executors": 2},
+    }
+
+
+def test_the_replicas_of_a_job_are_its_executors_where_they_change_without_a_new_driver():
+    assert observed_application(application()) == ObservedTarget(replicas=2, running=2)
+    paused = observed_application(application("SUSPENDED", suspend=True))
+    assert paused == ObservedTarget(replicas=0)
+    starting = {**application(), "status": {}}
+    assert observed_application(starting) == ObservedTarget(replicas=2)
+    assert observed_application(None).error
+
+
+@pytest.mark.parametrize(
+    "fixed",
+    [
+        application(dynamicAllocation={"enabled": True}),
+        application(mainApplicationFile="local:///opt/orders/main.py"),
+        # The published CRD, which has no /scale, drops our count of executors.
+        application() | {"status": {"applicationState": {"state": "RUNNING"}}},
+    ],
+)
+def test_lag_resizes_no_job_whose_driver_would_be_started_again(fixed):
+    target = observed_application(fixed)
+    assert (target.replicas, target.running) in {(1, 1), (1, 2)}
+    wanted = group(targetRef=SPARK_TARGET, lagPolicy=LAG_POLICY)
+    planned = plan(with_lag(wanted, target), desired(groups=(wanted,)))
+    assert scalings(planned) == []
+    [problem] = planned.problems
+    assert problem.reason is Reason.NOT_SUPPORTED
+
+
+def test_lag_resizes_a_job_of_headraces_own():
+    wanted = group(targetRef=SPARK_TARGET, lagPolicy=LAG_POLICY)
+    target = observed_application(application())
+    planned = plan(with_lag(wanted, target), desired(groups=(wanted,)))
+    assert (scalings(planned), planned.problems) == ([(2, 4, False)], ())
+
+
+LAG_POLICY = {"target": {"maxLagRecords": 1}, "maxReplicas": 4}
+
+
+def with_lag(wanted: Any, target: ObservedTarget) -> Any:
+    """Return what is seen of a group that needs four readers, and of its target."""
+    trend = Trend(now_ms=100_000, recommendations=((100_000, 4),))
+    return replace(
+        observed(groups={"g": seen(9, 9, 9, 9)}),
+        targets={wanted.key: target},
+        trends={wanted.key: trend},
+    )

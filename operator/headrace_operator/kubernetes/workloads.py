@@ -1,7 +1,7 @@
 """Looks at and scales what ConsumerGroups name as their `targetRef`, through /scale.
 
-A SparkApplication has no /scale: it counts as one replica that runs or is suspended. How many
-executors it has is its runner's business (`render.spark`).
+The replicas of a SparkApplication are its executors, where its runner changes their number and
+leaves the driver alone; any other counts as one replica. None of them means: suspended.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 from headrace_operator.apply import Failure
 from headrace_operator.kubernetes.client import KubernetesError
 from headrace_operator.plan import ObservedTarget, pending_reset
+from headrace_operator.render.spark_submission import is_resizable, wanted_executors
 from headrace_operator.resources import SPARK_API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace_operator.kubernetes.client import KubernetesClient
     from headrace_operator.plan import Key, ScaleTarget
     from headrace_operator.resources import ConsumerGroup
     from headrace_operator.resources.consumer_group import TargetReference
 
-__all__ = ["Workloads", "needs_target"]
+__all__ = ["Workloads", "needs_target", "observed_application"]
 
 _APPLICATION = "SparkApplication"
 #: Its driver is there, or may come back.
@@ -77,13 +78,7 @@ class Workloads:
 
     async def _observe_application(self, namespace: str, name: str) -> ObservedTarget:
         found = await self._client.get(SPARK_API_VERSION, _APPLICATION, namespace, name)
-        if found is None:
-            return ObservedTarget(replicas=0, error="there is none")
-        state = (found.get("status") or {}).get("applicationState", {}).get("state", "")
-        return ObservedTarget(
-            replicas=0 if found["spec"].get("suspend") else 1,
-            running=int(state not in _STOPPED),
-        )
+        return observed_application(found)
 
     async def scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
         """Perform; what is refused, or gone, is a failure of that action."""
@@ -94,8 +89,10 @@ class Workloads:
         if action.replicas == action.previous:
             return None
         reference = _reference(action.target, action.resource[1])
+        is_application = action.target.kind == _APPLICATION
         try:
-            if action.target.kind == _APPLICATION:
+            if is_application and 0 in (action.replicas, action.previous):
+                # It comes back with as many executors as its spec still says.
                 patch = {"spec": {"suspend": action.replicas == 0}}
                 done = await self._client.patch(reference, patch)
             else:
@@ -105,6 +102,27 @@ class Workloads:
         if done is None:
             return Failure(action=action, message="it is gone", is_retriable=True)
         return None
+
+
+def observed_application(found: Mapping[str, Any] | None) -> ObservedTarget:
+    """Return what a SparkApplication counts as; None: there is none. Pure."""
+    if found is None:
+        return ObservedTarget(replicas=0, error="there is none")
+    status = found.get("status") or {}
+    is_stopped = status.get("applicationState", {}).get("state", "") in _STOPPED
+    fixed = ""
+    if not is_resizable(found):
+        fixed = "only Headrace's own jobs without dynamicAllocation change executors as they run"
+    elif status and "executors" not in status:
+        # Another's CRD drops the field, and has no /scale.
+        fixed = "whoever runs it starts its driver again for another number of executors"
+    replicas = 1 if fixed else wanted_executors(found)
+    running = max(1, int(status.get("executors") or 0))
+    return ObservedTarget(
+        replicas=0 if found["spec"].get("suspend") else replicas,
+        running=0 if is_stopped else running,
+        fixed=fixed,
+    )
 
 
 def _reference(target: TargetReference, namespace: str) -> dict[str, Any]:

@@ -193,6 +193,8 @@ class ObservedTarget:
     running: int = 0
     #: Why it cannot be scaled; '' where it can.
     error: str = ""
+    #: Why lag does not change how many there are, though it can be stopped and started.
+    fixed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,14 +35,16 @@ COMFORT = 0.5
 def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | Problem | Waiting]:
     """Plan the replicas of a group's target by its lag policy."""
     policy, reference = group.spec.lag_policy, group.spec.target_ref
-    # How many executors a Spark application has is its runner's business.
-    if policy is None or reference is None or reference.kind == "SparkApplication":
+    if policy is None or reference is None:
         return
     target, trend = observed.targets.get(group.key), observed.trends.get(group.key)
     if target is not None and target.error:
         message = f"{reference.kind} {reference.name}: {target.error}"
         yield Problem(resource=group.key, reason=Reason.TARGET_NOT_FOUND, message=message)
-    if target is None or target.error or trend is None:
+    if target is not None and target.fixed:
+        message = f"{reference.kind} {reference.name}: {target.fixed}"
+        yield Problem(resource=group.key, reason=Reason.NOT_SUPPORTED, message=message)
+    if target is None or target.error or target.fixed or trend is None:
         return
     wanted = stabilised(policy, trend, target.replicas)
     if wanted != target.replicas:
