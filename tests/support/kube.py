@@ -267,6 +267,14 @@ class KubeOperator:
         items = get(self.namespace, "pods", "-l", selector).get("items", [])
         return [item["metadata"]["name"] for item in items]
 
+    def restarts(self) -> dict[str, int]:
+        """Return how often the container of each of its pods was started again."""
+        found = {name: get(self.namespace, "pod", name) for name in self.pods()}
+        return {
+            name: sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
+            for name, pod in found.items()
+        }
+
     def kill(self) -> None:
         """End its pods without a word, as when their node dies; others are made."""
         names = [f"pod/{name}" for name in self.pods()]

@@ -55,6 +55,8 @@ class Election:
         self._held_until = float("-inf")
         self._seen: tuple[Any, ...] = ()
         self._seen_at = float("-inf")
+        #: What was told last: the lease may also run out between two rounds.
+        self._told = False
         self.changed = asyncio.Event()
 
     @property
@@ -71,13 +73,13 @@ class Election:
         """Try to get and keep the lease until cancelled; then give it up."""
         try:
             while True:
-                was_leader = self.is_leader
                 try:
                     await self._round()
                 except KubernetesError as error:
                     _log.warning("lease not renewed", error=str(error), leader=self.is_leader)
-                if self.is_leader != was_leader:
-                    _log.info("leadership", leader=self.is_leader, identity=self._identity)
+                if self.is_leader != self._told:
+                    self._told = self.is_leader
+                    _log.info("leadership", leader=self._told, identity=self._identity)
                     self.changed.set()
                 await asyncio.sleep(RENEW_SECONDS)
         finally:

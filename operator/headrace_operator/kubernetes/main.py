@@ -228,7 +228,9 @@ class _Operator:
                 result = "retry"
                 self._queue.add_after(key, outcome.again_seconds)
         except FencedError:
+            # Whoever leads next takes up everything; that may be this one, a moment from now.
             result = "fenced"
+            self._queue.retry(key)
         except KubernetesError as error:
             result = "error"
             delay = self._queue.retry(key)
