@@ -1,7 +1,7 @@
 """How fast Topics become ready, and what thousands of them cost at rest.
 
 The operator and its one broker are processes beside the API server. Figures are written to
-`build/figures/operator.json`; the numbers asserted have room for a slow machine.
+`build/figures/operator.json`; what is asserted is what is promised for an idle machine.
 """
 
 import json
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from headrace_operator.kubernetes.connection import find_connection
-from support.kube import ROOT, condition
+from support.kube import ROOT, apply, condition
 from support.kube_process import Served, others_stopped
 from support.processes import wait_until
 
@@ -137,8 +137,7 @@ def test_a_topic_is_ready_soon_after_it_was_applied(
         seconds_to_ready(api, served.topic(f"t-{number}", partitions=3)) for number in range(25)
     ]
     record(topic_ready_seconds_median=statistics.median(times), topic_ready_seconds_max=max(times))
-    # The goal is 0.3 s on an idle machine.
-    assert statistics.median(times) < 1.0
+    assert statistics.median(times) < 0.3
 
 
 def make(served: Served, api: Api, topics: int, groups: int, seconds: float = 250) -> float:
@@ -147,27 +146,39 @@ def make(served: Served, api: Api, topics: int, groups: int, seconds: float = 25
     api.create_all([served.topic(f"t-{number}") for number in range(topics)])
     api.create_all([served.group(f"g-{number}", topics=["t-0"]) for number in range(groups)])
     for plural, count in (("topics", topics), ("consumergroups", groups)):
-        wait_until(
-            lambda plural=plural, count=count: (  # type: ignore[misc]  # defaults bind the loop's
-                api.count_ready(served.namespace, plural) >= count
-            ),
-            seconds,
-            f"{count} {plural} to be ready",
-        )
+        wait_ready(served, api, plural, count, seconds)
     return time.monotonic() - began
+
+
+def wait_ready(served: Served, api: Api, plural: str, count: int, seconds: float) -> None:
+    """Wait until so many are ready. To list thousands costs: it is done once a second."""
+    deadline = time.monotonic() + seconds
+    while (ready := api.count_ready(served.namespace, plural)) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{ready} of {count} {plural} are ready after {seconds} s")
+        time.sleep(1)
 
 
 @pytest.mark.slow
 def test_a_thousand_topics_at_once_are_made_in_few_calls(
     served: Served, api: Api, record: Callable[..., None]
 ) -> None:
+    """From the start of `kubectl apply`, which sends one after the other, until all are ready."""
     passes = "headrace_operator_reconciliations_total"
-    before = served.operator.metric(passes)
-    took = make(served, api, 1000, 0)
+    before, cpu = served.operator.metric(passes), served.operator.process.cpu_seconds()
+    began = time.monotonic()
+    apply(*(served.topic(f"t-{number}") for number in range(1000)))
+    applied = time.monotonic() - began
+    wait_ready(served, api, "topics", 1000, 250)
+    took = time.monotonic() - began
     made = served.operator.metric(passes) - before
-    record(thousand_topics_seconds=took, thousand_topics_passes=made)
-    # The goal is 60 s on an idle machine.
-    assert took < 180
+    record(
+        thousand_topics_applied_seconds=applied,
+        thousand_topics_ready_seconds=took,
+        thousand_topics_passes=made,
+        thousand_topics_operator_cpu_seconds=served.operator.process.cpu_seconds() - cpu,
+    )
+    assert took < 60
     assert made < 100
 
 

@@ -2,7 +2,11 @@
 
 import base64
 import json
+import re
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +109,45 @@ def reasons(namespace: str, name: str) -> list[str]:
     return [str(each["reason"]) for each in items]
 
 
-def consumed(namespace: str, pod: str, topic: str, records: int = 1) -> list[dict[str, Any]]:
-    """Return records of a topic, read in a broker's pod: its names are known there alone."""
-    text = kubectl(
-        *("-n", namespace, "exec", pod, "--", "headrace", "consume", topic, "--from", "earliest"),
-        *("-o", "json", "--max-messages", str(records), "--bootstrap-server", "localhost:9092"),
-        check=False,
-    )
-    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+def first_record(namespace: str, pod: str, topic: str) -> "subprocess.Popen[str]":
+    """Wait for a topic's first record in a broker's pod: names of brokers are known there alone.
+
+    The process ends with the record, which is its output as JSON.
+    """
+    command = ["kubectl", "-n", namespace, "exec", pod, "--", "headrace", "consume", topic]
+    command += ["--from", "earliest", "--follow", "--max-messages", "1", "-o", "json"]
+    command += ["--bootstrap-server", "localhost:9092"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+#: Writes readings of made-up machines to all partitions, until its input ends.
+_READINGS = """
+import datetime, json, select, sys, time
+from kafka import KafkaProducer
+topic, partitions = sys.argv[1], int(sys.argv[2])
+producer = KafkaProducer(bootstrap_servers="localhost:9092", linger_ms=20)
+number = 0
+while not select.select([sys.stdin], [], [], 0.25)[0]:
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    for number in range(number, number + 15 * partitions):
+        reading = {"hostname": f"h{number % 8}", "cpu": 0, "usage": 50.0, "occurred_at": now}
+        producer.send(topic, json.dumps(reading).encode(), partition=number % partitions)
+producer.flush()
+"""
+
+
+@contextmanager
+def readings(namespace: str, pod: str, topic: str, partitions: int = 4) -> Iterator[None]:
+    """Write 60 readings a second to each partition meanwhile, from within a broker's pod."""
+    command = ["kubectl", "-n", namespace, "exec", "-i", pod, "--"]
+    command += ["/opt/headrace/venv/bin/python", "-c", _READINGS, topic, str(partitions)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as writing:
+        assert writing.stdin is not None
+        try:
+            yield
+        finally:
+            writing.stdin.close()
+        assert writing.wait(30) == 0
 
 
 class Stopwatch:
@@ -130,7 +165,9 @@ class Stopwatch:
         return ", ".join(f"{what} {seconds:.1f} s" for what, seconds in self.reached.items())
 
 
-def scrape_config(monitor: dict[str, Any], namespace: str, folder: Path) -> dict[str, Any]:
+def scrape_config(
+    job: str, monitor: dict[str, Any], namespace: str, folder: Path
+) -> dict[str, Any]:
     """Say as Prometheus' own settings what a PodMonitor says of the pods that are there now.
 
     By way of the API server's proxy, so it works wherever kubectl does, also where no route leads
@@ -150,18 +187,8 @@ def scrape_config(monitor: dict[str, Any], namespace: str, folder: Path) -> dict
             tls[name] = str(path)
     scheme, _, server = cluster["server"].partition("://")
     [endpoint] = monitor["podMetricsEndpoints"]
-    selector = ",".join(f"{k}={v}" for k, v in monitor["selector"]["matchLabels"].items())
-    labels = []
-    for pod in get(namespace, "pods", "-l", selector)["items"]:
-        name = pod["metadata"]["name"]
-        for container in pod["spec"]["containers"]:
-            for port in container.get("ports", []):
-                if port.get("name") == endpoint["port"]:
-                    where = f"/api/v1/namespaces/{namespace}/pods/{name}:{port['containerPort']}"
-                    path = f"{where}/proxy{endpoint['path']}"
-                    labels.append({"__metrics_path__": path, "namespace": namespace, "pod": name})
     return {
-        "job_name": "pods",
+        "job_name": job,
         # The proxy of an API server that has much to do is no fast way.
         "scrape_interval": "5s",
         "scrape_timeout": "5s",
@@ -169,5 +196,38 @@ def scrape_config(monitor: dict[str, Any], namespace: str, folder: Path) -> dict
         "honor_labels": endpoint.get("honorLabels", False),
         "tls_config": tls,
         **({"authorization": {"credentials": user["token"]}} if "token" in user else {}),
-        "static_configs": [{"targets": [server], "labels": each} for each in labels],
+        "static_configs": [
+            {"targets": [server], "labels": each}
+            for each in _targets(monitor["selector"]["matchLabels"], endpoint, namespace)
+        ],
     }
+
+
+def _targets(
+    selector: dict[str, str], endpoint: dict[str, Any], namespace: str
+) -> Iterator[dict[str, str]]:
+    """Yield the labels of each target: where it is, whose it is, and those that are relabelled."""
+    query = ",".join(f"{key}={value}" for key, value in selector.items())
+    for pod in get(namespace, "pods", "-l", query)["items"]:
+        name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+        found = {
+            f"__meta_kubernetes_pod_label_{re.sub(r'[^a-zA-Z0-9_]', '_', key)}": value
+            for key, value in labels.items()
+        }
+        relabelled = {
+            each["targetLabel"]: found[source]
+            for each in endpoint.get("relabelings", ())
+            for source in each["sourceLabels"]
+            if source in found
+        }
+        for container in pod["spec"]["containers"]:
+            for port in container.get("ports", []):
+                if port.get("name") == endpoint["port"]:
+                    where = f"/api/v1/namespaces/{namespace}/pods/{name}:{port['containerPort']}"
+                    path = f"{where}/proxy{endpoint['path']}"
+                    yield {
+                        "__metrics_path__": path,
+                        "namespace": namespace,
+                        "pod": name,
+                        **relabelled,
+                    }
