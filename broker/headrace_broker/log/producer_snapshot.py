@@ -114,7 +114,7 @@ def load_latest_snapshot(
             continue
         path = snapshot_path(directory, offset)
         with failing_the_directory(path):
-            data = path.read_bytes()
+            data = path.read_bytes() if path.exists() else b""
         try:
             return offset, decode_snapshot(data)
         except ValueError as cause:

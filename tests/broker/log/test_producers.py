@@ -132,6 +132,18 @@ def test_a_snapshot_that_cannot_be_read_fails_its_directory_and_stays(folder):
     assert path.is_symlink()
 
 
+def test_snapshots_that_were_damaged_are_missed_by_no_later_truncation(folder, new_log):
+    log = new_log(segment_bytes=200)
+    for number in range(6):
+        append(log, from_producer(number))
+    log.close()
+    for path in folder.glob("*.snapshot"):
+        path.write_bytes(b"torn")
+    log = new_log(segment_bytes=200)
+    log.truncate_to(5)
+    assert log.producers.get(7).last_sequence == 4
+
+
 def test_snapshots_do_not_pile_up(new_log, folder):
     log = new_log(segment_bytes=200, retention_bytes=600)
     for number in range(50):
