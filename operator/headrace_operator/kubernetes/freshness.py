@@ -29,8 +29,10 @@ __all__ = ["PROBE_SECONDS", "STALE_PROBES", "Freshness", "Version", "Watching", 
 PROBE_SECONDS = 30.0
 #: A watch may be so many probes late.
 STALE_PROBES = 2
-#: Lists of thousands of objects cost something: they take at most this share of the time.
+#: Lists of thousands of objects cost something: they take at most this share of the time, as long
+#: as the next comes within so many probes.
 PROBING_SHARE = 0.01
+PAUSE_PROBES_MAX = 10
 
 #: Namespace and name.
 _Name: TypeAlias = tuple[str, str]
@@ -113,9 +115,12 @@ class Freshness:
                 try:
                     await self.probe(api_version, kind)
                 except KubernetesError as error:
+                    # The time that a silent connection took is no cost of a list.
                     _log.warning("watch not probed", kind=kind, error=str(error))
+                    continue
                 # The next kind's turn comes later when this one's list was long.
-                await asyncio.sleep((self._clock() - began) / PROBING_SHARE)
+                pause = (self._clock() - began) / PROBING_SHARE
+                await asyncio.sleep(min(pause, self._probe_seconds * PAUSE_PROBES_MAX))
 
     async def probe(self, api_version: str, kind: str) -> None:
         """Compare one kind. Raises KubernetesError."""

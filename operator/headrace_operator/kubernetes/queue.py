@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-__all__ = ["QueueKey", "WorkQueue"]
+__all__ = ["JITTER", "QueueKey", "WorkQueue"]
 
 #: Kind, namespace and name.
 QueueKey: TypeAlias = tuple[str, str, str]

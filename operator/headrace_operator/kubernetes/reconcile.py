@@ -15,6 +15,7 @@ import structlog
 
 from headrace_operator.apply import ADMIN_ACTIONS, Failure
 from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
+from headrace_operator.kubernetes.queue import JITTER
 from headrace_operator.kubernetes.register import age_of, cluster_key
 from headrace_operator.kubernetes.workloads import needs_target
 from headrace_operator.observe import merge_observations
@@ -152,7 +153,8 @@ class ClusterReconciler:
             }
             memory.dirt.is_health |= any(key[0] == "Cluster" for key in outcome.unfinished)
         if outcome.scope == "everything":
-            memory.full_at = time.monotonic() + outcome.resync_seconds
+            # The queue may ask for it so much earlier than the period says; it is due then.
+            memory.full_at = time.monotonic() + outcome.resync_seconds * (1 - JITTER)
         if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
             del self._memories[key]
             await self._around.admins.forget(key)
