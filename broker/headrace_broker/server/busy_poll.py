@@ -1,11 +1,12 @@
 """Polling on for a moment, instead of sleeping, while a client writes one record after another.
 
-A client that waits for each acknowledgement sends its next record some 50 us later. Where the
-processor goes idle in between, waking it costs about as much again, on virtual machines more; so
-after such an answer the event loop polls a bounded number of times before it sleeps. Whether that
-pays is learnt: a poll in vain makes the next requests go without, twice as many each time. Between
-two looks the processor is offered to whoever waits for it: without that, the client's own threads
-wait behind the poll now and then (99th percentile 130 to 190 us; with it, 110 to 130 us).
+A client that waits for each acknowledgement sends its next record some 50 us later, and followers
+have an acks=all record within some 150 us. Where the processor goes idle in between, waking it
+costs about as much again, on virtual machines more; so after such a request the event loop polls a
+bounded number of times before it sleeps. Whether that pays is learnt: a poll in vain makes the next
+requests go without, twice as many each time. Between two looks the processor is offered to whoever
+waits for it: without that, the client's own threads, and followers on the same machine, wait behind
+the poll now and then (99th percentile 130 to 190 us; with it, 110 to 130 us).
 
 Rounds are counted and no clock is read, so that the same requests do the same in a simulation.
 """
@@ -31,8 +32,8 @@ class BusyPoll:
         self._backoff = 1
         self._is_polling = False
 
-    def answered(self) -> None:
-        """Note that a small request was answered at once: the next may be close behind."""
+    def request_taken(self) -> None:
+        """Note that a small request was taken: its followers' word or the next may be close."""
         if self._skip:
             self._skip -= 1
         elif self._is_polling:

@@ -106,8 +106,8 @@ class FastProduce:
         if acks == _ACKS_ALL and partition.high_watermark <= info[1]:
             slot = CommitSlot(correlation_id, version, answer, partition, info)
             slot.wait(self._deadlines, timeout_ms)
-        elif length < _SMALL_BYTES:
-            self._busy_poll.answered()
+        if length < _SMALL_BYTES:
+            self._busy_poll.request_taken()
         return slot or answer
 
     @staticmethod

@@ -22,9 +22,9 @@ class Loop:
             rounds -= 1
 
 
-def test_an_answer_is_followed_by_as_many_rounds_as_are_set():
+def test_a_request_is_followed_by_as_many_rounds_as_are_set():
     loop = Loop()
-    BusyPoll(loop, 7).answered()
+    BusyPoll(loop, 7).request_taken()
     loop.run()
     assert loop.rounds == 7
 
@@ -33,7 +33,7 @@ def test_a_request_that_comes_while_polling_prolongs_it():
     loop = Loop()
     poll = BusyPoll(loop, 7)
     for _ in range(10):
-        poll.answered()
+        poll.request_taken()
         loop.run(5)
     loop.run()
     assert loop.rounds == 10 * 5 + 2
@@ -45,7 +45,7 @@ def test_polls_in_vain_become_twice_as_rare_each_time():
     polled_at = []
     for request in range(2000):
         before = loop.rounds
-        poll.answered()
+        poll.request_taken()
         loop.run()
         if loop.rounds > before:
             polled_at.append(request)
@@ -54,5 +54,5 @@ def test_polls_in_vain_become_twice_as_rare_each_time():
 
 def test_zero_rounds_never_poll():
     loop = Loop()
-    BusyPoll(loop, 0).answered()
+    BusyPoll(loop, 0).request_taken()
     assert loop.soon == []
