@@ -371,6 +371,11 @@ class Producer:
         self._sent = 0
         self._sequence = 0
         self._id = (-1, -1)
+        self._is_known = False
+        """Whether a broker knows its sequences. One that does not begins with any, as Kafka's do.
+
+        Of several first batches in flight, one might be taken where those before it were refused.
+        """
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write until `is_over`, and then until a healed cluster has taken something new.
@@ -381,7 +386,8 @@ class Producer:
             self._id = await self.client.until(self._init)
         window: list[list[Write]] = []
         while not is_over() or window:
-            while len(window) < self.in_flight_max and not is_over():
+            in_flight_max = self.in_flight_max if self._is_known else 1
+            while len(window) < in_flight_max and not is_over():
                 window.append(self._next_batch())
             window = await self._send(window)
             await self._think()
@@ -470,6 +476,7 @@ class Producer:
         code = ErrorCode(result.error_code)
         history = self.client.history
         if code is ErrorCode.NONE:
+            self._is_known = True
             for place, write in enumerate(batch):
                 history.acknowledged(write, result.base_offset + place)
             return []

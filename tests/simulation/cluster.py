@@ -53,6 +53,8 @@ class Node:
         self.failures: list[BaseException] = []
         self.wants_to_run = True
         self._stopping: asyncio.Event | None = None
+        self.truncated = ""
+        """The partition whose log was cut last."""
         self.on_disk_stopped: Callable[[], None] = self.kill
         """How the process ends in the middle of a disk operation: a kill, or a power cut."""
 
@@ -286,7 +288,7 @@ class Cluster:
                 error = sys.exc_info()[1]
             if level in ("error", "critical"):
                 self.on_error(str(event.get("event")), error)
-            self._moment(str(event.get("event")), process)
+            self._moment(event, process)
             facts = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
             cause = f" cause={error!r}" if error else ""
             self.said.append(
@@ -301,9 +303,15 @@ class Cluster:
         finally:
             structlog.configure(**was)
 
-    def _moment(self, text: str, process: Process | None) -> None:
-        node = next((node for node in self.nodes if node.process is process), None)
-        self.on_moment(text, node if process is not None else None)
+    def _moment(self, event: dict[str, Any], process: Process | None) -> None:
+        node = None
+        if process is not None:
+            node = next((node for node in self.nodes if node.process is process), None)
+        if node is not None and "log_end" in event:
+            if event["log_end"] == event["log_end_before"]:
+                return  # nothing was cut
+            node.truncated = f"{event['topic']}-{event['partition']}"
+        self.on_moment(str(event.get("event")), node)
 
     def _thread_delay(self, process: Process) -> float:
         """A slow disk's queue: an fsync is asked for now and takes effect much later."""

@@ -27,6 +27,7 @@ from typing import Any
 from simulation.loop import CURRENT, Process, ProcessEnded
 
 _UNCHECKED_BYTES = 21
+_TORN_BYTES_MAX = 300
 _FIRST_DESCRIPTOR = 1_000_000
 _REAL = {
     name: getattr(os, name)
@@ -99,6 +100,9 @@ class Disk:
         self.operations = 0
         self.stop_at: int | None = None
         """The operation in whose middle the process dies."""
+        self.torn_partition = ""
+        """The process dies right after the next append to it; a power cut tears that append."""
+        self._torn = 0
         self.on_stopped: Callable[[], None] = lambda: None
         self.fsync_errors = 0
         self.write_errors = 0
@@ -120,6 +124,7 @@ class Disk:
         self.process = process
         self.is_stopped = False
         self.stop_at = None
+        self.torn_partition = ""
 
     def detach(self) -> None:
         """The process is dead: its descriptors, and with them its locks, are gone."""
@@ -218,10 +223,11 @@ class Disk:
                 if entry.saved is not None:
                     _REAL["unlink"](entry.saved)
         self.entries.clear()
-        for file in self.files.values():
-            self._settle(file)
+        for inode, file in self.files.items():
+            self._settle(file, tears_last=inode == self._torn)
             _REAL["close"](file.fd)
         self.files.clear()
+        self._torn = 0
 
     def evict(self) -> None:
         """Drop what failed fsyncs left in the page cache: the kernel thinks it clean.
@@ -241,12 +247,20 @@ class Disk:
             return 0
         return count if draw < 0.7 else self.chance.randint(0, count)
 
-    def _settle(self, file: File) -> None:
+    def _settle(self, file: File, *, tears_last: bool = False) -> None:
         changes = file.changes
         for change in reversed(changes):
             _REAL["ftruncate"](file.fd, change.old_size)
             if change.old:
                 _REAL["pwrite"](file.fd, change.old, change.position)
+        if tears_last:
+            *others, last = changes
+            for change in others:
+                self._redo(file.fd, change, is_torn=False)
+            # Not far from its beginning, where it overlaps what was there before a truncation.
+            cut = self.chance.randint(0, min(len(last.new), _TORN_BYTES_MAX))
+            _REAL["pwrite"](file.fd, last.new[:cut].ljust(len(last.new), b"\0"), last.position)
+            return
         in_order = self.chance.random() < 0.7
         kept = self._kept(len(changes)) if in_order else len(changes)
         for number, change in enumerate(changes[:kept]):
@@ -463,6 +477,8 @@ class FileSystem:
                 _REAL["write"](descriptor.real, data)
             else:
                 _REAL["pwrite"](descriptor.real, data, position)
+        if disk.torn_partition and _is_of_log(descriptor.path, disk.torn_partition):
+            disk._torn, dies = descriptor.inode, True
         if dies:
             disk.die()
         return len(data)
@@ -588,6 +604,11 @@ _open_file = io.open
 def _read_whole(path: str) -> bytes:
     with _open_file(path, "rb") as file:
         return file.read()
+
+
+def _is_of_log(path: str, partition: str) -> bool:
+    folder, name = os.path.split(path)
+    return name.endswith(".log") and os.path.basename(folder) == partition
 
 
 def _reopen(fd: int) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from simulation.cluster import Cluster, Node
-from simulation.profile import Profile
+from simulation.profile import TRUNCATION, Profile
 
 # What a broker logs, and the next fault waits for.
 MOMENTS = (
@@ -21,6 +21,7 @@ MOMENTS = (
     "broker fenced",
     "broker registered",
 )
+_FOCUS_SECONDS = 2.0
 
 
 class Faults:
@@ -38,8 +39,11 @@ class Faults:
     def happened(self, moment: str, node: Node | None = None) -> None:
         """Let the faults strike that waited for this."""
         strikes = self._armed.pop(moment, [])
-        if node is not None and moment == self._profile.focus and self._chance.random() < 0.5:
-            strikes = [*strikes, self._end]
+        if node is not None and moment == self._profile.focus:
+            if moment == TRUNCATION and self._profile.loses_power:
+                self._tear_next_append(node)
+            elif self._chance.random() < 0.5:
+                strikes = [*strikes, self._end]
         for strike in strikes:
             delay = self._chance.choice((0.0, 0.0005, 0.003, 0.02))
             victim = node or self._any()
@@ -82,7 +86,17 @@ class Faults:
                 self._arm()
             else:
                 self._one(self._any())
+        if self._profile.focus:
+            await self._await_focus()
         self._is_over = True
+
+    async def _await_focus(self) -> None:
+        """Let the nodes find each other: then logs are truncated and snapshots installed."""
+        self._cluster.network.heal()
+        for node in self._cluster.nodes:
+            node.pause(on=False)
+            node.start()
+        await asyncio.sleep(_FOCUS_SECONDS)
 
     def _one(self, node: Node) -> None:
         if not node.is_running:
@@ -143,6 +157,17 @@ class Faults:
         cuts = self._profile.loses_power and self._chance.random() < 0.6
         node.on_disk_stopped = node.cut_power if cuts else node.kill
         node.disk.stop_at = node.disk.operations + count
+
+    def _tear_next_append(self, node: Node) -> None:
+        """Cut the power between the next append to what was truncated and its fsync."""
+
+        def cut() -> None:
+            node.cut_power()
+            self._later(self._chance.choice((0.001, 0.1, 1.0)), node.start)
+
+        if not self._is_over:
+            node.on_disk_stopped = cut
+            node.disk.torn_partition = node.truncated
 
     def _pause(self, node: Node) -> None:
         node.pause(on=True)
@@ -206,6 +231,7 @@ class Faults:
         for node in cluster.nodes:
             disk = node.disk
             disk.stop_at = None
+            disk.torn_partition = ""
             disk.is_full = False
             disk.failed_folder = ""
             disk.write_errors = disk.fsync_errors = disk.read_errors = 0

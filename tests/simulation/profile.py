@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 SEPARATE_CONTROLLERS = 3
 # What a broker logs, rarely enough that a fault may follow every second time.
+TRUNCATION = "log truncated to the leader's"
 FOCUSES = (
-    "log truncated to the leader's",
+    TRUNCATION,
     "metadata log truncated",
     "metadata snapshot installed",
     "became the active controller",
@@ -65,6 +66,10 @@ def draw_profile(seed: int, nodes: int) -> Profile:
     if chance.random() < 0.5:
         settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
         settings["metadata.log.segment.bytes"] = "2000"
+    focus = chance.choice(FOCUSES) if chance.random() < 0.3 else ""
+    if focus == TRUNCATION:
+        # What is truncated has often been vouched for by then.
+        settings["log.flush.offset.checkpoint.interval.ms"] = "100"
     replicas = min(3, len(brokers))
     cleanup = chance.choice(("none", "none", "none", "delete", "compact"))
     return Profile(
@@ -77,7 +82,7 @@ def draw_profile(seed: int, nodes: int) -> Profile:
         disk_errors=loses_power and chance.random() < 0.5,
         slow_disks=loses_power and chance.random() < 0.4,
         warms_up=chance.random() < 0.8,
-        focus=chance.choice(FOCUSES) if chance.random() < 0.3 else "",
+        focus=focus,
         faults_seconds=chance.choice((2.0, 3.0, 4.0, 6.0)),
         seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
         replicas=replicas,

@@ -8,14 +8,6 @@ from simulation.mutants.mutant import Mutant, find
 from simulation.mutants.replication import REPLICATION_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 
-# Planted bugs that are not found within their bound, by name, and why.
-SURVIVORS = {
-    "a truncation leaves checkpoints above the log's end": (
-        "it takes a power cut within the milliseconds between an append after a truncation and its "
-        "fsync, that tears it so that its header still reads, before the next checkpoint"
-    ),
-}
-ALL = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS)
-MUTANTS = tuple(mutant for mutant in ALL if mutant.name not in SURVIVORS)
+MUTANTS = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS)
 
-__all__ = ["ALL", "MUTANTS", "SURVIVORS", "Mutant", "find"]
+__all__ = ["MUTANTS", "Mutant", "find"]

@@ -10,7 +10,7 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.server.group_driver import GroupCoordinator
 from simulation.mutants.mutant import Mutant
-from simulation.profile import FOCUSES
+from simulation.profile import TRUNCATION
 
 
 class _EqualToAll(int):
@@ -106,8 +106,9 @@ STORAGE_MUTANTS = (
         attribute="_lower_checkpoints",
         replace=_nothing,
         nodes=3,
-        needs=lambda profile: profile.slow_disks and profile.focus == FOCUSES[0],
-        seeds_max=60,
+        needs=lambda profile: profile.loses_power and profile.focus == TRUNCATION,
+        seeds_max=120,
+        seed_known=1990,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
