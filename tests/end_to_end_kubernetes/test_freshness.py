@@ -14,6 +14,8 @@ from support.kube import apply, kubectl
 from support.kube_process import Served, others_stopped
 from support.processes import LOOPBACK, wait_until
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
 #: Watches are compared with lists so often; one may be late by two of these.
 PROBE_SECONDS = 1.0
 

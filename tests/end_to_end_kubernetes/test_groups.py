@@ -1,4 +1,4 @@
-"""ConsumerGroups whose readers are pods of a Deployment: lag scales them, a reset stops them."""
+"""ConsumerGroups whose readers are pods of a workload: lag scales them, a reset stops them."""
 
 import time
 from collections.abc import Iterator
@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from support.kube import apply, condition, get, kubectl, resource
+from support.kube import KubeOperator, apply, condition, get, kubectl, resource
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPIC, GROUP, READERS = "work", "readers", "readers"
 PARTITIONS = 4
@@ -39,15 +41,17 @@ def cluster(shared_namespace: str) -> Iterator[KubeCluster]:
         yield found
 
 
-def deployment(cluster: KubeCluster, replicas: int) -> dict[str, Any]:
-    """Return the readers."""
-    labels = {"app": READERS}
+def workload(
+    cluster: KubeCluster, replicas: int, kind: str = "Deployment", name: str = READERS
+) -> dict[str, Any]:
+    """Return the readers, whose group has the workload's name."""
+    labels = {"app": name}
     container = {
         "name": "reader",
         "image": broker_image(cluster),
         "imagePullPolicy": "IfNotPresent",
         "command": ["/opt/headrace/venv/bin/python", "-c", READER],
-        "args": [cluster.resource()["status"]["bootstrapServers"], TOPIC, GROUP],
+        "args": [cluster.resource()["status"]["bootstrapServers"], TOPIC, name],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -63,11 +67,17 @@ def deployment(cluster: KubeCluster, replicas: int) -> dict[str, Any]:
         "metadata": {"labels": labels},
         "spec": {"containers": [container], "securityContext": security},
     }
+    service = {"serviceName": name} if kind == "StatefulSet" else {}
     return {
         "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": READERS, "namespace": cluster.namespace},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+        "kind": kind,
+        "metadata": {"name": name, "namespace": cluster.namespace},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": template,
+            **service,
+        },
     }
 
 
@@ -77,27 +87,29 @@ def broker_image(cluster: KubeCluster) -> str:
     return str(pod["spec"]["containers"][0]["image"])
 
 
-def group(cluster: KubeCluster, **spec: Any) -> dict[str, Any]:
+def group(
+    cluster: KubeCluster, kind: str = "Deployment", name: str = GROUP, **spec: Any
+) -> dict[str, Any]:
     """Return the ConsumerGroup."""
     return resource(
         "ConsumerGroup",
         cluster.namespace,
-        GROUP,
+        name,
         clusterRef={"name": cluster.name},
         topics=[TOPIC],
-        targetRef={"kind": "Deployment", "name": READERS},
+        targetRef={"kind": kind, "name": name},
         **spec,
     )
 
 
-def replicas(cluster: KubeCluster) -> int:
+def replicas(cluster: KubeCluster, kind: str = "deployment", name: str = READERS) -> int:
     """Return how many readers are wanted."""
-    return int(get(cluster.namespace, "deployment", READERS)["spec"]["replicas"])
+    return int(get(cluster.namespace, kind, name)["spec"]["replicas"])
 
 
-def seen(cluster: KubeCluster) -> dict[str, Any]:
+def seen(cluster: KubeCluster, name: str = GROUP) -> dict[str, Any]:
     """Return the ConsumerGroup."""
-    found: dict[str, Any] = get(cluster.namespace, "consumergroup", GROUP)
+    found: dict[str, Any] = get(cluster.namespace, "consumergroup", name)
     return found
 
 
@@ -111,9 +123,9 @@ def produce(cluster: KubeCluster, count: int) -> None:
     assert producer.flush(30) == 0
 
 
-def committed(cluster: KubeCluster) -> list[int]:
+def committed(cluster: KubeCluster, name: str = GROUP) -> list[int]:
     """Return the group's offsets."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": GROUP})
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": name})
     partitions = [TopicPartition(TOPIC, index) for index in range(PARTITIONS)]
     found = [each.offset for each in consumer.committed(partitions, timeout=10)]
     consumer.close()
@@ -129,7 +141,7 @@ def readers(cluster: KubeCluster) -> KubeCluster:
         lambda: condition(get(cluster.namespace, "topic", TOPIC)).get("status") == "True", 30
     )
     produce(cluster, RECORDS)
-    apply(deployment(cluster, 1), group(cluster))
+    apply(workload(cluster, 1), group(cluster))
     wait_until(lambda: seen(cluster).get("status", {}).get("members") == 1, 90, "a member")
     wait_until(lambda: 0 < seen(cluster)["status"].get("lagRecords", 0) < RECORDS, 90, "its lag")
     return cluster
@@ -188,6 +200,58 @@ def test_a_reset_stops_the_readers_moves_the_group_and_starts_as_many_again(
     undo = [each["offset"] for each in note["lastReset"]["previousOffsets"]]
     assert all(old >= known for old, known in zip(undo, before, strict=True))
     wait_until(lambda: max(committed(readers)) < max(before), 60, "records to be read again")
+
+
+def killed_until_reset(cluster: KubeCluster, name: str, operator: KubeOperator) -> int:
+    """Kill the operator each time that it got further with a reset, until it is done."""
+    kills, last = 0, None
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        status = seen(cluster, name)["status"]
+        reset = status.get("lastReset", {})
+        now = (
+            replicas(cluster, "statefulset", name),
+            status.get("pausedReplicas"),
+            status.get("members"),
+            reset.get("state"),
+        )
+        if now != last:
+            operator.kill()
+            kills += 1
+        if reset.get("completedAt") and "pausedReplicas" not in status:
+            return kills
+        last = now
+        time.sleep(0.05)
+    raise TimeoutError(f"the reset is not done: {status}")
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["in peace", "the operator is killed"])
+def test_a_reset_of_a_stateful_set_is_done_once_and_can_be_undone(
+    readers: KubeCluster, operator: KubeOperator, *, is_killed: bool
+) -> None:
+    kind, name = "StatefulSet", f"ordered-{is_killed}".lower()
+    apply(workload(readers, 2, kind, name), group(readers, kind, name))
+    wait_until(lambda: seen(readers, name).get("status", {}).get("members") == 2, 90, "members")
+    wait_until(lambda: min(committed(readers, name)) > 0, 60, "each partition to be read")
+    reset = {"requestId": "again", "to": {"position": "Earliest"}, "whenActive": "ScaleDown"}
+    apply(group(readers, kind, name, reset=reset))
+    if is_killed:
+        assert killed_until_reset(readers, name, operator) > 1
+        operator.wait_ready()
+
+    def is_over() -> bool:
+        status = seen(readers, name)["status"]
+        return "pausedReplicas" not in status and "completedAt" in status.get("lastReset", {})
+
+    wait_until(is_over, 120, "the reset to be done and its readers to be started")
+    assert replicas(readers, "statefulset", name) == 2
+    done = seen(readers, name)["status"]["lastReset"]
+    assert [each["offset"] for each in done["offsets"]] == [0] * PARTITIONS
+    assert min(each["offset"] for each in done["previousOffsets"]) > 0
+    wait_until(lambda: seen(readers, name)["status"].get("members") == 2, 90, "its readers")
+    wait_until(lambda: min(committed(readers, name)) > 0, 60, "records to be read again")
+    assert seen(readers, name)["status"]["lastReset"] == done
+    kubectl("-n", readers.namespace, "scale", f"statefulset/{name}", "--replicas=0")
 
 
 def test_a_target_that_does_not_exist_is_named(readers: KubeCluster) -> None:

@@ -161,7 +161,9 @@ def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
         mine = problems.get(key, [])
         progress: tuple[Reason, str] | None = None
         if key in actions:
-            progress = (Reason.RECONCILING, "; ".join(actions[key]))
+            # What is done may itself be waiting for something (an address, room on a node).
+            waits = [waiting[key].message] if key in waiting else []
+            progress = (Reason.RECONCILING, "; ".join(actions[key] + waits))
         elif key in waiting:
             progress = (waiting[key].reason, waiting[key].message)
         found[key] = (
