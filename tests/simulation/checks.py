@@ -81,6 +81,8 @@ class Checks:
 
         Compacted batches may differ: each replica compacts on its own, and consumers have compared.
         """
+        for node in self._cluster.nodes:
+            self._check_folders(node)
         for topic, index in final:
             seen: dict[int, tuple[int, int]] = {}
             for node in self._cluster.nodes:
@@ -95,6 +97,13 @@ class Checks:
                         self._history.violate(
                             "replicas-differ", f"{where}: {node} and node {known[1]} differ"
                         )
+
+    def _check_folders(self, node: Node) -> None:
+        """No folder has a partition's name that is not this broker's: strays are set aside."""
+        for directory in node.broker.directories if node.broker is not None else ():
+            for topic, index in directory.unopened():
+                if directory.topic_id(topic, index) is not None:
+                    self._history.violate("stray-folder", f"{topic}-{index} on {node}")
 
 
 def _name(node: Node, partition: Any) -> str:

@@ -49,6 +49,7 @@ HIGH_WATERMARK_NAME: Final = "replication-offset-checkpoint"
 CLEANER_NAME: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
+STRAY_SUFFIX: Final = "-stray"
 _FOLDER_NAME_MAX: Final = 249
 _QUORUM_TOPIC: Final = "__cluster_metadata"  # its log is checked whole at every start
 _log = structlog.get_logger(__name__)
@@ -199,6 +200,11 @@ class LogDirectory:
             sync_directory(self.path)
         return log
 
+    def unopened(self) -> list[TopicPartition]:
+        """Return the partitions that have a folder here and no open log."""
+        with failing_the_directory(self.path):
+            return sorted(key for key in self._folders() if key not in self.logs)
+
     def has_folder(self, topic: str, partition: int) -> bool:
         """Whether a partition's log is here."""
         with failing_the_directory(self.path):
@@ -217,6 +223,13 @@ class LogDirectory:
 
     def delete(self, topic: str, partition: int) -> Path:
         """Take a partition away: its folder is renamed now; `remove_deleted` frees the space."""
+        return self._take_away(topic, partition, DELETE_SUFFIX)
+
+    def set_aside(self, topic: str, partition: int) -> Path:
+        """Take a replica away whose records are not ours to delete."""
+        return self._take_away(topic, partition, STRAY_SUFFIX)
+
+    def _take_away(self, topic: str, partition: int, suffix: str) -> Path:
         key = TopicPartition(topic, partition)
         log = self.logs.pop(key, None)
         if log is not None:
@@ -224,8 +237,8 @@ class LogDirectory:
         self._deleted.add(key)
         self._unrecovered.discard(str(key))
         # Kafka's name: the topic cut short where the whole would be too long for a file name.
-        suffix = f"-{partition}.{uuid.uuid4().hex}{DELETE_SUFFIX}"
-        target = self.path / (topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
+        ending = f"-{partition}.{uuid.uuid4().hex}{suffix}"
+        target = self.path / (topic[: _FOLDER_NAME_MAX - len(ending)] + ending)
         rename_durably(self.path / str(key), target)
         return target
 

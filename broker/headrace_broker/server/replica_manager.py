@@ -44,6 +44,7 @@ from headrace_broker.server.flushing import unsynced_records_max
 from headrace_broker.server.in_sync import expand_isr
 from headrace_broker.server.partition import Partition, not_leader
 from headrace_broker.server.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
+from headrace_broker.server.stray_replicas import set_strays_aside
 
 log = structlog.get_logger()
 
@@ -93,6 +94,7 @@ class ReplicaManager:
         """Replicas in log directories that failed."""
         self.note_directory: Callable[[UUID, int, UUID, UUID], None] = _ignore
         """Told of each replica which directory the metadata names and which one holds it."""
+        self._has_looked_for_strays = False
 
     def partition(self, topic: str, index: int) -> Partition:
         """Return a replica of ours; raise ApiError where this broker has none."""
@@ -158,6 +160,10 @@ class ReplicaManager:
         if delta.brokers_changed:
             for partition in self:
                 expand_isr(partition)
+        if self.followers is not None and not self._has_looked_for_strays:
+            # Registered, thus caught up, and no log is being opened at this moment.
+            self._has_looked_for_strays = True
+            set_strays_aside(self._directories, image, self._node_id, self.host.on_failure)
 
     def directory_failed(self, directory: LogDirectory) -> list[Partition]:
         """Take the replicas in a log directory that fails out of service; return them."""

@@ -6,7 +6,7 @@ from headrace_broker.log.files import replace_file
 from headrace_broker.metadata import partition_change
 from headrace_broker.raft import elections, leading
 from headrace_broker.replication.leader import LeaderState
-from headrace_broker.server import replica_fetch
+from headrace_broker.server import replica_fetch, stray_replicas
 from headrace_broker.server.flushing import GroupCommit
 from headrace_broker.server.metadata_loader import MetadataLoader
 from headrace_broker.server.partition import Partition
@@ -105,7 +105,8 @@ REPLICATION_MUTANTS = (
         attribute="durable_end",
         replace=_log_end,
         nodes=3,
-        seed_known=11,
+        seeds_max=60,
+        seed_known=37,
     ),
     Mutant(
         name="followers truncate by high watermark",
@@ -182,6 +183,15 @@ REPLICATION_MUTANTS = (
         ),
         seeds_max=60,
         seed_known=111,
+    ),
+    Mutant(
+        name="strays keep their names",
+        owner=stray_replicas,
+        attribute="_set_aside",
+        replace=_nothing,
+        nodes=5,
+        needs=lambda profile: "reassign" in profile.works,
+        seed_known=10,
     ),
     Mutant(
         name="metadata is acknowledged before fsync",
