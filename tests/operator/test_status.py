@@ -37,13 +37,13 @@ def test_a_waiting_resource_says_what_it_waits_for():
 
 
 def test_an_action_that_waits_for_something_says_for_what():
-    wanted = desired(cluster=cluster([{"name": "a", "replicas": 1}]))
-    seen = observed()
-    waits = replace(seen.cluster, pending=("Service c-a-0 has no address yet",))
+    wanted = desired(cluster=cluster([{"name": "a", "replicas": 2}]))
+    seen = observed(broker(1))
+    waits = replace(seen.cluster, pending=("Service c-a-1 has no address yet",))
     found = conditions(replace(seen, cluster=waits), wanted, wanted.cluster.key)["Ready"]
     assert found.status == "False"
-    assert "+ broker 1" in found.message
-    assert found.message.endswith("Service c-a-0 has no address yet")
+    assert "+ broker 2" in found.message
+    assert found.message.endswith("Service c-a-1 has no address yet")
 
 
 def test_a_partition_without_a_leader_is_not_ready_and_nobody_is_asked_to_act():
