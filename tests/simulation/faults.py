@@ -100,7 +100,7 @@ class Faults:
 
     def _one(self, node: Node) -> None:
         if not node.is_running:
-            node.start()
+            self._start(node)
             return
         disk, chance = node.disk, self._chance
         faults: list[tuple[int, Callable[[], None]]] = [
@@ -130,6 +130,13 @@ class Faults:
         chance.choices(faults, weights)[0][1]()
 
     # ---- what may happen
+
+    def _start(self, node: Node) -> None:
+        """Start it, and now and then tell it to stop before it has looked at all of its logs."""
+        node.start()
+        if self._chance.random() < 0.3:
+            self._later(self._chance.choice((0.0001, 0.001, 0.003)), node.stop)
+            self._later(self._chance.choice((0.1, 0.5)), node.start)
 
     def _end(self, node: Node) -> None:
         """The process ends, or the machine, and comes back before long."""
