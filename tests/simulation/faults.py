@@ -124,6 +124,9 @@ class Faults:
             faults.append((1, lambda: setattr(disk, "read_errors", 1)))
             faults.append((1, lambda: setattr(disk, "fsync_errors", 1)))
             faults.append((1, lambda: self._fill(node)))
+        if self._profile.focus == TRUNCATION:
+            # A leader on its own appends what the next one does not have.
+            faults.append((8, lambda: self._block(node)))
         if self._cluster.has_two_directories:
             faults.append((5, lambda: self._fail_directory(node)))
         weights = [weight for weight, _ in faults]

@@ -84,7 +84,8 @@ STORAGE_MUTANTS = (
         owner=LogDirectory,
         attribute="_may_be_torn",
         replace=_never,
-        seed_known=9,
+        seeds_max=60,
+        seed_known=36,
     ),
     Mutant(
         name="an append is not fsynced",
@@ -108,7 +109,7 @@ STORAGE_MUTANTS = (
         nodes=3,
         needs=lambda profile: profile.loses_power and profile.focus == TRUNCATION,
         seeds_max=120,
-        seed_known=1990,
+        seed_known=572,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
