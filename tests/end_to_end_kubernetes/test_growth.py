@@ -11,7 +11,7 @@ from support.kube import apply, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CLASS = "headrace-test-growing"
 

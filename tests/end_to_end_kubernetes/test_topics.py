@@ -116,6 +116,7 @@ def test_a_topic_that_another_resource_describes_outlives_the_one_that_is_delete
     assert "shared" in served.topics()
 
 
+@pytest.mark.slow
 def test_namespaces_are_allowed_by_their_labels(served: Served) -> None:
     selector = {"matchLabels": {"team": "blue"}}
     served.apply_cluster(allowedTopics={"namespaces": {"from": "Selector", "selector": selector}})
