@@ -22,7 +22,7 @@ from headrace_jobs.progress.generations import RESET_NOTE, Reset
 from headrace_jobs.progress.offsets import LagClock, TopicPartition, lag_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from headrace_jobs.progress.metrics import JobMetrics
 
@@ -43,17 +43,19 @@ class GroupClient:
     """The few calls that a job makes about its group and topics. Blocking."""
 
     def __init__(self, bootstrap_servers: str, *, client_id: str, timeout_ms: int = 5_000) -> None:
-        self._admin: Any = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers.split(","),
-            client_id=client_id,
-            request_timeout_ms=timeout_ms,
-            bootstrap_timeout_ms=timeout_ms,
-            reconnect_backoff_max_ms=1_000,
-        )
+        """Nothing is connected before the first call."""
+        self._settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap_servers.split(","),
+            "client_id": client_id,
+            "request_timeout_ms": timeout_ms,
+            "bootstrap_timeout_ms": timeout_ms,
+            "reconnect_backoff_max_ms": 1_000,
+        }
+        self._admin: Any = None
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the number of partitions of those of these topics that exist."""
-        described = self._admin.describe_topics(list(topics))
+        described = self._call(lambda admin: admin.describe_topics(list(topics)))
         return {
             topic["name"]: len(topic["partitions"])
             for topic in described
@@ -68,36 +70,53 @@ class GroupClient:
         wanted = {ClientTopicPartition(*partition): spec for partition in partitions}
         if not wanted:
             return {}
-        found = self._admin.list_partition_offsets(wanted)
+        found = self._call(lambda admin: admin.list_partition_offsets(wanted))
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
 
     def resets(self, group: str) -> dict[TopicPartition, Reset]:
         """Return where a reset put the group, for partitions that nobody committed since."""
-        offsets = self._admin.list_group_offsets({group: None}).get(group, {})
+        listed = self._call(lambda admin: admin.list_group_offsets({group: None}))
         return {
             TopicPartition(at.topic, at.partition): Reset(
                 entry.offset, entry.metadata.removeprefix(RESET_NOTE)
             )
-            for at, entry in offsets.items()
+            for at, entry in listed.get(group, {}).items()
             if entry.offset >= 0 and (entry.metadata or "").startswith(RESET_NOTE)
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the group's offsets. Raises `CommitError` when a partition refuses."""
-        results = self._admin.alter_group_offsets(
-            group,
-            {
-                ClientTopicPartition(*at): OffsetAndMetadata(value, "", -1)
-                for at, value in offsets.items()
-            },
-        )
-        refused = {at: error.__name__ for at, error in results.items() if error.errno != 0}
-        if refused:
-            raise CommitError(f"group {group}: {refused}")
+        wanted = {
+            ClientTopicPartition(*at): OffsetAndMetadata(value, "", -1)
+            for at, value in offsets.items()
+        }
+
+        def alter(admin: Any) -> None:
+            results = admin.alter_group_offsets(group, wanted)
+            refused = {at: error.__name__ for at, error in results.items() if error.errno != 0}
+            if refused:
+                raise CommitError(f"group {group}: {refused}")
+
+        self._call(alter)
 
     def close(self) -> None:
-        """Close the connections."""
-        self._admin.close()
+        """Close the connections; another call opens them again."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def _call(self, function: Callable[[Any], Any]) -> Any:
+        """Call the admin client. One whose call failed is not used again.
+
+        It asks who the brokers are every five minutes only: one that began before all brokers were
+        there would not find the others until then.
+        """
+        self._admin = admin = self._admin or KafkaAdminClient(**self._settings)
+        try:
+            return function(admin)
+        except Exception:
+            self.close()
+            raise
 
 
 class GroupProgress:
