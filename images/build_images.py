@@ -20,7 +20,6 @@ import hashlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,8 +30,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from oci import Layer, epoch, pack_directory, read_layer, write_image
+from tools import ROOT, run, say
 
-ROOT = Path(__file__).resolve().parent.parent
 VERSION = "0.1.0"
 SUITE = "bookworm"
 PYTHON_VERSION = "3.11"
@@ -47,6 +46,8 @@ UNUSED = (
     *("pandas/tests", "numpy/*/tests", "pyarrow/tests", "pyarrow/include"),
     *("pyspark/examples", "pyspark/data", "pyspark/jars/connect-repl"),
 )
+# What archives the classes that JVMs load, and which; the jobs image has both.
+SHARING = ("share_classes.py", "classes.lst.gz")
 # Changed when the way from lock file to layer changes: then no old layer is taken from the cache.
 RECIPE = "1"
 
@@ -102,6 +103,8 @@ def add_jobs(root: Path) -> None:
         # Driver and executors find the connector by themselves, whoever starts them.
         (spark_jars / Path(path).name).symlink_to(f"/{HOME}/jars/{Path(path).name}")
     (root / "opt/spark").symlink_to(f"/{PACKAGES}/pyspark")
+    for name in SHARING:
+        shutil.copy(ROOT / "images" / name, root / HOME)
     add_entrypoint(root, "jobs")
 
 
@@ -276,6 +279,31 @@ def code_layer(image: Image, options: argparse.Namespace) -> Layer:
         return pack_directory(root, options.cache / f"code-{image.name}.tar")
 
 
+def class_layer(layers: Sequence[Layer], options: argparse.Namespace) -> Layer:
+    """Archive what drivers and executors load, by the image's own Java from its own files."""
+    sources = [ROOT / "images" / name for name in SHARING]
+    sources.append(ROOT / "spark_operator_jobs/headrace_jobs/jars.py")
+    inputs = [layer.digest for layer in layers[:2]]
+    inputs += [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
+
+    def make(output: Path) -> None:
+        say("archiving classes (a minute)")
+        with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as scratch:
+            for layer in layers:
+                run(["tar", "--extract", f"--file={layer.path}", f"--directory={whole}"])
+            program = [f"/{VENV}/bin/python", f"/{HOME}/share_classes.py"]
+            # The launcher of Java finds itself by /proc.
+            apart = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={whole}/proc"]
+            run([*apart, "chroot", whole, *program])
+            made = Path(scratch) / HOME
+            made.mkdir(parents=True)
+            for name in ("classpath.jar", "classes.jsa"):
+                shutil.move(Path(whole) / HOME / name, made)
+            pack_directory(Path(scratch), output)
+
+    return cached("classes-jobs", inputs, make, options)
+
+
 def add_code(image: Image, root: Path) -> None:
     """Put the working tree's code where the image has it."""
     (root / HOME).mkdir(parents=True)
@@ -306,33 +334,6 @@ def load(archive: Path) -> None:
         address = ["--address", str(socket)] if socket.is_socket() else []
         command = shlex.join(["ctr", *address, "--namespace", "k8s.io", "images", "import"])
     run([*shlex.split(command), str(archive)])
-
-
-def run(
-    command: Sequence[str],
-    *,
-    capture: bool = False,
-    may_fail: bool = False,
-    environment: dict[str, str] | None = None,
-) -> str:
-    """Run a program; what it says goes to standard error."""
-    done = subprocess.run(  # noqa: S603 - programs and arguments are ours
-        command,
-        cwd=ROOT,
-        env={**os.environ, **(environment or {})},
-        stdout=subprocess.PIPE if capture else sys.stderr,
-        stderr=subprocess.DEVNULL if may_fail else None,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and not may_fail:
-        sys.exit(f"images/build: {shlex.join(command)[:200]} ended with {done.returncode}")
-    return done.stdout or ""
-
-
-def say(text: str) -> None:
-    """Report progress."""
-    print(f"images/build: {text}", file=sys.stderr)  # noqa: T201 - a command line
 
 
 PARTS: dict[str, Callable[[Image, Path], None]] = {
@@ -369,6 +370,8 @@ def main() -> None:
     image = IMAGES[options.image]
     make_layers = (debian_layer, requirements_layer, code_layer)
     layers = [make(image, options) for make in make_layers]
+    if image.name == "jobs":
+        layers.insert(2, class_layer(layers, options))
     name = f"{options.registry}headrace/{image.name}:{options.tag}"
     output = options.output or ROOT / f"build/images/{image.name}.tar"
     output.parent.mkdir(parents=True, exist_ok=True)

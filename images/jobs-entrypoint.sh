@@ -5,7 +5,8 @@
 # so the root may be read-only. Contract: Spark's resource-managers/kubernetes, BasicExecutorFeatureStep.
 set -euo pipefail
 
-classpath=${SPARK_CONF_DIR:-$SPARK_HOME/conf}:${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}${SPARK_CLASSPATH:-}:$SPARK_HOME/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}
+# spark.executor.extraClassPath first, as in a driver: shared classes are found by what comes first.
+classpath=${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}${SPARK_CONF_DIR:-$SPARK_HOME/conf}:${HADOOP_CONF_DIR:+$HADOOP_CONF_DIR:}$SPARK_HOME/jars/*${SPARK_EXTRA_CLASSPATH:+:$SPARK_EXTRA_CLASSPATH}
 
 # Hadoop asks for a user's name; a cluster that chooses the number gives none.
 if ! getent passwd "$(id -u)" >/dev/null; then

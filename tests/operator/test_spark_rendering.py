@@ -260,6 +260,20 @@ def test_java_options_are_joined_not_replaced():
     assert options[0].startswith("-Dlog4j2.configurationFile=")
 
 
+def test_our_jvms_share_classes_and_those_of_others_start_as_they_always_did():
+    given = {"spark.executor.extraClassPath": "/opt/mine.jar"}
+    settings = settings_of(sparkConf=given)
+    # An archive is taken for a class path that begins as it was archived.
+    assert settings["spark.driver.extraClassPath"] == "/opt/headrace/classpath.jar"
+    joined = "/opt/headrace/classpath.jar:/opt/mine.jar"
+    assert settings["spark.executor.extraClassPath"] == joined
+    shared = "-XX:SharedArchiveFile=/opt/headrace/classes.jsa"
+    assert shared in settings["spark.executor.extraJavaOptions"]
+    theirs = settings_of(mainApplicationFile="local:///opt/other.py", sparkConf=given)
+    assert theirs["spark.executor.extraClassPath"] == "/opt/mine.jar"
+    assert shared not in theirs.get("spark.driver.extraJavaOptions", "")
+
+
 def test_dynamic_allocation_follows_shuffles_since_there_is_no_shuffle_service():
     settings = settings_of(
         dynamicAllocation={"enabled": True, "minExecutors": 1, "maxExecutors": 4}

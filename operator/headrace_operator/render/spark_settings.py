@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["render_properties", "spark_settings"]
 
 LOG4J = "file:///opt/headrace/headrace_jobs/log4j2.properties"
+#: Made by images/share_classes.py. An archive that does not fit, or is missing, is not used.
+CLASS_PATH = "/opt/headrace/classpath.jar"
+CLASS_ARCHIVE = "/opt/headrace/classes.jsa"
 KUBERNETES_MASTER = "https://kubernetes.default.svc"
 #: Spark appends `-exec-<number>`, and a pod's host name has 63 characters.
 _EXECUTOR_PREFIX_MAX = 47
@@ -80,6 +83,7 @@ def spark_settings(submission: Submission) -> dict[str, str]:
         **_dynamic_allocation(spec),
         **given,
         **_java_options(submission, given),
+        **_class_paths(submission, given),
         **_identity(submission),
     }
     return {key: _text(value) for key, value in settings.items() if value not in (None, "")}
@@ -145,10 +149,22 @@ def _java_options(submission: Submission, given: Mapping[str, str]) -> dict[str,
     joined = {}
     for role in ("driver", "executor"):
         key = f"spark.{role}.extraJavaOptions"
-        log4j = f"-Dlog4j2.configurationFile={LOG4J}" if submission.is_ours else ""
-        parts = (log4j, given.get(key, ""), submission.role(role).get("javaOptions") or "")
+        ours = f"-Dlog4j2.configurationFile={LOG4J} -XX:SharedArchiveFile={CLASS_ARCHIVE}"
+        parts = (
+            ours if submission.is_ours else "",
+            given.get(key, ""),
+            submission.role(role).get("javaOptions") or "",
+        )
         joined[key] = " ".join(part for part in parts if part)
     return joined
+
+
+def _class_paths(submission: Submission, given: Mapping[str, str]) -> dict[str, str]:
+    """Put the jar that shared classes are found by first; what sparkConf names comes after it."""
+    keys = [f"spark.{role}.extraClassPath" for role in ("driver", "executor")]
+    if not submission.is_ours:
+        return {}
+    return {key: ":".join(filter(None, (CLASS_PATH, given.get(key)))) for key in keys}
 
 
 def _text(value: Any) -> str:
