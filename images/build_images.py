@@ -6,11 +6,12 @@
     images/build jobs --tree FOLDER --only code    what the Dockerfiles call: one part, as files
 
 Debian's packages come first, then locked requirements, then our code as the last and only small
-layer. The first two are kept in a cache and made again when what they are made from changes, so a
+layer. All but that are kept in a cache and made again when what they are made from changes, so a
 rebuild after a change of code takes seconds. What each image holds is listed beside it, as
 CycloneDX (`build/images/headrace.cdx.json`).
 
-Needs root and mmdebstrap (both for the Debian layer alone), and requirements/images.txt.
+Needs requirements/images.txt; and for the Debian layer and the archive of classes (see
+share_classes.py) root, mmdebstrap and unshare.
 """
 
 from __future__ import annotations
