@@ -163,7 +163,8 @@ class ReplicaManager:
         if self.followers is not None and not self._has_looked_for_strays:
             # Registered, thus caught up, and no log is being opened at this moment.
             self._has_looked_for_strays = True
-            set_strays_aside(self._directories, image, self._node_id, self.host.on_failure)
+            opened = {(each.topic_id, each.index) for each in self}
+            set_strays_aside(self._directories, image, self._node_id, opened, self.host.on_failure)
 
     def directory_failed(self, directory: LogDirectory) -> list[Partition]:
         """Take the replicas in a log directory that fails out of service; return them."""

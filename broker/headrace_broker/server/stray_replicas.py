@@ -1,14 +1,16 @@
 """Folders of replicas that are none of this broker's any more.
 
-Their topic was deleted, or they were moved to other brokers, while this broker was down. As Kafka
-does (KAFKA-14616), they are renamed and kept: nobody reads them, and an operator may remove them.
-Without a topic id that can be read nothing says whose a folder is, and it stays as it is.
+Their topic was deleted, or they were moved to other brokers, while this broker was down; or their
+log directory was away, and they were made anew in another. As Kafka does (KAFKA-14616), they are
+renamed and kept: nobody reads them, and an operator may remove them. Without a topic id that can be
+read nothing says whose a folder is, and it stays as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import structlog
 
@@ -27,20 +29,32 @@ def set_strays_aside(
     directories: LogDirectories,
     image: MetadataImage,
     node_id: NodeId,
+    opened: Container[tuple[UUID, int]],
     on_failure: Callable[[BaseException], None],
 ) -> None:
-    """Rename every stray's folder. `image` must be newer than this process's registration."""
+    """Rename every stray's folder.
+
+    `image` must be newer than this process's registration. `opened` has (topic id, index) of every
+    replica that is open: a second folder of one is of an older time.
+    """
     for directory in directories:
         try:
-            _set_aside(directory, image, node_id)
+            _set_aside(directory, image, node_id, opened)
         except LogDirectoryFailure as failure:
             on_failure(failure)
 
 
-def _set_aside(directory: LogDirectory, image: MetadataImage, node_id: NodeId) -> None:
+def _set_aside(
+    directory: LogDirectory,
+    image: MetadataImage,
+    node_id: NodeId,
+    opened: Container[tuple[UUID, int]],
+) -> None:
     for topic, index in directory.unopened():
         topic_id = directory.topic_id(topic, index)
-        if topic_id is not None and not _is_assigned(image, topic_id, index, node_id):
+        if topic_id is None:
+            continue
+        if (topic_id, index) in opened or not _is_assigned(image, topic_id, index, node_id):
             target = directory.set_aside(topic, index)
             log.warning(
                 "stray replica set aside",

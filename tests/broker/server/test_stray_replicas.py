@@ -35,9 +35,9 @@ def folders(directories):
     return sorted(path.name for path in directory.path.iterdir() if path.is_dir())
 
 
-def set_aside(directories, image):
+def set_aside(directories, image, opened=()):
     failures = []
-    set_strays_aside(directories, image, NODE, failures.append)
+    set_strays_aside(directories, image, NODE, opened, failures.append)
     assert failures == []
     return folders(directories)
 
@@ -78,3 +78,12 @@ def test_what_is_open_and_what_nobody_can_tell_stay(directories, image):
     (directory,) = directories
     directory.create("moved", 0, LogConfig(), topic_id=image.topics["moved"].topic_id)
     assert set_aside(directories, image) == ["here-0", "moved-0", "unknown-0"]
+
+
+def test_a_second_folder_of_a_replica_that_is_open_in_another_directory_is_renamed(
+    directories, image
+):
+    topic_id = image.topics["here"].topic_id
+    fill(directories, "here", 0, topic_id)
+    (stray,) = set_aside(directories, image, {(topic_id, 0)})
+    assert stray.endswith("-stray")
