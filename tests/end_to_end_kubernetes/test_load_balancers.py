@@ -37,6 +37,13 @@ def give_address(namespace, service, address):
     kubectl("-n", namespace, *arguments, "-p", json.dumps(status))
 
 
+def list_brokers(admin):
+    """Return the brokers' addresses as a client is told them; [] where nobody answers."""
+    with suppress(KafkaException):
+        return [each.host for each in admin.list_topics(timeout=2).brokers.values()]
+    return []
+
+
 def test_brokers_advertise_the_addresses_that_their_load_balancers_have(cluster):
     cluster.apply()
     wait_until(
@@ -53,7 +60,9 @@ def test_brokers_advertise_the_addresses_that_their_load_balancers_have(cluster)
     cluster.wait_ready()
 
     outside = {**FAST_CLIENT, "bootstrap.servers": f"{BOOTSTRAP}:{PORT}"}
-    AdminClient(outside).create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    admin = AdminClient(outside)
+    wait_until(lambda: len(list_brokers(admin)) == 1, 30, "the load balancer's address to be open")
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
     producer = Producer(outside)
     for number in range(10):
         producer.produce("t", str(number))
@@ -68,11 +77,5 @@ def test_brokers_advertise_the_addresses_that_their_load_balancers_have(cluster)
 
     give_address(cluster.namespace, "c-a-0-balanced", SECOND)
 
-    def is_followed():
-        with suppress(KafkaException):
-            brokers = AdminClient(outside).list_topics(timeout=5).brokers
-            return [each.host for each in brokers.values()] == [SECOND]
-        return False
-
-    wait_until(is_followed, 90, "the new address to be advertised")
+    wait_until(lambda: list_brokers(admin) == [SECOND], 90, "the new address to be advertised")
     cluster.wait_ready()
