@@ -1,12 +1,17 @@
 """Which folders are strays of a broker that was down, and what becomes of them."""
 
+import shutil
+
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.server.stray_replicas import set_strays_aside
+from support.headrace_broker import HeadraceBroker
 from support.log import ManualClock, append, batch_of
 from support.metadata import creatable, create, image_with_brokers
+from support.processes import wait_until
 
 NODE, OTHER = 1, 2
 
@@ -87,3 +92,21 @@ def test_a_second_folder_of_a_replica_that_is_open_in_another_directory_is_renam
     fill(directories, "here", 0, topic_id)
     (stray,) = set_aside(directories, image, {(topic_id, 0)})
     assert stray.endswith("-stray")
+
+
+def test_a_broker_sets_the_folder_of_a_deleted_topic_aside_when_it_starts(tmp_path):
+    broker = HeadraceBroker(tmp_path)
+    folder, kept = broker.log_directory / "t-0", tmp_path / "copy"
+    with broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_topics([NewTopic("t", 1, 1), NewTopic("u", 1, 1)])["t"].result(30)
+        wait_until((folder / "partition.metadata").exists, what="the replica is not there yet")
+        shutil.copytree(folder, kept)
+        admin.delete_topics(["t"])["t"].result(30)
+        wait_until(lambda: not folder.exists(), what="the replica is still there")
+    shutil.copytree(kept, folder)
+    with broker:
+        wait_until(lambda: not folder.exists(), what="the stray keeps its name")
+        (stray,) = broker.log_directory.glob("t-0.*-stray")
+        assert (stray / "partition.metadata").exists()
+        assert (broker.log_directory / "u-0").exists()
