@@ -5,7 +5,7 @@ high watermark.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -39,15 +39,30 @@ class LeaderEpochCache:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` writes from `start_offset` on; an epoch already noted is kept."""
+        if self._note(epoch, start_offset):
+            self._write()
+
+    def rebuild(self, batches: Iterable[tuple[int, int]]) -> None:
+        """Make a file that is missing again, from (epoch, base offset) of every batch.
+
+        It is written once and durably: below the recovery point nobody looks at the batches again,
+        and a power cut that left a part of it would pass for the whole.
+        """
+        noted = [self._note(epoch, start_offset) for epoch, start_offset in batches]
+        if any(noted):
+            self._write(durable=True)
+
+    def _note(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or epoch <= self.latest:
-            return
+            return False
         # An epoch that never wrote anything leaves no trace: the new one begins where it did.
         while self._starts and self._starts[-1] >= start_offset:
             self._starts.pop()
             self._epochs.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
-        self._write()
+        self.latest = epoch
+        return True
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return (largest epoch not above the asked one, offset where it ended), KIP-279.
@@ -95,9 +110,9 @@ class LeaderEpochCache:
         self._starts.clear()
         self._write()
 
-    def _write(self) -> None:
+    def _write(self, *, durable: bool = False) -> None:
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
         pairs = zip(self._epochs, self._starts, strict=True)
         # Made durable by the next flush: what a crash forestalls, recovery reads from the batches.
         lines = (f"{epoch} {start}" for epoch, start in pairs)
-        write_checkpoint(self.path, lines, durable=False)
+        write_checkpoint(self.path, lines, durable=durable)

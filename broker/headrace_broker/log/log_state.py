@@ -4,7 +4,7 @@ Owns which segments there are: opening and recovery, rolling, truncation, durabi
 and reading, which change nothing of that, are `PartitionLog`'s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
@@ -99,9 +99,16 @@ class LogState:
         self._high_watermark = self.log_start_offset
         self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
-        missing = self.leader_epochs.is_missing
-        self._recover_epochs(0 if missing else loaded.recovered_from)
+        if self.leader_epochs.is_missing:
+            self.leader_epochs.rebuild(self._batch_epochs())
+        else:
+            self._recover_epochs(loaded.recovered_from)
         self._load_producers(snapshot_offsets(loaded.names), loaded.recovered_from)
+
+    def _batch_epochs(self) -> Iterator[tuple[int, int]]:
+        for segment in self.segments:
+            for _, header in segment.headers(0):
+                yield header.partition_leader_epoch, header.base_offset
 
     def _recover_epochs(self, recovered_from: int) -> None:
         """Note the epochs of recovered batches whose checkpoint the kill forestalled."""

@@ -3,6 +3,7 @@
 import pytest
 
 from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.files import LogDirectoryFailure
 
 
@@ -36,3 +37,15 @@ def test_a_file_that_cannot_be_read_fails_its_directory(tmp_path):
     path.symlink_to("/proc/self/mem")  # a read at position 0 fails with EIO
     with pytest.raises(LogDirectoryFailure, match="Input/output"):
         read(path)
+
+
+def test_a_missing_file_of_epochs_is_made_again_as_a_whole(tmp_path):
+    cache = LeaderEpochCache(tmp_path, lambda: 3)
+
+    def batches():
+        for number in range(3):
+            assert not cache.path.exists()  # a part of it would pass for the whole
+            yield number, number
+
+    cache.rebuild(batches())
+    assert LeaderEpochCache(tmp_path, lambda: 3).entries == [(0, 0), (1, 1), (2, 2)]
