@@ -42,27 +42,35 @@ class LeaderEpochCache:
         if self._note(epoch, start_offset):
             self._write()
 
-    def rebuild(self, batches: Iterable[tuple[int, int]]) -> None:
-        """Make a file that is missing again, from (epoch, base offset) of every batch.
+    def recover(self, recovered_from: int, batches: Iterable[tuple[int, int]]) -> None:
+        """Note from `recovered_from` on what the batches there say: (epoch, base offset) of each.
 
         It is written once and durably: below the recovery point nobody looks at the batches again,
         and a power cut that left a part of it would pass for the whole.
         """
-        noted = [self._note(epoch, start_offset) for epoch, start_offset in batches]
-        if any(noted):
+        before = self.entries
+        # It may be from before a truncation that it does not know of.
+        self._cut(recovered_from)
+        for epoch, start_offset in batches:
+            self._note(epoch, start_offset)
+        if self.entries != before:
             self._write(durable=True)
 
     def _note(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or epoch <= self.latest:
             return False
         # An epoch that never wrote anything leaves no trace: the new one begins where it did.
-        while self._starts and self._starts[-1] >= start_offset:
-            self._starts.pop()
-            self._epochs.pop()
+        self._cut(start_offset)
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest = epoch
         return True
+
+    def _cut(self, end_offset: int) -> None:
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return (largest epoch not above the asked one, offset where it ended), KIP-279.
@@ -89,9 +97,7 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget the epochs that began at or after `end_offset`."""
         before = len(self._starts)
-        while self._starts and self._starts[-1] >= end_offset:
-            self._starts.pop()
-            self._epochs.pop()
+        self._cut(end_offset)
         if len(self._starts) < before:
             self._write()
 

@@ -99,30 +99,19 @@ class LogState:
         self._high_watermark = self.log_start_offset
         self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
-        if self.leader_epochs.is_missing:
-            self.leader_epochs.rebuild(self._batch_epochs())
-        else:
-            self._recover_epochs(loaded.recovered_from)
+        recovered_from = 0 if self.leader_epochs.is_missing else loaded.recovered_from
+        if recovered_from < self.log_end_offset:
+            self.leader_epochs.recover(recovered_from, self._batch_epochs(recovered_from))
         self._load_producers(snapshot_offsets(loaded.names), loaded.recovered_from)
 
-    def _batch_epochs(self) -> Iterator[tuple[int, int]]:
-        for segment in self.segments:
-            for _, header in segment.headers(0):
-                yield header.partition_leader_epoch, header.base_offset
-
-    def _recover_epochs(self, recovered_from: int) -> None:
-        """Note the epochs of recovered batches whose checkpoint the kill forestalled."""
-        if recovered_from < self.log_end_offset:
-            # What it says of them may be from before a truncation that it does not know of.
-            self.leader_epochs.truncate_from_end(recovered_from)
+    def _batch_epochs(self, recovered_from: int) -> Iterator[tuple[int, int]]:
+        """Yield epoch and base offset of the batches from there on."""
         for segment in self.segments:
             following = self.segments.after(segment)
             if following is not None and following.base_offset <= recovered_from:
                 continue
-            if recovered_from >= self.log_end_offset:
-                return
             for _, header in segment.headers(segment.position_of(recovered_from)):
-                self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+                yield header.partition_leader_epoch, header.base_offset
 
     def _load_producers(self, snapshots: list[int], reindex_from: int) -> None:
         for offset in snapshots:

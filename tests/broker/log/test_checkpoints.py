@@ -47,5 +47,29 @@ def test_a_missing_file_of_epochs_is_made_again_as_a_whole(tmp_path):
             assert not cache.path.exists()  # a part of it would pass for the whole
             yield number, number
 
-    cache.rebuild(batches())
+    cache.recover(0, batches())
     assert LeaderEpochCache(tmp_path, lambda: 3).entries == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_recovered_epochs_replace_what_was_noted_as_a_whole(tmp_path):
+    cache = LeaderEpochCache(tmp_path, lambda: 3)
+    for number in range(3):
+        cache.assign(number, number)
+    noted = cache.path.read_bytes()
+
+    def batches():
+        for epoch in (1, 4):
+            assert cache.path.read_bytes() == noted
+            yield epoch, epoch
+
+    cache.recover(1, batches())
+    assert LeaderEpochCache(tmp_path, lambda: 5).entries == [(0, 0), (1, 1), (4, 4)]
+
+
+def test_recovery_that_finds_what_is_noted_writes_nothing(tmp_path):
+    cache = LeaderEpochCache(tmp_path, lambda: 3)
+    for number in range(3):
+        cache.assign(number, number)
+    inode = cache.path.stat().st_ino
+    cache.recover(0, [(0, 0), (0, 0), (1, 1), (2, 2)])
+    assert cache.path.stat().st_ino == inode
