@@ -63,7 +63,8 @@ def load_segments(
         recovered_from = _recover_tail(
             segments, suspect, recovery_point, damaged, has_holes=config.compacts
         )
-    for segment in damaged.difference(suspect):
+    # In order: a set's own would differ from one run of a simulated seed to another.
+    for segment in sorted(damaged.difference(suspect), key=lambda each: each.base_offset):
         recovered_from = min(recovered_from, segment.base_offset)
         _recover_tail(segments, [segment], 0, damaged, has_holes=True)
     log_end_offset = segments.active.load_tail() if len(segments) else -1
