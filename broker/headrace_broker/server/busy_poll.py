@@ -45,6 +45,11 @@ class BusyPoll:
             self._is_polling = True
             self._loop.call_soon(self._poll)
 
+    def committed(self) -> None:
+        """Note that followers have a request's records: the client's next may be close behind."""
+        if self._is_polling:
+            self._left = self._rounds
+
     def _poll(self) -> None:
         # A loop with something to call looks at its sockets without waiting.
         os.sched_yield()

@@ -16,6 +16,8 @@ from headrace_broker.server.pending_answer import fail, not_committed_in_time
 from headrace_broker.server.slots import FrameSlot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace_broker.log.partition_log import AppendInfo
     from headrace_broker.server.partition import Partition
     from headrace_broker.server.waiting import Deadlines
@@ -24,7 +26,15 @@ if TYPE_CHECKING:
 class CommitSlot(FrameSlot):
     """Holds the parts of a success; an error, which is rare, is laid out by the general codec."""
 
-    __slots__ = ("_deadlines", "_frame", "_info", "_partition", "_timeout_ms", "_version")
+    __slots__ = (
+        "_deadlines",
+        "_frame",
+        "_info",
+        "_on_commit",
+        "_partition",
+        "_timeout_ms",
+        "_version",
+    )
 
     def __init__(
         self,
@@ -33,11 +43,13 @@ class CommitSlot(FrameSlot):
         frame: list[bytes],
         partition: Partition,
         info: AppendInfo,
+        on_commit: Callable[[], None],
     ) -> None:
         super().__init__(correlation_id)
         self._frame = frame
         self._partition = partition
         self._info = info
+        self._on_commit = on_commit
         self._version = version
         self._timeout_ms = 0
         self._deadlines: Deadlines | None = None
@@ -62,6 +74,7 @@ class CommitSlot(FrameSlot):
         deadlines.discard(self, self._timeout_ms)
         if error is None:
             self.send(self._frame)
+            self._on_commit()
         else:
             self._answer(error)
 

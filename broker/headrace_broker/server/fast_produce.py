@@ -104,7 +104,9 @@ class FastProduce:
         answer = [prefix, target, tail]
         slot: CommitSlot | None = None
         if acks == _ACKS_ALL and partition.high_watermark <= info[1]:
-            slot = CommitSlot(correlation_id, version, answer, partition, info)
+            slot = CommitSlot(
+                correlation_id, version, answer, partition, info, self._busy_poll.committed
+            )
             slot.wait(self._deadlines, timeout_ms)
         if length < _SMALL_BYTES:
             self._busy_poll.request_taken()

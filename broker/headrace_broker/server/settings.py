@@ -163,9 +163,10 @@ _NETWORK = (
     ),
     _int(
         "headrace.busy.poll.rounds",
-        500,
+        250,
         "How often the event loop looks for the next request of a client that sends one small "
-        "record at a time before it sleeps: about 2 us each. 0 never keeps a processor busy.",
+        "record at a time, or for the followers' word of it, before it sleeps: about 2 us each. "
+        "0 never keeps a processor busy.",
         low=0,
         high=10000,
     ),

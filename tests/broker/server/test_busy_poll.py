@@ -39,6 +39,18 @@ def test_a_request_that_comes_while_polling_prolongs_it():
     assert loop.rounds == 10 * 5 + 2
 
 
+def test_a_commit_prolongs_a_poll_and_begins_none():
+    loop = Loop()
+    poll = BusyPoll(loop, 7)
+    poll.committed()
+    assert loop.soon == []
+    poll.request_taken()
+    loop.run(5)
+    poll.committed()
+    loop.run()
+    assert loop.rounds == 5 + 7
+
+
 def test_polls_in_vain_become_twice_as_rare_each_time():
     loop = Loop()
     poll = BusyPoll(loop, 1)
