@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_cli.errors import BadInputError, CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from headrace_operator.local.layout import ClusterLayout
     from headrace_operator.local.state import ClusterState
 
-__all__ = ["Target", "admin_client", "explain_kafka_errors", "find_cluster", "find_layout"]
+_T = TypeVar("_T")
+
+__all__ = ["Target", "admin_client", "ask", "explain_kafka_errors", "find_cluster", "find_layout"]
 
 CLIENT_ID = "headrace-cli"
 # Everything is near: a cluster that does not answer in this time is not there.
@@ -88,6 +90,23 @@ def admin_client(bootstrap_servers: str) -> Iterator[Any]:
             yield admin
         finally:
             admin.close()
+
+
+def ask(bootstrap_servers: str, question: Callable[[Any], _T]) -> _T:
+    """Return what `question` makes of the answers that an admin client gets.
+
+    A client knows the brokers that there were when it was made. Where one joined since and is asked
+    itself, for its own settings, say, the question is put once more, by a new client.
+    """
+    from kafka.errors import UnknownBrokerIdError
+
+    with (
+        admin_client(bootstrap_servers) as admin,
+        contextlib.suppress(UnknownBrokerIdError),
+    ):
+        return question(admin)
+    with admin_client(bootstrap_servers) as admin:
+        return question(admin)
 
 
 @contextlib.contextmanager

@@ -46,12 +46,11 @@ def get(
     cluster: ClusterName = None,
 ) -> None:
     """List what the brokers have."""
-    from headrace_cli.clients import admin_client, find_cluster
+    from headrace_cli.clients import ask, find_cluster
     from headrace_cli.output import print_items
 
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target.bootstrap_servers) as admin:
-        items = _load(kind, admin, target)
+    items = ask(target.bootstrap_servers, lambda admin: _load(kind, admin, target))
     if name is not None:
         items = [item for item in items if item.name == name]
         if not items:
