@@ -95,14 +95,14 @@ def admin_client(bootstrap_servers: str) -> Iterator[Any]:
 def ask(bootstrap_servers: str, question: Callable[[Any], _T]) -> _T:
     """Return what `question` makes of the answers that an admin client gets.
 
-    A client knows the brokers that there were when it was made. Where one joined since and is asked
-    itself, for its own settings, say, the question is put once more, by a new client.
+    A client knows the brokers that there were when it was made. Where one joined or went since and
+    is asked itself, for its own settings, say, the question is put once more, by a new client.
     """
-    from kafka.errors import UnknownBrokerIdError
+    from kafka.errors import KafkaConnectionError, UnknownBrokerIdError
 
     with (
         admin_client(bootstrap_servers) as admin,
-        contextlib.suppress(UnknownBrokerIdError),
+        contextlib.suppress(UnknownBrokerIdError, KafkaConnectionError),
     ):
         return question(admin)
     with admin_client(bootstrap_servers) as admin:
