@@ -112,13 +112,10 @@ class LeaderEpochCache:
 
     def clear(self) -> None:
         """Forget every epoch."""
-        self._epochs.clear()
-        self._starts.clear()
+        self._cut(0)
         self._write()
 
     def _write(self, *, durable: bool = False) -> None:
-        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
-        pairs = zip(self._epochs, self._starts, strict=True)
         # Made durable by the next flush: what a crash forestalls, recovery reads from the batches.
-        lines = (f"{epoch} {start}" for epoch, start in pairs)
+        lines = (f"{epoch} {start}" for epoch, start in self.entries)
         write_checkpoint(self.path, lines, durable=durable)

@@ -51,10 +51,17 @@ def test_a_missing_file_of_epochs_is_made_again_as_a_whole(tmp_path):
     assert LeaderEpochCache(tmp_path, lambda: 3).entries == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_recovered_epochs_replace_what_was_noted_as_a_whole(tmp_path):
+@pytest.fixture
+def three_epochs(tmp_path):
+    """A cache whose file has epochs 0, 1 and 2 of a record each."""
     cache = LeaderEpochCache(tmp_path, lambda: 3)
     for number in range(3):
         cache.assign(number, number)
+    return cache
+
+
+def test_recovered_epochs_replace_what_was_noted_as_a_whole(tmp_path, three_epochs):
+    cache = three_epochs
     noted = cache.path.read_bytes()
 
     def batches():
@@ -66,10 +73,7 @@ def test_recovered_epochs_replace_what_was_noted_as_a_whole(tmp_path):
     assert LeaderEpochCache(tmp_path, lambda: 5).entries == [(0, 0), (1, 1), (4, 4)]
 
 
-def test_recovery_that_finds_what_is_noted_writes_nothing(tmp_path):
-    cache = LeaderEpochCache(tmp_path, lambda: 3)
-    for number in range(3):
-        cache.assign(number, number)
-    inode = cache.path.stat().st_ino
-    cache.recover(0, [(0, 0), (0, 0), (1, 1), (2, 2)])
-    assert cache.path.stat().st_ino == inode
+def test_recovery_that_finds_what_is_noted_writes_nothing(three_epochs):
+    inode = three_epochs.path.stat().st_ino
+    three_epochs.recover(0, [(0, 0), (0, 0), (1, 1), (2, 2)])
+    assert three_epochs.path.stat().st_ino == inode
