@@ -7,8 +7,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory
 from support.headrace_broker import HeadraceBroker
 from support.log import ManualClock, append, batch_of
-from support.metrics import scrape
-from support.processes import wait_until
+from support.metrics import scrape, wait_metrics
 
 _BATCHES = 60_000
 
@@ -28,20 +27,13 @@ def _value(broker, name):
     return next(each.value for each in scrape(broker.http_port) if each.name == name)
 
 
-def _serves_metrics(broker):
-    try:
-        return bool(scrape(broker.http_port))
-    except OSError:
-        return False
-
-
 def test_recovering_a_log_of_many_batches_does_not_hold_up_the_event_loop(tmp_path, create_topic):
     broker = HeadraceBroker(tmp_path / "broker")
     with broker:
         create_topic(broker.bootstrap, "busy")
     _write_as_if_killed(broker.log_directory, "busy", _BATCHES)
     with broker:
-        wait_until(lambda: _serves_metrics(broker), 30, "its metrics")
+        wait_metrics(broker.http_port)
         # On one thread with the loop this took as long as the recovery: two seconds and more.
         assert _value(broker, "headrace_broker_event_loop_delay_seconds_max") < 0.5
     directory = LogDirectory.open(

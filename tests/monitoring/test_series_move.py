@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from support.clusters import ClusterNode
 from support.headrace_broker import HeadraceBroker
 from support.headrace_cluster import HeadraceCluster
-from support.metrics import Scrapes, scrape
+from support.metrics import Scrapes, scrape, wait_metrics
 from support.processes import wait_until
 
 pytestmark = pytest.mark.slow
@@ -22,15 +22,8 @@ pytestmark = pytest.mark.slow
 def cluster(tmp_path: Path) -> Iterator[HeadraceCluster]:
     # A broker that was killed is missed at once; one that is late is out after two seconds.
     with HeadraceCluster(tmp_path, properties={"replica.lag.time.max.ms": "2000"}) as running:
-        for node in running.nodes:
-            wait_until(lambda node=node: _answers(node), 30, "metrics")
+        wait_metrics(*(node.http_port for node in running.nodes))
         yield running
-
-
-def _answers(node: ClusterNode) -> bool:
-    with suppress(OSError):
-        return bool(scrape(node.http_port))
-    return False
 
 
 def create(cluster: HeadraceCluster, name: str, partitions: int, replicas: int, **config: str):
@@ -151,7 +144,7 @@ def test_a_killed_broker_shows_as_under_replicated_and_goes_away_when_it_is_back
     assert _grew(before, down, "headrace_broker_unclean_leader_elections_total", victim) == 0
     victim.start()
     cluster.wait_complete()
-    wait_until(lambda: _answers(victim), 30, "metrics")
+    wait_metrics(victim.http_port)
     up = scrapes_until(
         cluster, "headrace_broker_under_replicated_partitions", lambda sum_: sum_ == 0, 60
     )
@@ -180,7 +173,7 @@ def test_an_unclean_election_is_counted_once(cluster: HeadraceCluster) -> None:
     produce(cluster, "risky", 0, [1, 2, 3])
     leader.kill()
     follower.start()
-    wait_until(lambda: _answers(follower), 30, "metrics")
+    wait_metrics(follower.http_port)
     found = scrapes_until(
         cluster, "headrace_broker_unclean_leader_elections_total", lambda sum_: sum_ > 0, 60
     )
@@ -218,6 +211,7 @@ def test_series_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> N
             )
             consumer.commit(offsets=[TopicPartition("many-0", 0, 0)], asynchronous=False)
             consumer.close()
+        wait_metrics(broker.http_port)
         found = scrape(broker.http_port)
     of = "kafka_topic_partition_current_offset"
     assert sum(sample.name == of for sample in found) == 4

@@ -2,12 +2,13 @@
 
 import http.client
 from collections.abc import Iterable
+from contextlib import suppress
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from support.clusters import ClusterNode
-from support.processes import LOOPBACK
+from support.processes import LOOPBACK, wait_until
 
 
 def scrape(port: int, path: str = "/metrics") -> list[Sample]:
@@ -21,6 +22,18 @@ def scrape(port: int, path: str = "/metrics") -> list[Sample]:
     finally:
         connection.close()
     return [each for family in text_string_to_metric_families(text) for each in family.samples]
+
+
+def wait_metrics(*ports: int) -> None:
+    """Wait until these nodes answer: a broker serves clients before its metrics."""
+    for port in ports:
+        wait_until(lambda port=port: _answers(port), 30, f"metrics at port {port}")
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError):
+        return bool(scrape(port))
+    return False
 
 
 class Scrapes:

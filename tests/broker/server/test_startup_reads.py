@@ -1,13 +1,12 @@
 """Start-up after kill -9 reads what the recovery point says, not the log."""
 
-from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from support.headrace_broker import HeadraceBroker
-from support.metrics import scrape
+from support.metrics import wait_metrics
 from support.processes import wait_until
 
 SEGMENT_BYTES = 2_000_000
@@ -44,13 +43,7 @@ def end_offset(broker: HeadraceBroker, topic: str) -> int:
 
 def bytes_read_by_the_start(broker: HeadraceBroker) -> int:
     """What the process read until it had all it starts: metrics are served last."""
-
-    def serves_metrics() -> bool:
-        with suppress(ConnectionError):
-            return bool(scrape(broker.http_port))
-        return False
-
-    wait_until(serves_metrics, 60, "metrics")
+    wait_metrics(broker.http_port)
     return broker.read_bytes()
 
 
