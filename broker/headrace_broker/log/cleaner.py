@@ -5,6 +5,7 @@ It only reads segments that nobody appends to, and takes no part of the log's ow
 run in another thread. `compaction` decides what is cleaned and puts the result in place.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from headrace_broker.log.batches import (
     newest_timestamp,
     read_header,
 )
+from headrace_broker.log.producer_state import RETAINED_BATCHES
 from headrace_broker.log.segment import LogSegment
 from headrace_broker.log.swap import CLEANED_SUFFIX
 from headrace_broker.log.transaction_index import AbortedTransaction
@@ -99,16 +101,19 @@ class CleanerRules:
     """Last offsets of their newest batches in what is cleaned."""
 
     def note_last_batches(self, sources: Iterable[LogSegment]) -> None:
-        """Find each producer's newest batch that will be cleaned, to keep it, be it empty.
+        """Find each producer's newest batches that will be cleaned, to keep them, be they empty.
 
-        What is above is not looked at: a power cut may yet take it, and with it the only sequence.
+        Kafka keeps one. A follower that was behind knows nothing else of what was sent, and would
+        as a leader refuse the retry of any other that may still be in flight. What is above is
+        not looked at: a power cut may yet take it, and with it the only sequences.
         """
-        newest: dict[int, int] = {}
+        newest: dict[int, deque[int]] = {}
         for source in sources:
             for _, header in source.headers(0):
-                if header.producer_id in self.producers:
-                    newest[header.producer_id] = header.last_offset
-        self.last_batches.update(newest.values())
+                if header.producer_id in self.producers and not header.is_control:
+                    held = newest.setdefault(header.producer_id, deque(maxlen=RETAINED_BATCHES))
+                    held.append(header.last_offset)
+        self.last_batches.update(*newest.values())
 
 
 def clean_segments(

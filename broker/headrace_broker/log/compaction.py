@@ -20,14 +20,8 @@ from headrace_broker.log.cleaner import (
     clean_segments,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.files import (
-    LogDirectoryFailure,
-    remove_quietly,
-    sync_directory,
-    sync_file,
-)
+from headrace_broker.log.files import LogDirectoryFailure, remove_quietly
 from headrace_broker.log.log_state import LogState
-from headrace_broker.log.producer_snapshot import snapshot_path
 from headrace_broker.log.recovery import adopt_segment
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
@@ -46,8 +40,6 @@ class Compaction:
     candidates: list[LogSegment]
     rules: CleanerRules
     first_dirty_offset: int
-    end_offset: int
-    """Where the candidates end, and where a snapshot holds what their producers sent last."""
     _cleaned: list[tuple[list[LogSegment], LogSegment]] = field(default_factory=list)
     _is_complete: bool = False
 
@@ -62,7 +54,6 @@ class Compaction:
             log.config, candidates, _dirty(log, candidates, first_dirty), now_ms
         ):
             return None
-        end_offset = _next_base(log, candidates[-1])
         aborted = (entry for each in candidates for entry in each.transaction_index.entries)
         rules = CleanerRules(
             keys=KeyMap(keys_max=keys_max, end_offset=first_dirty),
@@ -71,14 +62,15 @@ class Compaction:
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
         )
-        _log.debug("compaction begins", log=str(log.directory), end_offset=end_offset)
+        _log.debug(
+            "compaction begins", log=str(log.directory), end_offset=_next_base(log, candidates[-1])
+        )
         return cls(
             log=log,
             now_ms=now_ms,
             candidates=candidates,
             rules=rules,
             first_dirty_offset=first_dirty,
-            end_offset=end_offset,
         )
 
     def run(self) -> None:
@@ -104,9 +96,6 @@ class Compaction:
         for sources in _groups(seen, self.log.config):
             cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
             self._cleaned.append((sources, cleaned))
-        # Of a producer's last batches all but one may go. A retry of the others is known by this.
-        sync_file(snapshot_path(self.log.directory, self.end_offset))
-        sync_directory(self.log.directory)
         self._is_complete = True
 
     def finish(self) -> bool:
@@ -155,24 +144,17 @@ def _next_base(log: LogState, segment: LogSegment) -> int:
 
 
 def _cleanable_segments(log: LogState, now_ms: int) -> list[LogSegment]:
-    """Return the oldest segments whose records are all decided and older than the least lag.
-
-    They end where there is a snapshot; a damaged one is made up for at the next roll.
-    """
+    """Return the oldest segments whose records are all decided and older than the least lag."""
     bound = min(log.high_watermark, log.last_stable_offset)
     lag_ms = log.config.min_compaction_lag_ms
     cleanable: list[LogSegment] = []
-    count = 0
     for segment in log.segments.inactive:
-        next_base = _next_base(log, segment)
-        if next_base > bound:
+        if _next_base(log, segment) > bound:
             break
         if lag_ms > 0 and segment.size and now_ms - segment.largest_timestamp < lag_ms:
             break
         cleanable.append(segment)
-        if log.has_snapshot(next_base):
-            count = len(cleanable)
-    return cleanable[:count]
+    return cleanable
 
 
 def _dirty(log: LogState, candidates: list[LogSegment], first_dirty: int) -> list[LogSegment]:

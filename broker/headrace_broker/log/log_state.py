@@ -177,10 +177,6 @@ class LogState:
         if self.log_end_offset - last >= _SNAPSHOT_RECORDS and self.producers:
             self._take_snapshot(durable=False)
 
-    def has_snapshot(self, offset: int) -> bool:
-        """Whether there is a file of the producers' states as they were before `offset`."""
-        return offset in self._snapshots and snapshot_path(self.directory, offset).exists()
-
     # ---- positions
 
     @property
