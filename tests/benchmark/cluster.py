@@ -27,9 +27,9 @@ _RETRY_SECONDS = 0.01
 class ReplicatedLoad(Load):
     """Producer-perf with acks=all and idempotence, 1 KB records in 128 KB batches."""
 
-    def arguments(self, bootstrap: str, topic: str, records: int) -> list[str]:
+    def arguments(self, bootstrap: str, topic: str, records: int, payloads: str) -> list[str]:
         """Return the same arguments with other acknowledgements."""
-        given = super().arguments(bootstrap, topic, records)
+        given = super().arguments(bootstrap, topic, records, payloads)
         changes = {"acks=1": "acks=all", "enable.idempotence=false": "enable.idempotence=true"}
         return [changes.get(argument, argument) for argument in given]
 
@@ -38,7 +38,9 @@ def create_topic(
     cluster: Cluster, name: str, partitions: int, seconds: float = _PATIENCE_SECONDS
 ) -> None:
     """Create a topic, asking again and again until one attempt succeeds."""
-    topic = NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})
+    # Files that stay for a minute after the deletion, the default, are 3 GB a round.
+    config = {"min.insync.replicas": "2", "file.delete.delay.ms": "100"}
+    topic = NewTopic(name, partitions, 3, config=config)
 
     def ask(admin: AdminClient) -> object:
         made = admin.create_topics([topic], request_timeout=_REQUEST_SECONDS)[name]
@@ -87,6 +89,7 @@ def replicated_topic(cluster: Cluster, partitions: int) -> Iterator[str]:
     cluster.wait_in_sync(name, _PATIENCE_SECONDS)
     yield name
     delete_topic(cluster, name)
+    time.sleep(_SETTLE_SECONDS)
 
 
 def start_scenario() -> Scenario:
@@ -125,7 +128,7 @@ def replicated_scenario(records: int) -> Scenario:
             cpu = (cluster.cpu_seconds() - cpu_before) * 1e6 / (records + warm_up)
             return {"rate": rate, "cpu": cpu, "rss": cluster.rss_bytes() / _MB}
 
-    shown = " ".join(load.arguments("…", "…", records + warm_up))
+    shown = " ".join(load.arguments("…", "…", records + warm_up, "…"))
     return Scenario(
         key="cluster-produce",
         title="acks=all, RF 3, min.insync.replicas=2, 6 partitions, 1 KB records, idempotent",
