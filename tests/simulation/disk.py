@@ -143,14 +143,13 @@ class Disk:
         self.files.clear()
 
     def step(self) -> bool:
-        """Count an operation; True where the process dies in the middle of this one."""
+        """Count an operation; True where the process dies in this one, by `die`, come what may."""
         current = CURRENT.get()
         if self.is_stopped or current is not self.process:
             raise ProcessEnded
         self.operations += 1
         if self.stop_at is not None and self.operations >= self.stop_at:
             self.stop_at = None
-            self.is_stopped = True
             return True
         return False
 
@@ -449,7 +448,8 @@ class FileSystem:
 
     def _write_at(self, disk: Disk, descriptor: Descriptor, data: bytes, position: int) -> int:
         dies = disk.step()
-        disk.check_folder(descriptor.path)
+        if not dies:
+            disk.check_folder(descriptor.path)
         chance = disk.chance
         if dies:
             # SIGKILL can stop a large write in its middle.
