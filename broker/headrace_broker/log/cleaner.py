@@ -106,14 +106,21 @@ class CleanerRules:
         Kafka keeps one. A follower that was behind knows nothing else of what was sent, and would
         as a leader refuse the retry of any other that may still be in flight. What is above is
         not looked at: a power cut may yet take it, and with it the only sequences.
+
+        The newest batch of all stays, too, as in Kafka: where nothing follows it, a follower that
+        never saw it would not reach the end of the leader's log, and never be in sync.
         """
         newest: dict[int, deque[int]] = {}
+        last: Header | None = None
         for source in sources:
             for _, header in source.headers(0):
+                last = header
                 if header.producer_id in self.producers and not header.is_control:
                     held = newest.setdefault(header.producer_id, deque(maxlen=RETAINED_BATCHES))
                     held.append(header.last_offset)
         self.last_batches.update(*newest.values())
+        if last is not None:
+            self.last_batches.add(last.last_offset)
 
 
 def clean_segments(

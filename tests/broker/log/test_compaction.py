@@ -89,6 +89,29 @@ def test_tombstones_stay_for_delete_retention_and_then_go(new_log):
         assert len([r for r in records_of(log) if r.key != b"more"]) == left
 
 
+def test_a_follower_reaches_the_end_of_a_log_whose_newest_record_is_gone(new_log, folder, clock):
+    log = new_log(**SETTINGS, delete_retention_ms=1000)
+    put(log, b"other", b"v")
+    put(log, b"k", None)
+    commit(log)
+    assert log.compact(START_MS)
+    # This replica got the tombstone with its horizon, so that its own first pass removes it.
+    copied, follower = (
+        PartitionLog.open(folder.parent / name, log.config, clock=clock)
+        for name in ("topic-1", "topic-2")
+    )
+    for batch in content(log):
+        copied.append_as_follower(batch)
+    commit(copied)
+    assert copied.compact(START_MS + 1001)
+    assert [record.key for record in records_of(copied)] == [b"other"]
+    for batch in content(copied):
+        follower.append_as_follower(batch)
+    assert follower.log_end_offset == copied.log_end_offset == 2
+    copied.abandon()
+    follower.abandon()
+
+
 def test_the_last_five_batches_of_a_producer_stay_for_its_retries(new_log, folder, clock):
     log = new_log(**SETTINGS)
     batches = [
