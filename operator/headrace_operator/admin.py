@@ -12,6 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from headrace_operator.advertised import observe_advertised
 from headrace_operator.apply import Failure, apply_actions
 from headrace_operator.observe import observe_brokers
 from headrace_operator.observe_some import observe_health, observe_some
@@ -72,6 +73,15 @@ class BrokerAdmin:
     async def observe_health(self, known: Observed) -> Observed:
         """Ask again who is alive and in sync; settings and groups are as `known`."""
         return await self._observe(lambda admin: observe_health(admin, known))
+
+    async def advertised(self, node_ids: Sequence[int]) -> dict[int, dict[str, str]]:
+        """Ask brokers for the addresses that they tell clients; see `observe_advertised`."""
+        from kafka.errors import KafkaError
+
+        try:
+            return await self._call(lambda admin: observe_advertised(admin, node_ids))
+        except KafkaError:
+            return {}
 
     async def _observe(self, function: Callable[[Any], Observed]) -> Observed:
         from kafka.errors import KafkaError

@@ -82,6 +82,20 @@ def consume(bootstrap, name, group_id):
     return consumer
 
 
+def test_a_broker_says_which_addresses_it_tells_clients_and_one_that_is_away_holds_up_nobody(
+    bootstrap,
+):
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            seen = await admin.observe(desired(), now_ms=now_ms())
+            (running,) = [each.node_id for each in seen.cluster.brokers]
+            return running, await admin.advertised([running + 98, running])
+
+    running, told = asyncio.run(scenario())
+    assert list(told) == [running]
+    assert bootstrap in told[running].values()
+
+
 def test_topics_are_created_grown_and_changed_and_then_nothing_is_left_to_do(bootstrap):
     async def scenario():
         async with BrokerAdmin(bootstrap) as admin:

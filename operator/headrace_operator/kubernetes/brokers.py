@@ -192,6 +192,11 @@ class BrokersOnKubernetes:
                 for each in self._store.list("Pod", namespace, labels)
                 if is_owned(each, *owners)
             },
+            services={
+                each["metadata"]["name"]: each
+                for each in self._store.list("Service", namespace, labels)
+                if is_owned(each, cluster.metadata.uid)
+            },
         )
 
     async def _balance(

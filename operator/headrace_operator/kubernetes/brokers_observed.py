@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.kubernetes.addresses import external_addresses, with_addresses
 from headrace_operator.plan import ObservedBroker
 from headrace_operator.render.names import CONTROLLER_PORT, host_of, pod_name, stateful_set
 from headrace_operator.render.pods import CONFIG_ANNOTATION, INPUTS_ANNOTATION, pool_inputs
@@ -41,6 +42,7 @@ class Seen:
 
     stateful_sets: Mapping[str, Object]
     pods: Mapping[str, Object]
+    services: Mapping[str, Object]
 
 
 def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen) -> ObservedBroker:
@@ -70,6 +72,13 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,
         ordinal=node.ordinal,
         outdated=_outdated(cluster, identity, node, annotations) if pod else (),
+        # As Services are now: who only shows a plan has not written it down.
+        addresses=(
+            external_addresses(cluster, with_addresses(cluster, node, seen.services))
+            if pod and node.is_broker
+            else {}
+        ),
+        process=_process_of(pod),
         failing=failure_of(pod),
     )
 
@@ -101,6 +110,15 @@ def failure_of(pod: Object | None) -> str:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
+
+
+def _process_of(pod: Object | None) -> str:
+    """Name what runs in the pod: its container may be another one than it began with."""
+    if pod is None:
+        return ""
+    containers = pod.get("status", {}).get("containerStatuses") or []
+    starts = ",".join(str(each.get("containerID", "")) for each in containers)
+    return f"{pod['metadata']['uid']} {starts}"
 
 
 def _outdated(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace_operator.apply import Failure
+from headrace_operator.kubernetes.addresses import with_addresses
 from headrace_operator.kubernetes.brokers_observed import is_owned
 from headrace_operator.kubernetes.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.storage import expand_claims, have_templates_changed
@@ -39,7 +40,7 @@ from headrace_operator.render.policies import POD_MONITOR, render_pod_monitor
 from headrace_operator.render.services import external_listeners
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from headrace_operator.kubernetes.brokers_identity import Identities
     from headrace_operator.kubernetes.brokers_keeper import ObjectKeeper
@@ -78,6 +79,8 @@ class BrokersPass:
         self._image = image
         self._namespace = cluster.metadata.namespace
         self._labels = selector(cluster)
+        #: Pools whose settings and pods are described as they should be.
+        self._kept: set[str] = set()
 
     async def run(self, actions: Sequence[Action], observed: Observed) -> tuple[Failure, ...]:
         """Perform the actions, and keep everything as it should be. Raises KubernetesError."""
@@ -96,6 +99,7 @@ class BrokersPass:
         for pool in self._cluster.spec.pools:
             if self._has_addresses(identity, pool):
                 await self._keep_pool(identity, pool)
+                self._kept.add(pool.name)
         await self._keep_former_pools(identity)
         await self._prune_services(identity)
         await self._keep_claims(identity)
@@ -171,21 +175,8 @@ class BrokersPass:
             await self._tools.keeper.keep(render_pod_monitor(self._cluster))
         for node in identity.nodes:
             if node.is_broker:
-                identity = identity.replaced(self._with_addresses(node, live))
+                identity = identity.replaced(with_addresses(self._cluster, node, live))
         return identity
-
-    def _with_addresses(self, node: Node, live: Mapping[str, Object]) -> Node:
-        ports, addresses = dict(node.node_ports), dict(node.addresses)
-        for listener in external_listeners(self._cluster):
-            service = live.get(broker_service(self._cluster, node, listener.name))
-            if service is None:
-                continue
-            if listener.type == "NodePort":
-                ports[listener.name] = service["spec"]["ports"][0]["nodePort"]
-            ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
-            if listener.type == "LoadBalancer" and ingress:
-                addresses[listener.name] = ingress[0].get("hostname") or ingress[0]["ip"]
-        return msgspec.structs.replace(node, node_ports=ports, addresses=addresses)
 
     def _has_addresses(self, identity: Identity, pool: Pool) -> bool:
         """Whether every broker of the pool can say where it is. Load balancers take a while."""
@@ -249,7 +240,8 @@ class BrokersPass:
     async def _restart(self, actions: Sequence[ReconfigureBroker]) -> tuple[Failure, ...]:
         for action in actions:
             node = self.identity.node(action.node_id) if self.identity else None
-            if node is None:
+            # Made from an old description a pod would be outdated again, for ever.
+            if node is None or node.pool not in self._kept:
                 continue
             owner = self._tools.store.get(
                 "StatefulSet", self._namespace, stateful_set(self._cluster, node.pool)

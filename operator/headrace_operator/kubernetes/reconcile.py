@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace_operator.apply import ADMIN_ACTIONS, Failure
+from headrace_operator.kubernetes.addresses import AddressWatch
 from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
 from headrace_operator.kubernetes.queue import JITTER
 from headrace_operator.kubernetes.register import age_of, cluster_key
@@ -81,6 +82,7 @@ class _Memory:
     #: When groups whose targets matter are looked at again.
     look_at: float = 0.0
     groups: GroupWatch
+    addresses: AddressWatch = field(default_factory=AddressWatch)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +281,7 @@ class _Pass:
         is_reachable = seen.cluster is not None and seen.cluster.is_reachable
         self._memory.seen = seen if is_reachable else None
         merged = merge_observations(backend, seen)
+        merged = await self._memory.addresses.observe(merged, admin.advertised, now_ms=now_ms)
         return await self._memory.groups.observe(merged, desired.groups, now_ms=now_ms)
 
     async def _perform(

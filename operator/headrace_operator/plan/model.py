@@ -58,6 +58,12 @@ class ObservedBroker:
     ordinal: int | None = None
     #: What besides settings differs from what it should be started from.
     outdated: tuple[str, ...] = ()
+    #: Where clients outside find it now, by listener: `host:port`; `:port` on its own machine.
+    addresses: Mapping[str, str] = field(default_factory=_empty)
+    #: What its process tells them, by the same listeners; None: not known.
+    advertised: Mapping[str, str] | None = None
+    #: Names that process: another one may tell something else.
+    process: str = ""
     #: Why it does not run and will not by itself; a broker that recovers is not failing.
     failing: str = ""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_operator.plan.model import Observed, ObservedBroker, ObservedCluster
     from headrace_operator.resources import Cluster
 
-__all__ = ["config_changes", "outdated_brokers", "plan_roll", "restart"]
+__all__ = ["address_changes", "config_changes", "outdated_brokers", "plan_roll", "restart"]
 
 BLOCKERS_SHOWN = 3
 #: Kafka's default, where neither the topic nor the cluster says anything.
@@ -35,6 +35,28 @@ def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tup
         for key in sorted({*current, *wanted})
         if current.get(key) != wanted.get(key)
     )
+
+
+def address_changes(broker: ObservedBroker) -> tuple[str, ...]:
+    """Say where a broker tells clients outside another address than it has.
+
+    What it does not tell at all is no matter of addresses, and what is not known changes nothing.
+    """
+    told = broker.advertised or {}
+    changes = []
+    for listener, address in sorted(broker.addresses.items()):
+        if listener not in told:
+            continue
+        host, _, port = told[listener].rpartition(":")
+        wanted_host, _, wanted_port = address.rpartition(":")
+        wanted_host = wanted_host or host
+        if port != wanted_port:
+            old, new = f"{host}:{port}", f"{wanted_host}:{wanted_port}"
+        else:
+            old, new = host, wanted_host
+        if old != new:
+            changes.append(f"address of listener {listener}: {old} -> {new}")
+    return tuple(changes)
 
 
 def plan_roll(
@@ -102,9 +124,10 @@ def restart(
 
 def _outdated(broker: ObservedBroker) -> tuple[str, ...]:
     """Say what besides settings differs from what it should run with."""
+    reasons = (*broker.outdated, *address_changes(broker))
     if broker.placed_rack in (None, broker.rack) or not broker.is_registered:
-        return broker.outdated
-    return (*broker.outdated, f"rack: {broker.rack} -> {broker.placed_rack}")
+        return reasons
+    return (*reasons, f"rack: {broker.rack} -> {broker.placed_rack}")
 
 
 def _wait(cluster: Cluster, message: str) -> Waiting:

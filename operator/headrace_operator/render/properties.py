@@ -29,9 +29,9 @@ REPLICATION = "REPLICATION"
 CONTROLLER = "CONTROLLER"
 
 
-def listener_name(listener: Listener) -> str:
-    """Return the listener's name as Kafka writes it."""
-    return listener.name.upper().replace("-", "_")
+def listener_name(name: str) -> str:
+    """Return a listener's name as Kafka writes it."""
+    return name.upper().replace("-", "_")
 
 
 def static_config(cluster: Cluster) -> dict[str, str]:
@@ -90,13 +90,14 @@ def _owned(cluster: Cluster, identity: Identity, node: Node) -> dict[str, str]:
         bound.append(f"{REPLICATION}://:{REPLICATION_PORT}")
         advertised.append(f"{REPLICATION}://{host}:{REPLICATION_PORT}")
         for listener in cluster.spec.listeners:
-            name = listener_name(listener)
+            name = listener_name(listener.name)
             bound.append(f"{name}://:{listener.port}")
             advertised.append(f"{name}://{_address(node, listener, host)}")
     if node.is_controller:
         bound.append(f"{CONTROLLER}://:{CONTROLLER_PORT}")
         advertised.append(f"{CONTROLLER}://{host}:{CONTROLLER_PORT}")
-    names = [REPLICATION, CONTROLLER, *map(listener_name, cluster.spec.listeners)]
+    names = [REPLICATION, CONTROLLER]
+    names += [listener_name(each.name) for each in cluster.spec.listeners]
     owned = {
         "process.roles": ",".join(node.roles),
         "node.id": str(node.node_id),

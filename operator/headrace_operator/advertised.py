@@ -1,0 +1,56 @@
+"""What addresses running brokers tell clients: what they were started with, asked of each itself.
+
+Blocking, and only reading, like `observe`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["observe_advertised"]
+
+ADVERTISED_LISTENERS = "advertised.listeners"
+BROKER_RESOURCE = 4
+
+
+def observe_advertised(admin: Any, node_ids: Iterable[int]) -> dict[int, dict[str, str]]:
+    """Return `host:port` by listener (as Kafka writes its name) and by broker.
+
+    All are asked at once; who does not answer is left out. `admin`: a `kafka.KafkaAdminClient`.
+    """
+    from kafka.errors import KafkaError
+    from kafka.protocol.admin import DescribeConfigsRequest
+
+    manager = admin._manager  # noqa: SLF001 - its public methods give up all for one that is away
+
+    async def ask_all() -> dict[int, dict[str, str]]:
+        sent = {}
+        for node_id in node_ids:
+            request = DescribeConfigsRequest(
+                resources=[(BROKER_RESOURCE, str(node_id), [ADVERTISED_LISTENERS])]
+            )
+            try:
+                sent[node_id] = manager.send(request, node_id=node_id)
+            except KafkaError:
+                continue
+        found = {}
+        for node_id, answer in sent.items():
+            try:
+                (result,) = (await answer).results
+            except KafkaError:
+                continue
+            for setting in result.configs:
+                if setting.name == ADVERTISED_LISTENERS and setting.value:
+                    found[node_id] = _by_listener(setting.value)
+        return found
+
+    return manager.run(ask_all)  # type: ignore[no-any-return]  # kafka-python has no types
+
+
+def _by_listener(text: str) -> dict[str, str]:
+    """Read `NAME://host:port,…`."""
+    entries = (entry.strip().partition("://") for entry in text.split(","))
+    return {name: address for name, _, address in entries}
