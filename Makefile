@@ -8,7 +8,7 @@ SEEDS ?= 20
 NODES ?= 1
 JOBS ?= 2
 
-.PHONY: help setup jars up down check format test test-fast conformance simulate simulate-mutants faults end-to-end images benchmark lock clean
+.PHONY: help setup jars up down check format test test-fast conformance simulate simulate-mutants faults end-to-end images dockerfiles benchmark lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -65,6 +65,9 @@ images: setup ## build both container images, without Docker, as archives in bui
 
 end-to-end: setup ## on the Kubernetes of KUBECONFIG; ARGS for pytest
 	tests/end_to_end_kubernetes/run $(ARGS)
+
+dockerfiles: setup ## build images/Dockerfile.headrace with buildah and test it (root)
+	HEADRACE_TEST_DOCKERFILES=1 $(BIN)/python -m pytest tests/operator/test_dockerfiles.py
 
 benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md

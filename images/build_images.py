@@ -50,7 +50,7 @@ UNUSED = (
 # What archives the classes that JVMs load, and which; the jobs image has both.
 SHARING = ("share_classes.py", "classes.lst.gz")
 # Changed when the way from lock file to layer changes: then no old layer is taken from the cache.
-RECIPE = "1"
+RECIPE = "2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +256,10 @@ def add_requirements(image: Image, root: Path) -> None:
     for pattern in UNUSED:
         for path in packages.glob(pattern):
             shutil.rmtree(path)
-    for path in (*packages.rglob("__pycache__"), packages / ".lock"):
-        shutil.rmtree(path, ignore_errors=True)
+    for path in tuple(packages.rglob("__pycache__")):
+        shutil.rmtree(path)
+    # The installer's own; everybody may write to it.
+    (packages / ".lock").unlink(missing_ok=True)
     compile_bytecode(packages, Path("/") / PACKAGES)
     add_interpreter(root / VENV)
 
