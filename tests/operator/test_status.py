@@ -44,6 +44,11 @@ def test_an_action_that_waits_for_something_says_for_what():
     assert found.status == "False"
     assert "+ broker 2" in found.message
     assert found.message.endswith("Service c-a-1 has no address yet")
+    # Rather than for its turn.
+    outdated = tuple(broker(each, outdated=("listeners changed",)) for each in (1, 2))
+    rolling = replace(seen, cluster=replace(waits, brokers=outdated))
+    found = conditions(rolling, wanted, wanted.cluster.key)["Ready"]
+    assert found.message.endswith("listeners changed; Service c-a-1 has no address yet")
 
 
 def test_a_partition_without_a_leader_is_not_ready_and_nobody_is_asked_to_act():

@@ -73,14 +73,17 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
     # Nor does a vote that waits for somebody, who may need just these settings.
     outcomes += [each for each in voting if isinstance(each, Waiting)]
-    outcomes += _pending(observed, cluster)
     actions += [each for each in outcomes if isinstance(each, Action)]
     restarts = [
         restart(cluster, each, config) for each in outdated_brokers(observed, cluster, config)
     ]
     return BrokerPlan(
         actions=tuple(actions),
-        waiting=tuple(each for each in outcomes if isinstance(each, Waiting)),
+        # What the backend waits for is what holds up the actions: conditions say it first.
+        waiting=(
+            *_pending(observed, cluster),
+            *(each for each in outcomes if isinstance(each, Waiting)),
+        ),
         problems=tuple(each for each in outcomes if isinstance(each, Problem)),
         proposal=(*actions, *(each for each in restarts if each not in actions)),
     )
