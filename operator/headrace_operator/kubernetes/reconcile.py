@@ -48,8 +48,8 @@ __all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings"]
 
 #: Each round makes the next possible (a topic is created, then seen). The next pass does more.
 ROUNDS_MAX = 3
-#: Observing costs at most this share of one core, however many topics there are.
-OBSERVING_SHARE = 0.01
+#: Looking at everything costs at most this share of one core, however many topics there are.
+LOOKING_SHARE = 0.01
 RESYNC_SECONDS_MIN = 30.0
 RESYNC_SECONDS_MAX = 600.0
 #: What is waited for is looked at again this soon, and then more seldom while it lasts.
@@ -75,7 +75,8 @@ class _Memory:
     dirt: Dirt = field(default_factory=Dirt)
     #: What the brokers said last, without what the backend knows.
     seen: Observed | None = None
-    observing_seconds: float = 0.0
+    #: What a look at everything cost in processor time.
+    looking_seconds: float = 0.0
     waited: int = 0
     #: When everything is looked at again though nothing was heard (monotonic).
     full_at: float = 0.0
@@ -186,6 +187,7 @@ class _Pass:
         self._now_ms = int(time.time() * 1000)
 
     async def run(self) -> Outcome:
+        began = time.process_time()
         cluster = self._around.clusters(self._key)
         performed: list[Action] = []
         failures: tuple[Failure, ...] = ()
@@ -210,6 +212,9 @@ class _Pass:
         self._settle(desired, planned)
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
+        if self._scope == "everything" and not performed:
+            # At rest, to compare what was seen with what is wanted costs as much as to see it.
+            self._memory.looking_seconds = time.process_time() - began
         return self._outcome(tuple(performed), failures, planned)
 
     async def _desired(self, cluster: Cluster | None) -> Desired:
@@ -272,7 +277,7 @@ class _Pass:
             # What it cost, not how long brokers that had just begun let it wait.
             began = time.process_time()
             seen = await admin.observe(desired, now_ms=now_ms)
-            self._memory.observing_seconds = time.process_time() - began
+            self._memory.looking_seconds = time.process_time() - began
         else:
             if self._scope == "health" and self._is_first_round:
                 known = await admin.observe_health(known)
@@ -335,7 +340,7 @@ class _Pass:
         is_converged = not (left or planned.waiting or failures)
         memory = self._memory
         memory.waited = 0 if is_converged else memory.waited + 1
-        again = self._memory.observing_seconds / OBSERVING_SHARE
+        again = memory.looking_seconds / LOOKING_SHARE
         resync = again = min(max(again, RESYNC_SECONDS_MIN), RESYNC_SECONDS_MAX)
         unfinished = {each.resource for each in left}
         unfinished |= {each.resource for each in planned.waiting}
