@@ -231,7 +231,8 @@ def test_thousands_at_rest_cost_little(
     served: Served, api: Api, record: Callable[..., None]
 ) -> None:
     took = make(served, api, 5000, 500, seconds=2400)
-    found = rest(served, api, 180)
+    # Everything is looked at every few minutes: three could have two such looks in them, or none.
+    found = rest(served, api, 300)
     record(five_thousand_topics_seconds=took, **found)
     assert (found["rest_writes"], found["rest_changed"]) == (0, 0)
     assert found["rest_cpu_share"] < 0.02

@@ -14,6 +14,7 @@ from support.processes import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CLASS = "headrace-test-growing"
+_TAKEN = json.dumps({"spec": {"storageClassName": "headrace-test-taken"}})
 
 
 @pytest.fixture
@@ -23,10 +24,12 @@ def storage_class(lab):
         pytest.skip("KUBELAB is not set: volumes of this cluster are not made by hand")
     lab.add_volumes(1)
     volumes = json.loads(kubectl("get", "pv", "-o", "json"))["items"]
-    path = next(each for each in volumes if each["status"]["phase"] == "Available")["spec"]
+    free = next(each for each in volumes if each["status"]["phase"] == "Available")
+    # Nobody else may take its folder, now or with what will be in it. Its name stays taken.
+    kubectl("patch", f"pv/{free['metadata']['name']}", "--type=merge", "-p", _TAKEN)
     allow_expansion(allowed=False)
     volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLASS}}
-    apply({**volume, "spec": {**path, "storageClassName": CLASS}})
+    apply({**volume, "spec": {**free["spec"], "storageClassName": CLASS}})
     yield CLASS
     kubectl("delete", "--wait=false", "--ignore-not-found", f"pv/{CLASS}", f"storageclass/{CLASS}")
 
