@@ -5,10 +5,11 @@ Blocking, and only reading, like `observe`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
 __all__ = ["observe_advertised"]
 
@@ -16,7 +17,7 @@ ADVERTISED_LISTENERS = "advertised.listeners"
 BROKER_RESOURCE = 4
 
 
-def observe_advertised(admin: Any, node_ids: Iterable[int]) -> dict[int, dict[str, str]]:
+def observe_advertised(admin: Any, node_ids: Collection[int]) -> dict[int, dict[str, str]]:
     """Return `host:port` by listener (as Kafka writes its name) and by broker.
 
     All are asked at once; who does not answer is left out. `admin`: a `kafka.KafkaAdminClient`.
@@ -27,6 +28,10 @@ def observe_advertised(admin: Any, node_ids: Iterable[int]) -> dict[int, dict[st
     manager = admin._manager  # noqa: SLF001 - its public methods give up all for one that is away
 
     async def ask_all() -> dict[int, dict[str, str]]:
+        if any(manager.cluster.broker_metadata(node_id) is None for node_id in node_ids):
+            # It knows the brokers that were there when it last asked; some have come since.
+            with suppress(KafkaError):
+                await manager.cluster.refresh_metadata()
         sent = {}
         for node_id in node_ids:
             request = DescribeConfigsRequest(
