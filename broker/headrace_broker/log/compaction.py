@@ -20,7 +20,7 @@ from headrace_broker.log.cleaner import (
     clean_segments,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.files import LogDirectoryFailure, remove_quietly
+from headrace_broker.log.files import LogDirectoryFailure, remove_quietly, sync_file
 from headrace_broker.log.log_state import LogState
 from headrace_broker.log.recovery import adopt_segment
 from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
@@ -96,6 +96,8 @@ class Compaction:
         for sources in _groups(seen, self.log.config):
             cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
             self._cleaned.append((sources, cleaned))
+        # Of an epoch whose batches go nothing else tells; the swap makes the file's name durable.
+        sync_file(self.log.leader_epochs.path)
         self._is_complete = True
 
     def finish(self) -> bool:

@@ -5,6 +5,7 @@ high watermark.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -45,13 +46,20 @@ class LeaderEpochCache:
     def recover(self, recovered_from: int, batches: Iterable[tuple[int, int]]) -> None:
         """Note from `recovered_from` on what the batches there say: (epoch, base offset) of each.
 
+        What was noted stays where no batch contradicts it: compaction may have removed all that an
+        epoch wrote, and a follower that stopped in it would be told to cut what is committed.
+
         It is written once and durably: below the recovery point nobody looks at the batches again,
         and a power cut that left a part of it would pass for the whole.
         """
         before = self.entries
-        # It may be from before a truncation that it does not know of.
+        noted = deque(entry for entry in before if entry[1] >= recovered_from)
         self._cut(recovered_from)
         for epoch, start_offset in batches:
+            while noted and noted[0][1] <= start_offset:
+                noted_epoch, noted_start = noted.popleft()
+                if noted_epoch <= epoch:
+                    self._note(noted_epoch, noted_start)
             self._note(epoch, start_offset)
         if self.entries != before:
             self._write(durable=True)
@@ -95,11 +103,14 @@ class LeaderEpochCache:
         return self._epochs[found] if found >= 0 else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that began at or after `end_offset`."""
+        """Forget the epochs that began at or after `end_offset`, durably.
+
+        What comes next may begin below them, and `recover` trusts what it finds.
+        """
         before = len(self._starts)
         self._cut(end_offset)
         if len(self._starts) < before:
-            self._write()
+            self._write(durable=True)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Let the epoch that holds `start_offset` begin there and forget the earlier ones."""
@@ -111,11 +122,12 @@ class LeaderEpochCache:
         self._write()
 
     def clear(self) -> None:
-        """Forget every epoch."""
+        """Forget every epoch, durably."""
         self._cut(0)
-        self._write()
+        self._write(durable=True)
 
     def _write(self, *, durable: bool = False) -> None:
-        # Made durable by the next flush: what a crash forestalls, recovery reads from the batches.
+        # Made durable by the next flush, or before compaction removes batches: what a crash
+        # forestalls, recovery reads from those. (Kafka calls fsync for each new epoch.)
         lines = (f"{epoch} {start}" for epoch, start in self.entries)
         write_checkpoint(self.path, lines, durable=durable)

@@ -65,12 +65,19 @@ def test_recovered_epochs_replace_what_was_noted_as_a_whole(tmp_path, three_epoc
     noted = cache.path.read_bytes()
 
     def batches():
-        for epoch in (1, 4):
+        for epoch, base_offset in ((1, 1), (1, 2), (4, 4)):
             assert cache.path.read_bytes() == noted
-            yield epoch, epoch
+            yield epoch, base_offset
 
     cache.recover(1, batches())
     assert LeaderEpochCache(tmp_path, lambda: 5).entries == [(0, 0), (1, 1), (4, 4)]
+
+
+def test_recovery_keeps_an_epoch_that_compaction_left_no_batch_of(tmp_path, three_epochs):
+    three_epochs.recover(0, [(2, 3)])
+    again = LeaderEpochCache(tmp_path, lambda: 4)
+    assert again.entries == [(0, 0), (1, 1), (2, 2)]
+    assert again.end_offset_for(1) == (1, 2)
 
 
 def test_recovery_that_finds_what_is_noted_writes_nothing(three_epochs):
