@@ -6,12 +6,14 @@ from uuid import UUID
 
 from crc32c import crc32c
 
+from headrace_broker.coordinator.partitioning import partition_for_group
+from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.batch_header import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
     parse_batch_header,
 )
-from simulation.cluster import Cluster, Node
+from simulation.cluster import OFFSETS_PARTITIONS, Cluster, Node
 from simulation.history import History
 from simulation.quorum_checks import QuorumChecks
 
@@ -26,6 +28,7 @@ class Checks:
         self._watermarks: dict[Any, int] = {}
         self._leaders: dict[tuple[UUID, int, int], int] = {}
         self._epochs: dict[Any, int] = {}
+        self._coordinators: dict[int, tuple[int, int]] = {}
 
     def check(self) -> None:
         """Check what must hold at any moment."""
@@ -34,6 +37,26 @@ class Checks:
                 self._quorum.check(node)
             if node.is_ready:
                 self._check_node(node)
+        self._note_coordinators()
+
+    def coordinator(self, group: str) -> tuple[int, tuple[str, int] | None]:
+        """Return the newest leader epoch of a group's partition so far, and its leader's address.
+
+        What brokers know is the only witness: neither a commit nor its answer names the epoch.
+        """
+        self._note_coordinators()
+        index = partition_for_group(group, OFFSETS_PARTITIONS)
+        epoch, leader = self._coordinators.get(index, (-1, -1))
+        return epoch, self._cluster.nodes[leader - 1].address if leader > 0 else None
+
+    def _note_coordinators(self) -> None:
+        for node in self._cluster.nodes:
+            broker: Any = node.broker
+            if broker is None or not broker.is_composed:
+                continue
+            for index, partition in broker.replicas.partitions_of(GROUP_METADATA_TOPIC).items():
+                term = partition.leader_epoch, partition.leader
+                self._coordinators[index] = max(term, self._coordinators.get(index, term))
 
     def _check_node(self, node: Node) -> None:
         broker: Any = node.broker

@@ -101,9 +101,11 @@ class Caller(asyncio.Protocol):
         self._next = 0
         self._transport: Any = None
         self.is_closed = False
+        self.peer: tuple[str, int] | None = None
 
     def connection_made(self, transport) -> None:
         self._transport = transport
+        self.peer = transport.get_extra_info("peername")
 
     def connection_lost(self, exc) -> None:  # noqa: ARG002 - asyncio's signature
         self.is_closed = True
@@ -319,8 +321,14 @@ class Client:
             return None
         return ErrorCode(response.topics[0].partitions[0].error_code)
 
-    async def committed(self, group: str, topic: str, partition: int) -> int:
-        """Return a committed offset, -1 where there is none."""
+    async def committed(self, group: str, topic: str, partition: int, known: int) -> int:
+        """Return a committed offset, -1 where there is none.
+
+        `known` has been acknowledged. A coordinator that has not heard yet that another took its
+        place answers from memory what was committed before, as Kafka's does. An answer below
+        `known` counts where it led from before the request until after the answer, and is asked
+        for again where it did not: what was lost stays lost.
+        """
         request = offset_fetch.OffsetFetchRequest(
             groups=[
                 offset_fetch.OffsetFetchRequestGroup(
@@ -338,11 +346,14 @@ class Client:
             caller = await self.coordinator(group)
             if caller is None:
                 return None
+            before = self.history.coordinator(group)
             response = await caller.call(ApiKey.OFFSET_FETCH, request)
             answer = response.groups[0]
             if answer.error_code or answer.topics[0].partitions[0].error_code:
                 return None
-            return int(answer.topics[0].partitions[0].committed_offset)
+            found = int(answer.topics[0].partitions[0].committed_offset)
+            led = before[1] == caller.peer and before == self.history.coordinator(group)
+            return found if found >= known or led else None
 
         return int(await self.until(attempt))
 
@@ -530,7 +541,7 @@ class Consumer:
 
     async def restart(self) -> None:
         """Begin where the group stands; what was acknowledged must be there."""
-        found = await self.client.committed(self.group, self.topic, self.partition)
+        found = await self.client.committed(self.group, self.topic, self.partition, self.committed)
         if found < self.committed or found > self.attempted:
             self.client.history.violate(
                 "lost-commit",

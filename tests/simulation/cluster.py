@@ -24,6 +24,7 @@ from simulation.profile import Profile
 EPOCH_MS = 1_700_000_000_000
 CLIENT_PORT = 9092
 CONTROLLER_PORT = 9093
+OFFSETS_PARTITIONS = 2
 _LOGGED_LINES = 3000
 
 
@@ -246,7 +247,7 @@ class Cluster:
                 for number in profile.voters
             ),
             "log.dirs": ",".join(map(str, node.log_directories)),
-            "offsets.topic.num.partitions": "2",
+            "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
             "offsets.topic.replication.factor": str(profile.replicas),
             "min.insync.replicas": str(min(2, profile.replicas)),
             "group.min.session.timeout.ms": "300",

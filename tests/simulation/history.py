@@ -51,6 +51,8 @@ class History:
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where logs begin in the end, after retention."""
     on_acknowledged: Callable[[], None] = lambda: None
+    coordinator: Callable[[str], tuple[int, tuple[str, int] | None]] = lambda _group: (-1, None)
+    """The newest leader epoch of a group's partition that any broker knew, and who leads in it."""
 
     @property
     def may_begin_later(self) -> bool:

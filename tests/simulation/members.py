@@ -178,8 +178,9 @@ class Member:
             name = f"{self._client.name}.{self._lives}"
             consumer = Consumer(self._client, name, self._topic, partition)
             known = self._checks.known(partition)
-            consumer.position = max(0, await self._client.committed(GROUP, self._topic, partition))
-            self._checks.found(partition, known, consumer.position or known)
+            found = await self._client.committed(GROUP, self._topic, partition, known)
+            self._checks.found(partition, known, found)
+            consumer.position = max(0, found)
             consumers.append(consumer)
         while not is_over() and chance.random() > 0.02:
             beat = heartbeat.HeartbeatRequest(

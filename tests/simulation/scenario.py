@@ -61,6 +61,7 @@ class Scenario:
         self.cluster.on_error = self._logged
         self.cluster.on_moment = self.faults.happened
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
+        self.history.coordinator = self.checks.coordinator
         self.loop.check = self.checks.check
 
     def _failed(self, node: Node, error: BaseException) -> None:

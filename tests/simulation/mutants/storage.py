@@ -1,5 +1,6 @@
 """Planted bugs of one broker's storage, each of a kind that somebody once shipped."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace_broker.log import flush, log_state, recovery
@@ -8,7 +9,7 @@ from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.log_state import LogState
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
-from headrace_broker.server.group_driver import GroupCoordinator
+from headrace_broker.server.group_driver_log import PartitionOffsetsLog
 from simulation.mutants.mutant import Mutant
 from simulation.profile import TRUNCATION
 
@@ -49,8 +50,10 @@ def _no_states(original: Any) -> Any:
     return rebuild
 
 
-async def _load_nothing(_self: Any, _index: Any, _log: Any) -> None:
-    return None
+async def _no_chunks(_self: Any) -> AsyncIterator[bytes]:
+    chunks: tuple[bytes, ...] = ()
+    for chunk in chunks:
+        yield chunk
 
 
 def _flush_later(original: Any) -> Any:
@@ -145,9 +148,9 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         name="committed offsets are not loaded",
-        owner=GroupCoordinator,
-        attribute="load",
-        replace=lambda _original: _load_nothing,
-        seed_known=3,
+        owner=PartitionOffsetsLog,
+        attribute="read_all",
+        replace=lambda _original: _no_chunks,
+        seed_known=5,
     ),
 )
