@@ -7,14 +7,14 @@ by the bytes that each one sent.
 import os
 import re
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.headrace_cluster import HeadraceCluster
-from support.metrics import scrape
+from support.metrics import scrape, wait_metrics
 from support.processes import wait_until
 from support.readers import JavaReader, LibrdkafkaReader
 from support.streams import FAST_PRODUCER
@@ -64,16 +64,8 @@ def topic(cluster, request):
 def _sent(cluster):
     """Return how many bytes each running broker has sent."""
     running = [node for node in cluster.nodes if node.is_running]
-    found = {}
-
-    def is_answered():
-        # A broker serves clients a little before it serves metrics.
-        with suppress(ConnectionError):
-            found.update((node.node_id, _bytes_out(node)) for node in running)
-        return len(found) == len(running)
-
-    wait_until(is_answered, _SECONDS, "metrics")
-    return found
+    wait_metrics(*(node.http_port for node in running))
+    return {node.node_id: _bytes_out(node) for node in running}
 
 
 def _bytes_out(node):

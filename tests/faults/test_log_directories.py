@@ -60,6 +60,17 @@ def _folders(path):
     return {int(each.name.rpartition("-")[2]) for each in path.glob("t-*") if each.is_dir()}
 
 
+def _create(cluster, partitions):
+    """Create `t`, and wait until all brokers, each in its own time, have made their replicas."""
+    create_topic(cluster, "t", partitions)
+    for node in cluster.nodes:
+        wait_until(lambda node=node: len(_all_folders(node)) == partitions, 20, "its replicas")
+
+
+def _all_folders(node):
+    return [*_folders(node.log_directory), *_folders(_second(node))]
+
+
 def _out_of_sync(cluster, node_id):
     return {index for index, each in cluster.partitions("t").items() if node_id not in each.isr}
 
@@ -83,7 +94,7 @@ def _described(node):
 
 def test_a_directory_that_fails_takes_only_its_partitions_offline(two_directories):
     cluster, node = two_directories, two_directories.nodes[0]
-    create_topic(cluster, "t", 6)
+    _create(cluster, 6)
     first, second = _folders(node.log_directory), _folders(_second(node))
     assert first | second == set(range(6))
     assert not first & second
@@ -111,7 +122,7 @@ def test_a_directory_that_fails_takes_only_its_partitions_offline(two_directorie
 
 def test_a_directory_that_does_not_open_leaves_the_others_in_service(two_directories):
     cluster, node = two_directories, two_directories.nodes[0]
-    create_topic(cluster, "t", 6)
+    _create(cluster, 6)
     second = _folders(_second(node))
     with Workload(cluster, "t", partitions=6) as workload:
         node.stop()
@@ -164,17 +175,15 @@ def test_a_cordoned_directory_gets_no_new_replicas(tmp_path):
         cordon = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
         for future in admin.incremental_alter_configs([cordon]).values():
             future.result(10)
-        create_topic(cluster, "t", 4)
-        assert (_folders(cluster.nodes[0].log_directory), _folders(_second(cluster.nodes[0]))) == (
-            {0, 1, 2, 3},
-            set(),
-        )
-        assert len(_folders(_second(cluster.nodes[1]))) == 2
+        _create(cluster, 4)
+        first, other, _ = cluster.nodes
+        assert (_folders(first.log_directory), _folders(_second(first))) == ({0, 1, 2, 3}, set())
+        assert len(_folders(_second(other))) == 2
 
 
 def test_a_move_between_directories_is_refused_with_a_typed_error(two_directories):
     cluster, node = two_directories, two_directories.nodes[0]
-    create_topic(cluster, "t", 2)
+    _create(cluster, 2)
     here = min(_folders(node.log_directory))
     asked = {
         str(node.log_directory): 0,
@@ -194,7 +203,7 @@ def test_a_move_between_directories_is_refused_with_a_typed_error(two_directorie
 @pytest.mark.java
 def test_kafkas_own_tool_lists_the_directories_and_what_failed(two_directories):
     cluster, node = two_directories, two_directories.nodes[0]
-    create_topic(cluster, "t", 6)
+    _create(cluster, 6)
     described = _described(node)
     for path in (node.log_directory, _second(node)):
         found = described[str(path)]
@@ -214,7 +223,7 @@ def test_without_the_directory_of_the_metadata_log_the_process_ends_with_a_clear
     node = cluster.nodes[0]
     node.settings["log.dirs"] = f"{node.log_directory},{_second(node)}"
     with small_disk(node.log_directory, 64), cluster:
-        create_topic(cluster, "t", 6)
+        _create(cluster, 6)
         fill(node.log_directory)
         with Workload(cluster, "t", partitions=6) as workload:
             wait_until(lambda: not node.is_running, 20, "its end")
@@ -236,6 +245,7 @@ def _topic_on(cluster, name, node, *, partitions):
     )
     admin.create_topics([topic])[name].result(10)
     cluster.wait_in_sync(name)
+    wait_until(lambda: len(_all_folders(node)) == partitions, 20, "its replicas")
 
 
 def _send(cluster, partition, value, seconds=20):

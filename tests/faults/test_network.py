@@ -7,6 +7,7 @@ Nobody is told that a packet was dropped, so timeouts alone decide. `HEADRACE_FA
 import os
 import random
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -117,37 +118,45 @@ def test_two_brokers_that_do_not_hear_one_another_while_the_third_hears_both(clu
         _heal(cluster, topic, workload)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [LibrdkafkaReader, pytest.param(JavaReader, marks=pytest.mark.java)],
-    ids=["librdkafka", "java"],
-)
-def test_a_reader_in_the_rack_of_a_follower_that_falls_behind_reads_on(
-    cluster, topic, kind, tmp_path
+@pytest.mark.java
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "untold"])
+def test_readers_in_the_rack_of_a_follower_that_falls_behind_read_on(
+    cluster, topic, is_told, tmp_path
 ):
-    """The follower answers its clients, but hears no more of the leader: it leaves the ISR."""
+    """It answers its clients, but hears no more of the leader, or of the controller either.
+
+    The controller takes it out of the in-sync set; where that cannot tell it so, it has to know.
+    """
     controller = cluster.active_controller()
     leader, nearby = cluster.others(controller)
+    if not is_told:
+        leader, controller = controller, leader
     ids = _ids([leader, nearby, controller])
     create_topic(cluster, topic, 1, assignment=[ids])
-    with Workload(cluster, topic, partitions=1) as workload:
-        reader = kind(cluster.bootstrap, topic, f"rack-{nearby.node_id}", tmp_path)
-        try:
-            wait_until(lambda: len(reader.offsets) > 100, 30, "the first records")
-            cluster.network.cut([leader.node_id], [nearby.node_id])
-            with cluster.asked_without(nearby):
-                wait_until(
-                    lambda: nearby.node_id not in cluster.partitions(topic)[0].isr,
-                    30,
-                    "the follower out of sync",
-                )
-                workload.progress(50)
-                count = workload.producers[0].acknowledged_count
-                wait_until(lambda: len(reader.offsets) > count, 30, "what came since")
-        finally:
-            reader.stop()
-        assert reader.offsets == list(range(len(reader.offsets)))
+    with Workload(cluster, topic, partitions=1) as workload, ExitStack() as stack:
+        readers = []
+        for kind in (LibrdkafkaReader, JavaReader):
+            readers.append(kind(cluster.bootstrap, topic, f"rack-{nearby.node_id}", tmp_path))
+            stack.callback(readers[-1].stop)
+        _wait_read(readers, 100, "the first records")
+        cluster.network.cut([leader.node_id], [nearby.node_id])
+        with cluster.asked_without(nearby):
+            wait_until(
+                lambda: nearby.node_id not in cluster.partitions(topic)[0].isr,
+                30,
+                "the follower out of sync",
+            )
+            workload.progress(50)
+            count = sum(producer.acknowledged_count for producer in workload.producers)
+            _wait_read(readers, count, "what came since")
+        stack.close()
+        for reader in readers:
+            assert reader.offsets == list(range(len(reader.offsets)))
         _heal(cluster, topic, workload)
+
+
+def _wait_read(readers, count, what):
+    wait_until(lambda: all(len(each.offsets) > count for each in readers), 30, what)
 
 
 def test_random_cuts_lose_nothing(cluster, topic):

@@ -64,8 +64,20 @@ class ReplicaFetcher:
         self._rounds = 0
         self._generation = 0  # of the session: answers of a former one do not count
         self._retry: asyncio.TimerHandle | None = None
+        self._heard_at = self._loop.time()
         self._is_scheduled = False
         self._is_closed = False
+
+    def follow(self, key: Key, partition: Partition) -> None:
+        """Fetch a partition from the source, from where it ends on."""
+        if not len(self._state):
+            self._heard_at = self._loop.time()  # nothing was asked since the last answer
+        self.partitions.add(key, partition)
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the source has answered no fetch."""
+        return self._loop.time() - self._heard_at
 
     async def close(self) -> None:
         """Fetch no more."""
@@ -276,6 +288,7 @@ class ReplicaFetcher:
             self._start_over()  # a leader without slots answers at once: keep a distance
             return
         self.partitions.went_well()
+        self._heard_at = self._loop.time()
         self._send_if_due()
 
 

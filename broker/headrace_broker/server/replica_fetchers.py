@@ -33,7 +33,7 @@ class ReplicaFetchers:
         if fetcher is None:
             fetcher = ReplicaFetcher(source, self._host, self._peers, self._config)
             self._fetchers[source] = fetcher
-        fetcher.partitions.add(key, partition)
+        fetcher.follow(key, partition)
 
     def unfollow(self, partition: Partition) -> None:
         """Fetch a partition no more."""
@@ -41,6 +41,11 @@ class ReplicaFetchers:
         source = self._sources.pop(key, None)
         if source is not None:
             self._fetchers[source].partitions.remove(key)
+
+    def silent_seconds(self, partition: Partition) -> float:
+        """For how long the leader of a partition that is followed has answered no fetch."""
+        source = self._sources.get(Key(partition.topic_id.bytes, partition.index))
+        return 0.0 if source is None else self._fetchers[source].silent_seconds
 
     async def close(self) -> None:
         """Fetch no more."""

@@ -65,6 +65,9 @@ class Followers(Protocol):
     def unfollow(self, partition: Partition) -> None:
         """Fetch a partition no more."""
 
+    def silent_seconds(self, partition: Partition) -> float:
+        """For how long the leader of a partition that is followed has answered no fetch."""
+
 
 class ReplicaManager:
     """The replicas that this broker holds. `static` is its settings file: topics' defaults."""
@@ -283,6 +286,16 @@ class ReplicaManager:
             and broker.rack == rack
         }
         return read_replica(nearby, fetch_offset)
+
+    def is_cut_off(self, partition: Partition) -> bool:
+        """Whether a follower of ours has not heard of its leader for too long to be in sync.
+
+        Where the controller cannot be heard either, nothing else tells. The leader looks as late as
+        after one and a half times the lag, and until then sends consumers here.
+        """
+        if self.followers is None:
+            return False
+        return self.followers.silent_seconds(partition) > 1.5 * self.host.lag_time_max_ms / 1000
 
     async def _open(
         self, topic: TopicImage, index: PartitionIndex, image: PartitionImage, config: LogConfig

@@ -213,7 +213,7 @@ class _Pass:
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
         if self._scope == "everything" and not performed:
-            # At rest, to compare what was seen with what is wanted costs as much as to see it.
+            # At rest: with what it took to compare, which is little beside what it took to see.
             self._memory.looking_seconds = time.process_time() - began
         return self._outcome(tuple(performed), failures, planned)
 

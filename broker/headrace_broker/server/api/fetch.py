@@ -147,7 +147,8 @@ class _Fetch:
         """Whether a follower in the client's rack should be read instead; `data` names it."""
         partition.check_epoch(wanted.current_leader_epoch)
         if partition.leading is None:
-            if partition.node_id not in partition.in_sync_replicas:
+            is_in_sync = partition.node_id in partition.in_sync_replicas
+            if not is_in_sync or self._replicas.is_cut_off(partition):
                 # It may stand still for long, and a consumer that waits here would not know.
                 raise not_leader("this follower is not in sync")
             if wanted.fetch_offset > partition.log.log_end_offset:
