@@ -70,7 +70,7 @@ def _jump(nodes, seconds):
 _JUMPS = [
     ("leader", 2 * _HOUR),
     ("controller", -5 * _HOUR),
-    # More than producer.id.expiration.ms: the writers' sequences are forgotten while they write.
+    # More than producer.id.expiration.ms: all writers look silent while they write.
     ("all", 50 * _HOUR),
 ]
 if _IS_LONG:

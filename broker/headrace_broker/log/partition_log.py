@@ -268,10 +268,13 @@ class PartitionLog(LogState):
 
     # ---- age
 
+    def expire_producers(self, now_ms: int, elapsed_ms: int) -> None:
+        """Forget producers that were silent for long; `elapsed_ms` is on a monotonic clock."""
+        self.producers.remove_expired(now_ms, elapsed_ms, self.config.producer_id_expiration_ms)
+
     def apply_retention(self, now_ms: int) -> int:
         """Roll an old active segment, drop what retention no longer keeps; return its bytes."""
         self.removal.run_due(now_ms)
-        self.producers.remove_expired(now_ms, self.config.producer_id_expiration_ms)
         removable = removable_segments(
             self.segments,
             self.config,

@@ -18,6 +18,8 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 RETAINED_BATCHES: Final = 5
 """As many requests as a producer may have in flight (`max.in.flight.requests.per.connection`)."""
+RETRIED_MS_MAX: Final = 10 * 60_000
+"""For how long clients retry: Java 2 minutes, librdkafka 5 (`delivery.timeout.ms`)."""
 NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
@@ -58,6 +60,11 @@ class ProducerState:
         """The sequence of the newest record, or -1 when the epoch has none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
+    @property
+    def last_offset(self) -> int:
+        """The offset of the newest record, or -1 when the epoch has none."""
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
 
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker has been appended."""
@@ -71,13 +78,15 @@ class CompletedTransaction(NamedTuple):
 class ProducerStates:
     """All producers of a partition, by id."""
 
-    __slots__ = ("_states", "_unreplicated", "ongoing")
+    __slots__ = ("_silent", "_states", "_unreplicated", "ongoing")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Producer id to the first offset of its ongoing transaction."""
         self._unreplicated: list[CompletedTransaction] = []
+        self._silent: dict[int, tuple[int, int]] = {}
+        """Producers that look expired: their last offset, and since when they do."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -99,6 +108,7 @@ class ProducerStates:
     def clear(self) -> None:
         """Forget everything."""
         self._states.clear()
+        self._silent.clear()
         self.ongoing.clear()
         self._unreplicated.clear()
 
@@ -224,16 +234,27 @@ class ProducerStates:
 
     # ---- age
 
-    def remove_expired(self, now_ms: int, expiration_ms: int) -> int:
+    def remove_expired(self, now_ms: int, elapsed_ms: int, expiration_ms: int) -> int:
         """Forget producers that were silent for `producer.id.expiration.ms`; return how many.
 
-        One with an open transaction is kept whatever its age.
+        One with an open transaction is kept whatever its age. A wall clock that jumps ahead makes
+        all look silent at once, while their retries are on the way, and so does one that writes old
+        timestamps: they go when they wrote nothing for as long as clients retry, on `elapsed_ms`,
+        a clock that never jumps.
         """
-        expired = [
-            producer_id
-            for producer_id, state in self._states.items()
-            if state.txn_first_offset < 0 and now_ms - state.last_timestamp >= expiration_ms
-        ]
+        grace_ms = min(expiration_ms, RETRIED_MS_MAX)
+        before, self._silent = self._silent, {}
+        expired = []
+        for producer_id, state in self._states.items():
+            if state.txn_first_offset >= 0 or now_ms - state.last_timestamp < expiration_ms:
+                continue
+            last_offset, since_ms = before.get(producer_id, (NO_OFFSET, elapsed_ms))
+            if last_offset != state.last_offset:
+                since_ms = elapsed_ms
+            if elapsed_ms - since_ms >= grace_ms:
+                expired.append(producer_id)
+            else:
+                self._silent[producer_id] = (state.last_offset, since_ms)
         for producer_id in expired:
             del self._states[producer_id]
         return len(expired)

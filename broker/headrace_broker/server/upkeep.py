@@ -109,11 +109,13 @@ class Upkeep:
         self._directory.checkpoint_high_watermarks()
 
     async def retain(self) -> None:
-        """Apply retention.ms and retention.bytes."""
+        """Apply retention.ms, retention.bytes and producer.id.expiration.ms."""
         now_ms = self._clock.now_ms()
+        elapsed_ms = int(asyncio.get_running_loop().time() * 1000)
         for partition in self._partitions():
             if partition.log.is_abandoned:
                 continue
+            partition.log.expire_producers(now_ms, elapsed_ms)
             freed = partition.log.apply_retention(now_ms)
             if freed:
                 log.info(

@@ -103,10 +103,44 @@ def test_silent_producers_are_forgotten_unless_a_transaction_is_open(new_log):
     log = new_log(producer_id_expiration_ms=1000)
     append(log, from_producer(0, producer_id=1))
     append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
-    log.apply_retention(START_MS + 999)
+    for elapsed_ms in (0, 5000):
+        log.expire_producers(START_MS + 999, elapsed_ms)
     assert len(log.producers) == 2
-    log.apply_retention(START_MS + 1000)
+    log.expire_producers(START_MS + 1000, 5000)
+    log.expire_producers(START_MS + 1999, 5999)
+    assert len(log.producers) == 2
+    log.expire_producers(START_MS + 2000, 6000)
     assert [producer for producer, _ in log.producers.items()] == [2]
+
+
+def test_a_wall_clock_that_jumps_ahead_forgets_nobody_who_may_retry(new_log):
+    log = new_log()
+    day_ms = log.config.producer_id_expiration_ms
+    batch = from_producer(0, producer_id=1)
+    append(log, batch)
+    for minute in range(9):
+        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000)
+    assert append(log, batch).is_duplicate
+    assert log.log_end_offset == 1
+    # It came back, was silent for a while, and jumped once more: that counts from there on.
+    log.expire_producers(START_MS, 9 * 60_000)
+    for minute in range(11, 21):
+        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000)
+    assert append(log, batch).is_duplicate
+    log.expire_producers(START_MS + 2 * day_ms, 21 * 60_000)
+    assert len(log.producers) == 0
+
+
+def test_a_producer_that_wrote_since_it_looked_silent_is_silent_from_then_on(new_log):
+    log = new_log(producer_id_expiration_ms=1000)
+    append(log, from_producer(0, producer_id=1))
+    log.expire_producers(START_MS + 5000, 0)
+    append(log, from_producer(1, producer_id=1))
+    log.expire_producers(START_MS + 9000, 1000)
+    log.expire_producers(START_MS + 9000, 1999)
+    assert len(log.producers) == 1
+    log.expire_producers(START_MS + 9000, 2000)
+    assert len(log.producers) == 0
 
 
 def test_snapshots_come_back_as_they_went_and_a_flipped_bit_is_noticed(new_log):
