@@ -11,6 +11,7 @@ from benchmark.cluster import cluster_scenarios
 from benchmark.latency import connections_scenario, latency_scenario
 from benchmark.lifecycle import big_log_scenario, ready_scenario
 from benchmark.measure import Goal, Outcome, Scenario, run_scenario
+from benchmark.page_cache import PageCache
 from benchmark.report import machine_facts, merged, page, table
 from benchmark.throughput import Load, fetch_scenario, producer_scenario
 from support.headrace_broker import HeadraceBroker
@@ -144,11 +145,12 @@ def main() -> None:
             end.callback(side.stop)
             side.start()
             tell(f"{side.name}: ready after {side.ready_seconds:.2f} s at {side.bootstrap}")
+        settle = PageCache(Path(directory)).fill
         outcomes: list[Outcome] = []
         show(f"\n{machine_facts()}\n")
         try:
             for scenario in chosen:
-                outcomes.append(run_scenario(scenario, measured, rounds, tell))
+                outcomes.append(run_scenario(scenario, measured, rounds, tell, settle))
                 show(table(outcomes[-1]) + "\n")  # at once: a run may be ended before its end
         finally:
             if outcomes:

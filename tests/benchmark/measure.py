@@ -74,10 +74,21 @@ class Outcome:
         return statistics.median(values) if values else float("nan")
 
 
+def _nothing() -> None:
+    """The machine is as it should be."""
+
+
 def run_scenario(
-    scenario: Scenario, sides: list[Peer], rounds: int, say: Callable[[str], None]
+    scenario: Scenario,
+    sides: list[Peer],
+    rounds: int,
+    say: Callable[[str], None],
+    settle: Callable[[], None] = _nothing,
 ) -> Outcome:
-    """Warm every side up, then measure them in turn; one that fails is left out from there on."""
+    """Warm every side up, then measure them in turn; one that fails is left out from there on.
+
+    `settle` puts the machine into the same state before each measurement.
+    """
     outcome = Outcome(scenario=scenario)
     say(f"{scenario.title}")
 
@@ -98,6 +109,7 @@ def run_scenario(
     for number in range(min(rounds, scenario.rounds_max or rounds)):
         # The order alternates: whoever goes first finds a colder page cache.
         for side in sides if number % 2 == 0 else sides[::-1]:
+            settle()
             figures = attempt(side, scenario.run)
             if figures is not None:
                 outcome.rounds.setdefault(side.name, []).append(figures)

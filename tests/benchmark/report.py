@@ -105,6 +105,7 @@ def page(outcomes: list[Outcome], command: str, load_before: float) -> str:
 Written by `{command}` on {time.strftime("%Y-%m-%d")}. Both brokers ran on one machine in one run,
 warmed up, in turn, round after round; each figure is the median of the rounds. The ratio is
 Headrace's figure over Kafka's. Kafka ran with the heap and collector of its own start script.
+The page cache was full before each round, as on a machine that has been up for long.
 
 {machine_facts()}.
 The machine's load average was {load_before:.1f} before the run: what is above 0 is somebody else's

@@ -1,5 +1,7 @@
 """A side that fails a scenario takes nobody else's figures with it, and the page says so."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmark.main import parse_arguments, write_page
@@ -76,3 +78,17 @@ def test_the_page_is_written_where_it_was_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["run.py", "--cluster", "--write", str(target)])
     write_page(parse_arguments(), [outcome_of(Side(HeadraceBroker.name), Side("k", 1))], 0.0)
     assert "An example" in target.read_text()
+
+
+def test_the_machine_is_put_into_the_same_state_before_each_round_of_each_side():
+    order = []
+
+    class Watched(Side):
+        def measure(self):
+            order.append(self.name)
+            return super().measure()
+
+    scenario = outcome_of(Side("a"), Side("b")).scenario
+    sides = [Watched("a"), Watched("b")]
+    run_scenario(replace(scenario, run=Watched.measure), sides, 2, print, lambda: order.append(""))
+    assert order == ["", "a", "", "b", "", "b", "", "a"]
