@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmark.latency import percentile
 from benchmark.measure import Figures, Goal, Measure, Scenario
-from benchmark.throughput import Load, produce
+from benchmark.throughput import WARM_UP_RECORDS, Load, produce
 from support.clusters import Cluster, ClusterNode
 from support.processes import wait_until
 from support.streams import FAST_CLIENT, FAST_PRODUCER, ProducerStream
@@ -112,9 +112,14 @@ def start_scenario() -> Scenario:
     )
 
 
-def replicated_scenario(records: int) -> Scenario:
-    """Records per second and CPU of all three brokers with acks=all."""
-    load = ReplicatedLoad(records=records, record_size=1000, batch_size=131_072)
+def replicated_scenario(records: int, *, after_restart: bool = False) -> Scenario:
+    """Records per second and CPU of all three brokers with acks=all.
+
+    With `after_restart` each round starts the three anew, warmed up by 200,000 records.
+    """
+    load = ReplicatedLoad(
+        records=records, record_size=1000, batch_size=131_072, after_restart=after_restart
+    )
     warm_up = min(100_000, records)
 
     def prepare(cluster: Cluster) -> None:
@@ -122,6 +127,11 @@ def replicated_scenario(records: int) -> Scenario:
             produce(cluster, topic, load, records, 1000)
 
     def run(cluster: Cluster) -> Figures:
+        if after_restart:
+            cluster.stop()
+            cluster.start()
+            with replicated_topic(cluster, 6) as topic:
+                produce(cluster, topic, load, WARM_UP_RECORDS, 1)
         with replicated_topic(cluster, 6) as topic:
             cpu_before = cluster.cpu_seconds()
             rate = produce(cluster, topic, load, records, warm_up)
@@ -129,9 +139,13 @@ def replicated_scenario(records: int) -> Scenario:
             return {"rate": rate, "cpu": cpu, "rss": cluster.rss_bytes() / _MB}
 
     shown = " ".join(load.arguments("…", "…", records + warm_up, "…"))
+    usual = "acks=all, RF 3, min.insync.replicas=2, 6 partitions, 1 KB records, idempotent"
+    restarted = (
+        "The same, on brokers restarted before each round and warmed up with 200,000 records"
+    )
     return Scenario(
-        key="cluster-produce",
-        title="acks=all, RF 3, min.insync.replicas=2, 6 partitions, 1 KB records, idempotent",
+        key="cluster-produce-restarted" if after_restart else "cluster-produce",
+        title=restarted if after_restart else f"{usual}; after a whole round",
         command=f"producer-perf {shown}",
         measures=(
             Measure(
@@ -149,7 +163,7 @@ def replicated_scenario(records: int) -> Scenario:
             Measure(key="rss", title="memory (RSS) of the three", unit="MB"),
         ),
         run=run,
-        prepare=prepare,
+        prepare=None if after_restart else prepare,
     )
 
 
@@ -359,6 +373,7 @@ def cluster_scenarios(*, is_quick: bool, records: int | None = None) -> list[Sce
     return [
         start_scenario(),
         replicated_scenario(records or 1_000_000 // scale),
+        replicated_scenario(records or 1_000_000 // scale, after_restart=True),
         replicated_latency_scenario(5000 // scale),
         *gap_scenarios(),
         controller_scenario(),

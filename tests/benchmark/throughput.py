@@ -20,7 +20,7 @@ _TOOL_SECONDS = 1800
 # A JVM's first 200,000 records are several times slower, on both ends of the wire. The
 # load generator is a new JVM each time and warms up within each run; the brokers take a whole round
 # before the first, because Kafka's CPU per record goes on falling that long.
-_WARM_UP_RECORDS = 200_000
+WARM_UP_RECORDS = 200_000
 _PAYLOADS = 1000
 _SEED = 20
 
@@ -87,7 +87,7 @@ def producer_scenario(
 
     With `after_restart` each round starts the broker anew, warmed by 200,000 records.
     """
-    warm_up = min(_WARM_UP_RECORDS, load.records)
+    warm_up = min(WARM_UP_RECORDS, load.records)
 
     def prepare(side: Peer) -> None:
         with fresh_topic(side) as topic:
