@@ -29,7 +29,7 @@ _SCOPE = os.environ.get("HEADRACE_TEST_SCOPE", "")
 _NAMESPACES_MAX = 12
 _NAMESPACE_SECONDS = 120
 _NAMES = [f"{_SCOPE or 'headrace-test'}-{number}" for number in range(_NAMESPACES_MAX)]
-_VOLUMES = 40
+_VOLUMES = 120
 _MISSING = "KUBECONFIG is not set: no end-to-end test on Kubernetes was run"
 
 

@@ -114,6 +114,9 @@ class Workload:
     def assert_nothing_is_lost(self) -> None:
         """End the workload and judge its history."""
         history = self.history()
+        unanswered = [producer.unanswered for producer in self.producers]
+        where = self.cluster.partitions(self.topic)
+        assert not any(unanswered), f"{unanswered} writes hang: {where}"
         violations = check(history)
         shown = "\n".join(map(str, violations[:20]))
         assert not violations, f"{len(violations)} violations:\n{shown}"

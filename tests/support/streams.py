@@ -75,6 +75,7 @@ class ProducerStream:
     ) -> None:
         self.number = number
         self.sent: list[Sent] = []
+        self.unanswered = 0
         self._topic, self._partitions = topic, list(partitions)
         self._interval_seconds = interval_seconds
         self._producer = Producer({**FAST_PRODUCER, "bootstrap.servers": bootstrap})
@@ -89,10 +90,10 @@ class ProducerStream:
         self.stop(flush_seconds=0.1)
 
     def stop(self, flush_seconds: float = 60) -> None:
-        """Send nothing more and wait for what was sent."""
+        """Send nothing more and wait for what was sent; `unanswered` counts what was in vain."""
         self._is_stopping.set()
         self._thread.join()
-        self._producer.flush(flush_seconds)
+        self.unanswered = self._producer.flush(flush_seconds)
 
     def _run(self) -> None:
         count = 0
