@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace_broker.log.batches import read_header
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.time_lookup import TimestampOffset
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 
 ISOLATION_READ_COMMITTED = 1
 ANY_EPOCH = -1  # a client that knows no leader epoch
-_PIPELINED_MS_MAX = 5000
-"""For how long requests may arrive that were sent before this replica led."""
 
 
 class Partition:
@@ -53,7 +50,6 @@ class Partition:
 
     __slots__ = (
         "_commit_waiters",
-        "_led_since_ms",
         "_unannounced",
         "fetch_waiters",
         "flushing",
@@ -104,7 +100,6 @@ class Partition:
         self.fetch_waiters: dict[AppendWaiter, None] = {}
         self.follower_fetches: dict[NodeId, FollowerFetch] = {}
         self._commit_waiters = CommitWaiters()
-        self._led_since_ms = 0
         self._unannounced = 0
 
     # ---- roles
@@ -125,7 +120,6 @@ class Partition:
             self.leader_epoch = image.leader_epoch
             if self.leader == self.node_id:
                 self.leading = self._new_leader_state()
-                self._led_since_ms = self.host.now_ms()
             else:
                 self._stop_leading()
         if image.partition_epoch > self.partition_epoch:
@@ -188,10 +182,6 @@ class Partition:
             info = log.append_as_leader(records, leading.epoch, now_ms=now_ms)
         except LogDirectoryFailure as failure:
             raise self.directory_failed(failure) from failure
-        except ApiError as error:
-            if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_early(records):
-                raise not_leader("an earlier request came before this broker led") from error
-            raise
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
@@ -202,19 +192,6 @@ class Partition:
                     for waiter in list(self.fetch_waiters):
                         waiter.appended(size)
         return info
-
-    def _is_early(self, records: bytes | memoryview) -> bool:
-        """Whether a gap in a producer's sequence may be requests refused before this replica led.
-
-        Of requests under way together the first are refused (NOT_LEADER_OR_FOLLOWER), the rest
-        arrive a moment later at a leader. librdkafka answers OUT_OF_ORDER_SEQUENCE_NUMBER by a new
-        producer epoch, and so doubles those of them that the former leader had replicated.
-        """
-        leading = self.leading
-        if leading is None or self.host.now_ms() - self._led_since_ms > _PIPELINED_MS_MAX:
-            return False
-        state = self.log.producers.get(read_header(records).producer_id)
-        return state is not None and state.last_offset < leading.epoch_start_offset
 
     def directory_failed(self, failure: LogDirectoryFailure) -> ApiError:
         """Have this replica's log directory given up; return what whoever asked hears."""
