@@ -184,11 +184,12 @@ def _change(
     response: AddRaftVoterResponse | RemoveRaftVoterResponse | UpdateRaftVoterResponse,
     timeout_ms: int = _CHANGE_TIMEOUT_MS,
 ) -> None:
+    before = replica.voters.ids
     offset = append_control(replica, [voters_record(voters)])
-    for node_id in voters.ids:
-        if node_id != replica.key.node_id:
-            # A voter counts as heard from when it becomes one.
-            leader.heard_ms.setdefault(node_id, replica.now_ms)
+    for node_id in replica.other_voters:
+        if node_id not in before:
+            # A voter counts as heard from when it becomes one, also one that was one long ago.
+            leader.heard_ms[node_id] = replica.now_ms
     leader.change = VoterChange(
         offset=offset,
         deadline_ms=replica.now_ms + max(timeout_ms, 0),

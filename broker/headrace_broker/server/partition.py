@@ -26,6 +26,7 @@ from headrace_broker.protocol.types import (
 from headrace_broker.replication.fetch_state import Position
 from headrace_broker.replication.follower import EpochEnd, truncation_offset
 from headrace_broker.replication.leader import LeaderState
+from headrace_broker.server.early_requests import refusal
 from headrace_broker.server.flushing import GroupCommit, reconfigured
 from headrace_broker.server.in_sync import expand_isr
 from headrace_broker.server.waiting import (
@@ -137,12 +138,11 @@ class Partition:
         return is_new
 
     def _new_leader_state(self) -> LeaderState:
-        log = self.log
-        state = LeaderState(self.node_id, self.leader_epoch, log.log_end_offset)
+        log, end = self.log, self.log.log_end_offset
         # The epoch is on record before the first append, so that a follower of an older epoch that
         # asks where it ended gets an answer (KIP-101).
-        log.leader_epochs.assign(self.leader_epoch, log.log_end_offset)
-        return state
+        log.leader_epochs.assign(self.leader_epoch, end)
+        return LeaderState(self.node_id, self.leader_epoch, end, since_ms=self.host.now_ms())
 
     def _stop_leading(self) -> None:
         self.leading = None
@@ -182,6 +182,8 @@ class Partition:
             info = log.append_as_leader(records, leading.epoch, now_ms=now_ms)
         except LogDirectoryFailure as failure:
             raise self.directory_failed(failure) from failure
+        except ApiError as error:
+            raise refusal(error, records, log.producers, leading, self.host.now_ms()) from None
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))

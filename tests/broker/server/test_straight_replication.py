@@ -185,6 +185,8 @@ class Leader:
 async def act_out(path, actions, *, is_straight):
     """Return all that was sent, action by action, and where the partitions ended up."""
     text = f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={path}\nnum.partitions=2\n"
+    # Both name the same leader to those whom they send away.
+    text += "advertised.listeners=PLAINTEXT://127.0.0.1:9092\n"
     broker = Broker(parse_config(text), chance=random.Random(5), on_failure=print)
     await broker.start()
     try:
