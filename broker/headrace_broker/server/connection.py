@@ -3,8 +3,7 @@
 Owns the bytes of the connection and nothing of their meaning. All connections of a listener read
 into one shared buffer; only a connection in the middle of a frame has a buffer of its own, so an
 idle connection costs no buffer. A handler that returns its response at once (produce, most fetches)
-never touches a task or a future. Handlers must not keep views of the request after they return,
-because the next read overwrites them.
+never touches a task or a future. None may keep views of a request: the next read overwrites them.
 
 Back-pressure: reading stops while the client leaves its responses unread, while too many of its
 requests wait, or while the broker's memory budget is used up.
@@ -317,6 +316,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unpark(self, slot: Slot, version: int, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
+            self.abort()  # a client that is still there would wait for it, and for all behind it
             return
         error = done.exception()
         if error is None:

@@ -145,15 +145,15 @@ class ReplicaSession(FetchSession):
         for fetch in list(self.news):
             if left <= 0:
                 break
-            is_urgent = fetch.is_due
             data = fetch.take(left, at_least_one=left == self._max_bytes)
             if data is None:
                 if not fetch.is_behind:
                     del self.news[fetch]
                 continue
             taken.append((fetch, data))
-            if is_urgent or not fetch.is_behind:
-                # Whatever goes out is asked for again from where the follower is then.
+            if data.records or type(data) is not Found or not fetch.is_behind:
+                # Records and problems have the follower ask again from where it is then. Records
+                # that did not fit stay news, whatever else was told.
                 del self.news[fetch]
             left -= len(data.records or b"")
         return taken

@@ -1,13 +1,20 @@
 """A leader and a follower with real logs, one fetch at a time."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.server.replica_sessions import ParkedFuture
+from headrace_broker.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ReplicaState,
+)
+from headrace_broker.server.replica_sessions import ParkedFuture, ReplicaSession
 from support.log import content
-from support.replication import Pair
+from support.replication import TOPIC_ID, Pair
 
 
 def code_of(error):
@@ -124,6 +131,40 @@ def test_a_follower_that_caught_up_is_proposed_for_the_in_sync_set(tmp_path):
     leader = pair.partitions[1]
     assert pair.isr_requests == [leader]
     assert leader.leading.pending.members == ((1, 10), (2, 20))
+
+
+def test_records_that_did_not_fit_into_an_answer_go_into_the_next(tmp_path):
+    """Nothing else may come to the partition for a long time, so nobody would look again."""
+    pairs = [Pair(tmp_path / str(index)) for index in (0, 1)]
+    for pair in pairs:
+        pair.lead(1)
+        pair.append(1, b"v" * 600)
+    replicas = SimpleNamespace(
+        partition_by_id=lambda _, index: pairs[index].partitions[1],
+        host=pairs[0].partitions[1].host,
+    )
+    session = ReplicaSession(1, replicas, 2, 20)
+    asked = [
+        FetchPartition(
+            partition=index,
+            current_leader_epoch=1,
+            fetch_offset=0,
+            last_fetched_epoch=-1,
+            partition_max_bytes=1 << 20,
+        )
+        for index in (0, 1)
+    ]
+    request = FetchRequest(
+        replica_state=ReplicaState(replica_id=2, replica_epoch=20),
+        max_bytes=1000,
+        topics=[FetchTopic(topic_id=TOPIC_ID, partitions=asked)],
+    )
+    assert session.update(request, 10) is ErrorCode.NONE
+    sent = [{fetch.index: len(data.records) for fetch, data in session.take()}]
+    assert session.is_due()
+    sent.append({fetch.index: len(data.records) for fetch, data in session.take()})
+    assert sent[0][0] == sent[1][1] > 600
+    assert not session.is_due()
 
 
 def test_records_answer_a_waiting_fetch_and_a_later_request_overtakes_it(tmp_path):
