@@ -91,7 +91,10 @@ class FetchSession:
     def rotate(self, served: Iterable[FetchPartition]) -> None:
         """Put partitions that had data last, so that none starves behind a busy one."""
         for partition in served:
-            self.partitions.move_to_end((partition.topic or partition.topic_id, partition.index))
+            key = partition.topic or partition.topic_id, partition.index
+            # A later request, on another connection, may have forgotten it meanwhile.
+            if self.partitions.get(key) is partition:
+                self.partitions.move_to_end(key)
 
 
 def _topic_key(topic: Any) -> Any:

@@ -104,3 +104,15 @@ def test_partitions_that_had_data_go_to_the_end() -> None:
     first = next(iter(opened.partitions.values()))
     opened.rotate([first])
     assert [item.index for item in opened.partitions.values()] == [1, 2, 0]
+
+
+def test_an_answer_to_what_was_forgotten_meanwhile_moves_nothing() -> None:
+    table = sessions()
+    opened, _ = table.open(request(p0=1, p1=2))
+    assert opened is not None
+    first = next(iter(opened.partitions.values()))
+    forget = request(opened.identity, 1)
+    forget.forgotten_topics_data = [ForgottenTopic(topic_id=TOPIC, partitions=[0])]
+    table.open(forget)
+    opened.rotate([first])
+    assert [item.index for item in opened.partitions.values()] == [1]
