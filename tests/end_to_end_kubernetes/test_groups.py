@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOPIC, GROUP, READERS = "work", "readers", "readers"
 PARTITIONS = 4
-RECORDS = 6000
+#: So many that each partition is still behind when the last reader is due.
+RECORDS = 12_000
+#: A reader reads one partition to its end before it begins with its next.
+READ_SECONDS = 150
 #: Each of them reads some 40 records a second; it leaves its group when it is told to end.
 READER = """
 import signal, sys, time
@@ -180,7 +183,9 @@ def test_a_reset_stops_the_readers_moves_the_group_and_starts_as_many_again(
     apply(group(readers))
     kubectl("-n", readers.namespace, "scale", f"deployment/{READERS}", "--replicas=2")
     wait_until(lambda: seen(readers)["status"].get("members") == 2, 90, "two members")
-    wait_until(lambda: min(committed(readers)) > 0, 60, "everything to have been read once")
+    wait_until(
+        lambda: min(committed(readers)) > 0, READ_SECONDS, "everything to have been read once"
+    )
     before = committed(readers)
     to = {"position": "Earliest"}
     apply(group(readers, reset={"requestId": "again", "to": to, "whenActive": "ScaleDown"}))
@@ -232,7 +237,7 @@ def test_a_reset_of_a_stateful_set_is_done_once_and_can_be_undone(
     kind, name = "StatefulSet", f"ordered-{is_killed}".lower()
     apply(workload(readers, 2, kind, name), group(readers, kind, name))
     wait_until(lambda: seen(readers, name).get("status", {}).get("members") == 2, 90, "members")
-    wait_until(lambda: min(committed(readers, name)) > 0, 60, "each partition to be read")
+    wait_until(lambda: min(committed(readers, name)) > 0, READ_SECONDS, "each partition to be read")
     reset = {"requestId": "again", "to": {"position": "Earliest"}, "whenActive": "ScaleDown"}
     apply(group(readers, kind, name, reset=reset))
     if is_killed:
@@ -249,7 +254,7 @@ def test_a_reset_of_a_stateful_set_is_done_once_and_can_be_undone(
     assert [each["offset"] for each in done["offsets"]] == [0] * PARTITIONS
     assert min(each["offset"] for each in done["previousOffsets"]) > 0
     wait_until(lambda: seen(readers, name)["status"].get("members") == 2, 90, "its readers")
-    wait_until(lambda: min(committed(readers, name)) > 0, 60, "records to be read again")
+    wait_until(lambda: min(committed(readers, name)) > 0, READ_SECONDS, "records to be read again")
     assert seen(readers, name)["status"]["lastReset"] == done
     kubectl("-n", readers.namespace, "scale", f"statefulset/{name}", "--replicas=0")
 
