@@ -208,21 +208,25 @@ def settle(replica: Replica, leader: Leader) -> None:
         if change.ticket is not None:
             replica.reply(change.ticket, change.response)
     elif change.deadline_ms <= replica.now_ms and change.ticket is not None:
-        _refuse(replica, change, ErrorCode.REQUEST_TIMED_OUT)
+        message = "not committed in time, and may be later: look who votes before you try again"
+        _refuse(replica, change, ErrorCode.REQUEST_TIMED_OUT, message)
         change.ticket = None
 
 
 def refuse_change(replica: Replica, leader: Leader) -> None:
     """Tell the caller of an open change that its outcome is unknown: the leader is another."""
     if leader.change is not None and leader.change.ticket is not None:
-        _refuse(replica, leader.change, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        message = "the leader changed before the commit: look who votes before you try again"
+        _refuse(replica, leader.change, ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
     leader.change = None
 
 
-def _refuse(replica: Replica, change: VoterChange, error: ErrorCode) -> None:
-    cls = type(change.response)
+def _refuse(replica: Replica, change: VoterChange, error: ErrorCode, message: str) -> None:
+    answer = type(change.response)(error_code=error)
+    if not isinstance(answer, UpdateRaftVoterResponse):  # which has no place for it
+        answer.error_message = message
     if change.ticket is not None:
-        replica.reply(change.ticket, cls(error_code=error))
+        replica.reply(change.ticket, answer)
 
 
 def describe_oneself(replica: Replica) -> None:

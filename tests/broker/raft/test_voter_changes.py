@@ -2,10 +2,19 @@
 
 import pytest
 
+from headrace_broker.protocol.errors import ErrorCode
 from support.raft_simulation import World
 
 # Longer than a leader waits for the word of a majority of its voters.
 LONG_MS = 60_000
+
+
+def _world(seed):
+    world = World(seed, codec=True)
+    world.start_all()
+    world.run(20_000, lambda: world.leader() is not None)
+    world.run(2000)
+    return world, world.leader(), sorted({1, 2, 3} - {world.leader().id})
 
 
 def _voters(world):
@@ -21,16 +30,27 @@ def _change(world, change, node_id, expected):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_voter_that_comes_back_does_not_count_as_silent_since_it_went(seed):
-    world = World(seed, codec=True)
-    world.start_all()
-    world.run(20_000, lambda: world.leader() is not None)
-    world.run(2000)
-    leader, epoch = world.leader(), world.leader().node.epoch
-    us = leader.id
-    others = sorted({1, 2, 3} - {us})
+    world, leader, others = _world(seed)
+    us, epoch = leader.id, leader.node.epoch
     _change(world, world.remove_voter, others[0], {us, others[1]})
     _change(world, world.remove_voter, others[1], {us})
     world.run(LONG_MS)
     _change(world, world.add_voter, others[0], {us, others[0]})
     _change(world, world.add_voter, others[1], {1, 2, 3})
     assert (world.leader(), world.leader().node.epoch) == (leader, epoch)
+
+
+def test_who_asked_for_a_change_that_was_not_committed_hears_what_to_do():
+    world, leader, others = _world(7)
+    for node_id in others:
+        world.processes[node_id].crash()
+    told = []
+    world.answered = told.append
+    world.remove_voter(leader, others[0])
+    world.run(LONG_MS, lambda: told)
+    (answer,) = told
+    assert answer.error_code in {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+    assert "try again" in answer.error_message
