@@ -95,9 +95,6 @@ def adopt_segment(segment: LogSegment, names: Container[str]) -> bool:
     if last_time is not None:
         segment.max_timestamp = last_time[0]
         segment.max_timestamp_offset = segment.base_offset + last_time[1]
-    if not whole:
-        segment.offset_index.clear()
-        segment.time_index.clear()
     return whole
 
 
@@ -120,9 +117,11 @@ def _recover_tail(
         following = segments.after(segment)
         limit = following.base_offset if following else RELATIVE_OFFSET_MAX << 32
         segment.transaction_index.truncate(recovered_from)
-        # Without whole indexes nothing says where the recovery point lies.
-        from_offset = 0 if segment in damaged else recovery_point
-        is_cut = bool(recover_segment(segment, from_offset, limit))
+        if segment in damaged:
+            # Without whole indexes nothing says where the recovery point lies.
+            is_cut = _rebuild(segment, limit)
+        else:
+            is_cut = bool(recover_segment(segment, recovery_point, limit))
         is_apart = following is not None and not has_holes and segment.load_tail() < limit
         if not is_cut and not is_apart:
             continue
@@ -132,6 +131,17 @@ def _recover_tail(
             remove_segment_files(later)
         break
     return recovered_from
+
+
+def _rebuild(segment: LogSegment, limit: int) -> bool:
+    """Check all of a segment and build its indexes again; True where it was cut."""
+    indexes = segment.offset_index, segment.time_index
+    for index in indexes:
+        index.begin_rebuild()
+    is_cut = bool(recover_segment(segment, 0, limit))
+    for index in indexes:
+        index.finish_rebuild()
+    return is_cut
 
 
 def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str:

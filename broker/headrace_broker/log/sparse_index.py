@@ -12,12 +12,15 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from headrace_broker.log.files import failing_the_directory
+from headrace_broker.log.files import failing_the_directory, rename_durably, sync_file
 
 OFFSET_ENTRY: Final = Struct(">ii")
 """Relative offset (of the batch's last record), position of the batch in the `.log`."""
 TIME_ENTRY: Final = Struct(">qi")
 """Largest timestamp so far, relative offset (of the last record of its batch)."""
+
+REBUILT_SUFFIX: Final = ".tmp"
+"""Of an index that is being built again; a start removes what a crash left of it."""
 
 _PENDING_MAX: Final = 512
 _BLOCK_ENTRIES: Final = 256
@@ -96,9 +99,25 @@ class SparseIndex:
         self._pending_keys.clear()
         self._pending_values.clear()
 
-    def clear(self) -> None:
-        """Drop every entry."""
-        self.truncate(0)
+    def begin_rebuild(self) -> None:
+        """Drop every entry; new ones go to another file until `finish_rebuild`.
+
+        A power cut in between leaves the file as it was, which is built again then. Written in
+        place, the new entries could be torn below a recovery point that says that they are durable.
+        """
+        self.path = self.path.with_name(self.path.name + REBUILT_SUFFIX)
+        self._written = 0
+        self._last = None
+        self._pending_keys.clear()
+        self._pending_values.clear()
+
+    def finish_rebuild(self) -> None:
+        """Put the entries since `begin_rebuild` in the file's place, durably."""
+        self.write_pending()
+        sync_file(self.path)
+        path = self.path.with_name(self.path.name.removesuffix(REBUILT_SUFFIX))
+        rename_durably(self.path, path)
+        self.path = path
 
     def truncate(self, count: int) -> None:
         """Keep the first `count` entries."""

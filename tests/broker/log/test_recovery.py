@@ -8,6 +8,7 @@ import pytest
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.log.sparse_index import SparseIndex
 from support.log import START_MS, append, batch_of, content, open_at
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}
@@ -143,6 +144,32 @@ def test_damaged_indexes_are_built_again(new_log, folder, clock, damage, suffix,
     again = PartitionLog.open(folder, LogConfig(**SETTINGS), clock=clock, was_clean=was_clean)
     assert content(again) == whole
     assert index.read_bytes() == before
+    again.abandon()
+
+
+def test_a_crash_while_an_index_is_built_again_leaves_the_former_one_in_its_place(
+    new_log, folder, clock, monkeypatch
+):
+    """Torn by a power cut, entries below the recovery point would be taken on trust."""
+    log = filled(new_log)
+    whole = content(log)
+    log.close()
+    index, times = (folder / f"{0:020d}{suffix}" for suffix in (".index", ".timeindex"))
+    before = index.read_bytes()
+    times.write_bytes(times.read_bytes() + b"\0")
+
+    def crash(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SparseIndex, "finish_rebuild", crash)
+        with pytest.raises(KeyboardInterrupt):
+            open_at(folder, clock, **SETTINGS)
+    assert index.read_bytes() == before
+    again = open_at(folder, clock, **SETTINGS)
+    assert content(again) == whole
+    assert index.read_bytes() == before
+    assert not list(folder.glob("*.tmp"))
     again.abandon()
 
 
