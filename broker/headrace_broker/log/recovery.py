@@ -117,7 +117,7 @@ def _recover_tail(
         following = segments.after(segment)
         limit = following.base_offset if following else RELATIVE_OFFSET_MAX << 32
         segment.transaction_index.truncate(recovered_from)
-        if segment in damaged:
+        if segment in damaged or _is_torn(segment, recovery_point):
             # Without whole indexes nothing says where the recovery point lies.
             is_cut = _rebuild(segment, limit)
         else:
@@ -131,6 +131,21 @@ def _recover_tail(
             remove_segment_files(later)
         break
     return recovered_from
+
+
+def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
+    """Whether a power cut left bytes in an index that are no entries.
+
+    Such have any order, and may lead a search to a place where no batch begins.
+    """
+    index = segment.offset_index
+    if not (index.is_ascending() and segment.time_index.is_ascending()):
+        return True
+    entry = index.floor(recovery_point - 1 - segment.base_offset)
+    if entry is None:
+        return False
+    found = next(segment.headers(entry[1]), None)
+    return found is None or found[1].last_offset - segment.base_offset != entry[0]
 
 
 def _rebuild(segment: LogSegment, limit: int) -> bool:

@@ -99,6 +99,16 @@ class SparseIndex:
         self._pending_keys.clear()
         self._pending_values.clear()
 
+    def is_ascending(self) -> bool:
+        """Whether every entry on disk is above the one before: a power cut tears the newest."""
+        last_key, last_value = -1, -1
+        for first in range(0, self._written, _PENDING_MAX):
+            for key, value in self._read(first, min(_PENDING_MAX, self._written - first)):
+                if key <= last_key or value < last_value:
+                    return False
+                last_key, last_value = key, value
+        return True
+
     def begin_rebuild(self) -> None:
         """Drop every entry; new ones go to another file until `finish_rebuild`.
 

@@ -8,7 +8,7 @@ import pytest
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
-from headrace_broker.log.sparse_index import SparseIndex
+from headrace_broker.log.sparse_index import OFFSET_ENTRY, SparseIndex
 from support.log import START_MS, append, batch_of, content, open_at
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}
@@ -142,6 +142,23 @@ def test_damaged_indexes_are_built_again(new_log, folder, clock, damage, suffix,
     elif suffix == ".index":
         index.write_bytes(before + b"\x00\x00\x00\x7f\x7f\x00\x00\x00")
     again = PartitionLog.open(folder, LogConfig(**SETTINGS), clock=clock, was_clean=was_clean)
+    assert content(again) == whole
+    assert index.read_bytes() == before
+    again.abandon()
+
+
+@pytest.mark.parametrize("torn", [(0, 16), (1, 17)], ids=["out of order", "no batch there"])
+def test_an_index_whose_end_a_power_cut_tore_is_built_again(new_log, folder, clock, torn):
+    """Its last entry may look like one; a search would begin in the middle of a batch."""
+    log = filled(new_log, segment_bytes=1 << 20)
+    whole = content(log)
+    log.close()
+    index = folder / f"{0:020d}.index"
+    before = index.read_bytes()
+    kept = before[: OFFSET_ENTRY.size] if torn[0] else before
+    index.write_bytes(kept + OFFSET_ENTRY.pack(*torn))
+    config = LogConfig(**SETTINGS | {"segment_bytes": 1 << 20})
+    again = PartitionLog.open(folder, config, clock=clock, was_clean=False, recovery_point=4)
     assert content(again) == whole
     assert index.read_bytes() == before
     again.abandon()
