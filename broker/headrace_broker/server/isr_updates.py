@@ -81,6 +81,7 @@ class IsrUpdates:
     def start(self) -> None:
         """Begin to look for laggards."""
         self._checker = asyncio.get_running_loop().create_task(self._check(), name="isr check")
+        self._checker.add_done_callback(self._ended)
 
     async def close(self) -> None:
         """Ask for nothing more."""
