@@ -101,7 +101,11 @@ class BrokersOnKubernetes:
         if identity is None:
             return Observed()
         seen = self._seen(cluster)
-        brokers = tuple(observed_broker(cluster, identity, node, seen) for node in identity.nodes)
+        # As it will be written down at the end of this pass: else a pass could call ready what
+        # the next one restarts for its image or rack, and a plan could not show that it will.
+        wanted = identity.at_version(cluster.spec.version, self._image)
+        wanted = await self._tools.zones.placed(cluster, wanted)
+        brokers = tuple(observed_broker(cluster, wanted, node, seen) for node in wanted.nodes)
         balance = await self._balance(cluster, identity, memory)
         return Observed(
             cluster=ObservedCluster(

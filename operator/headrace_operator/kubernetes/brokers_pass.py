@@ -132,9 +132,7 @@ class BrokersPass:
                     if node.is_joining and (node.node_id in served or not node.is_broker):
                         node_now = msgspec.structs.replace(node, is_joining=False)
                         identity = identity.replaced(node_now)
-        if identity.version != spec.version:
-            identity = msgspec.structs.replace(identity, version=spec.version, image=self._image)
-        return identity
+        return identity.at_version(spec.version, self._image)
 
     def _with_started(self, identity: Identity, action: StartBroker) -> Identity:
         node = Node(

@@ -79,6 +79,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         nodes = tuple(sorted([*others, node], key=lambda each: each.node_id))
         return msgspec.structs.replace(self, nodes=nodes)
 
+    def at_version(self, version: str, image: str) -> Identity:
+        """Return it with `image` where another version is wanted than it has, else as it is."""
+        if version == self.version:
+            return self
+        return msgspec.structs.replace(self, version=version, image=image)
+
 
 def cluster_id_of(uid: str) -> str:
     """Make a cluster's id of its resource's uid, in Kafka's form (22 characters of base64).
