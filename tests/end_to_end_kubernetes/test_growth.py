@@ -14,7 +14,7 @@ from support.processes import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CLASS = "headrace-test-growing"
-_TAKEN = json.dumps({"spec": {"storageClassName": "headrace-test-taken"}})
+_TAKEN = "headrace-test-taken"
 
 
 @pytest.fixture
@@ -24,9 +24,14 @@ def storage_class(lab):
         pytest.skip("KUBELAB is not set: volumes of this cluster are not made by hand")
     lab.add_volumes(1)
     volumes = json.loads(kubectl("get", "pv", "-o", "json"))["items"]
-    free = next(each for each in volumes if each["status"]["phase"] == "Available")
+    free = next(
+        each
+        for each in volumes
+        if each["status"]["phase"] == "Available" and each["spec"]["storageClassName"] != _TAKEN
+    )
     # Nobody else may take its folder, now or with what will be in it. Its name stays taken.
-    kubectl("patch", f"pv/{free['metadata']['name']}", "--type=merge", "-p", _TAKEN)
+    taken = json.dumps({"spec": {"storageClassName": _TAKEN}})
+    kubectl("patch", f"pv/{free['metadata']['name']}", "--type=merge", "-p", taken)
     allow_expansion(allowed=False)
     volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": CLASS}}
     apply({**volume, "spec": {**free["spec"], "storageClassName": CLASS}})

@@ -24,6 +24,7 @@ from support.processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEM_NAMESPACE = "headrace-system"
+_LAB_CLASS = "standard"
 OPERATOR = "headrace-operator"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _OPERATOR_SECONDS = 180
@@ -321,7 +322,11 @@ class KubeLab:
     def add_volumes(self, count: int) -> None:
         """See to it that so many volumes are free."""
         volumes = json.loads(kubectl("get", "pv", "-o", "json"))["items"]
-        free = sum(each["status"].get("phase") == "Available" for each in volumes)
+        free = sum(
+            each["status"].get("phase") == "Available"
+            and each["spec"].get("storageClassName") == _LAB_CLASS
+            for each in volumes
+        )
         if free < count:
             self.run("volumes", str(count - free))
 

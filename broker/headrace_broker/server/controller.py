@@ -26,6 +26,7 @@ from headrace_broker.metadata.decision import Decision
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
+from headrace_broker.metadata.records import NoOpRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import (
     NO_LEADER_EPOCH,
@@ -172,8 +173,11 @@ class ControllerDriver:
 
     # decisions
 
-    async def submit(self, decide: Decide[R]) -> R:
+    async def submit(self, decide: Decide[R], *, is_confirmed: bool = False) -> R:
         """Run `decide` now; return its response once its records are committed and applied here.
+
+        `is_confirmed`: an answer without records, a refusal, waits for the quorum as well. A
+        controller that is cut off does not know what its successor decided meanwhile.
 
         Raises what `decide` raises with nothing changed, NOT_CONTROLLER where this node does not
         lead, and REQUEST_TIMED_OUT where the outcome is unknown. A caller that is cancelled does
@@ -189,7 +193,7 @@ class ControllerDriver:
                 await self._activation.wait()
             if self._is_closed:
                 raise ApiError(ErrorCode.NOT_CONTROLLER, "this controller is stopped")
-            response, committed = self._decide(decide)
+            response, committed = self._decide(decide, is_confirmed=is_confirmed)
             self._uncommitted.add(committed)
             try:
                 await committed
@@ -197,7 +201,9 @@ class ControllerDriver:
                 self._uncommitted.discard(committed)
             return response
 
-    def _decide(self, decide: Decide[R]) -> tuple[R, asyncio.Future[None]]:
+    def _decide(
+        self, decide: Decide[R], *, is_confirmed: bool = False
+    ) -> tuple[R, asyncio.Future[None]]:
         """Decide on the speculative image and append; the future is done at the commit."""
         before = self._speculative
         end_offset = self._quorum.log.end_offset
@@ -205,12 +211,16 @@ class ControllerDriver:
             # The quorum's own records (voters) hold offsets, too.
             before = replace(before, offset=Offset(end_offset - 1))
         decision = decide(before)
-        if not decision.records:
+        records = decision.records
+        if not records and is_confirmed and len(self._quorum.node.voters.voters) > 1:
+            # Once it is committed, nobody led the quorum in between.
+            records = [NoOpRecord()]
+        if not records:
             # What the answer rests on must be committed before it is given.
             return decision.response, self._loader.wait_for(self._speculative.offset)
-        batch = encode_batch(decision.records, self._clock.now_ms())
-        offset = Offset(before.offset + len(decision.records))
-        image, _ = before.replay_batch(decision.records, offset=offset, epoch=self._active_epoch)
+        batch = encode_batch(records, self._clock.now_ms())
+        offset = Offset(before.offset + len(records))
+        image, _ = before.replay_batch(records, offset=offset, epoch=self._active_epoch)
         epoch = self._active_epoch
         last = self._quorum.append(batch, epoch)
         if last is None:

@@ -195,7 +195,7 @@ class _Refusing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
-    async def submit(self, decide: object) -> None:
+    async def submit(self, decide: object, *, is_confirmed: bool = False) -> None:
         """Refuse."""
-        del decide
+        del decide, is_confirmed
         raise self._error

@@ -31,7 +31,8 @@ async def handle(
     controller = broker.controller
     try:
         return await controller.submit(
-            lambda image: decide_alter_reassignments(image, request, controller.policy)
+            lambda image: decide_alter_reassignments(image, request, controller.policy),
+            is_confirmed=True,
         )
     except ApiError as error:
         return AlterPartitionReassignmentsResponse(

@@ -34,7 +34,8 @@ async def handle(
         return await controller.submit(
             lambda image: decide_create_partitions(
                 image, request, controller.policy, controller.rng
-            )
+            ),
+            is_confirmed=not request.validate_only,
         )
     except ApiError as error:
         return CreatePartitionsResponse(

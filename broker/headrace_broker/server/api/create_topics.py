@@ -34,7 +34,8 @@ async def handle(
     controller = broker.controller
     try:
         return await controller.submit(
-            lambda image: decide_create_topics(image, request, controller.policy, controller.rng)
+            lambda image: decide_create_topics(image, request, controller.policy, controller.rng),
+            is_confirmed=not request.validate_only,
         )
     except ApiError as error:
         return CreateTopicsResponse(

@@ -34,7 +34,8 @@ async def handle(
     controller = broker.controller
     try:
         return await controller.submit(
-            lambda image: decide_delete_topics(image, request, controller.policy)
+            lambda image: decide_delete_topics(image, request, controller.policy),
+            is_confirmed=True,
         )
     except ApiError as error:
         asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]

@@ -32,7 +32,8 @@ async def handle(
     controller = broker.controller
     try:
         return await controller.submit(
-            lambda image: decide_elect_leaders(image, request, controller.policy)
+            lambda image: decide_elect_leaders(image, request, controller.policy),
+            is_confirmed=True,
         )
     except ApiError as error:
         return _failure(request, error, context.api_version)

@@ -33,7 +33,8 @@ async def handle(
     settings = broker_settings(broker.config)
     try:
         return await broker.controller.submit(
-            lambda image: decide_incremental_alter_configs(image, request, settings)
+            lambda image: decide_incremental_alter_configs(image, request, settings),
+            is_confirmed=not request.validate_only,
         )
     except ApiError as error:
         return IncrementalAlterConfigsResponse(

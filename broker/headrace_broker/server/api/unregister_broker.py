@@ -33,7 +33,8 @@ async def handle(
     node_id = NodeId(request.broker_id)
     try:
         await controller.submit(
-            lambda image: decide_unregister_broker(image, node_id, controller.policy)
+            lambda image: decide_unregister_broker(image, node_id, controller.policy),
+            is_confirmed=True,
         )
     except ApiError as error:
         return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
