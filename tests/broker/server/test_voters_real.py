@@ -10,7 +10,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 
-from headrace_operator.quorum import QuorumError, describe_quorum, remove_voter
+from headrace_operator.quorum import (
+    UNKNOWN_DIRECTORY,
+    QuorumError,
+    describe_quorum,
+    remove_voter,
+)
 from support.headrace_cluster import HeadraceCluster
 from support.kafka_peer import run_tool
 from support.processes import LOOPBACK, wait_until
@@ -21,7 +26,13 @@ def cluster(tmp_path):
     with HeadraceCluster(tmp_path) as running:
         _create(running, "kept", 6, 3)
         _write(running)
+        # Voters tell their disks' ids once they follow a leader.
+        wait_until(lambda: _are_disks_known(running), 20, "the voters' directory ids")
         yield running
+
+
+def _are_disks_known(cluster):
+    return all(each.directory_id != UNKNOWN_DIRECTORY for each in _quorum(cluster).voters)
 
 
 def _write(cluster, count=200):
