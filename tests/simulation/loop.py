@@ -264,7 +264,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             return task
         process.tasks.append(task)
         if len(process.tasks) > _TASKS_BEFORE_PRUNING:
-            process.tasks = [item for item in process.tasks if not item.done()]
+            process.tasks = [item for item in process.tasks if _may_report(item)]
         return task
 
     def get_task_factory(self):
@@ -321,6 +321,11 @@ def _settle(future, result, error) -> None:
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def _may_report(task: "asyncio.Task[Any]") -> bool:
+    """Whether it runs, or has failed and nobody has asked it yet: a kill must silence it."""
+    return not task.done() or bool(task._log_traceback)  # type: ignore[attr-defined]  # asyncio's
 
 
 def _close(task: "asyncio.Task[Any]") -> None:
