@@ -112,7 +112,7 @@ STORAGE_MUTANTS = (
         nodes=3,
         needs=lambda profile: profile.loses_power and profile.focus == TRUNCATION,
         seeds_max=120,
-        seed_known=572,
+        seed_known=7695,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
