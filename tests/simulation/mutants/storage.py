@@ -111,7 +111,7 @@ STORAGE_MUTANTS = (
         replace=_nothing,
         nodes=3,
         needs=lambda profile: profile.loses_power and profile.focus == TRUNCATION,
-        seeds_max=120,
+        seeds_max=200,
         seed_known=7695,
     ),
     Mutant(
