@@ -33,8 +33,7 @@ async def handle(
     node_id = NodeId(request.broker_id)
     try:
         await controller.submit(
-            lambda image: decide_unregister_broker(image, node_id, controller.policy),
-            is_confirmed=True,
+            lambda image: decide_unregister_broker(image, node_id, controller.policy)
         )
     except ApiError as error:
         return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
