@@ -4,6 +4,7 @@ Owns nothing but the processes it was given; it never looks for a process by nam
 """
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,16 +18,39 @@ LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.005
 
 
+def _first_ephemeral_port() -> int:
+    settings = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    # 32768 is Linux's default, and below macOS's.
+    return int(settings.read_text().split()[0]) if settings.exists() else 32768
+
+
 class NotReadyError(Exception):
     """A process ended or stayed silent before it was ready; the message carries its last output."""
 
 
+_PORTS = range(10240, _first_ephemeral_port())
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a loopback port that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
+    """Return a loopback port that nobody listens on, and that this never returned before.
+
+    It is below the ports that the system gives to clients' ends, or one of those would take it
+    before whoever it is for. Other test runs on the machine begin at other places.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        if port in _given:
+            continue
+        with socket.socket() as probe:
+            # As servers do: a connection that has ended keeps nobody away.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, port))
+            except OSError:
+                continue
+        _given.add(port)
         return port
+    raise RuntimeError(f"no port is free among {_PORTS}")
 
 
 def wait_until(

@@ -8,7 +8,6 @@ Stop is the reverse, and ends with the marker that tells the next start that not
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from headrace_broker.server.fetch_sessions import FetchSessions
 from headrace_broker.server.forwarding import Forwarding
 from headrace_broker.server.group_driver import GroupCoordinator, group_config
 from headrace_broker.server.group_driver_log import PartitionOffsetsLog
+from headrace_broker.server.http_port import HttpPort
 from headrace_broker.server.listener import Listening
 from headrace_broker.server.loop_delay import LoopDelay
 from headrace_broker.server.metrics import NetworkMetrics
@@ -102,7 +102,7 @@ class Broker:
         self._controller_listening: list[Listening] = []
         self._fencing: set[asyncio.Task[None]] = set()
         self._loaded_groups: dict[PartitionIndex, int] = {}
-        self._http: Any = None
+        self._http = HttpPort(config.http_listener)
         self._upkeep: list[Upkeep] = []
         self._loop_delay: LoopDelay | None = None
 
@@ -172,11 +172,11 @@ class Broker:
         try:
             if not config.quorum.is_alone:
                 await asyncio.wait({serving}, timeout=_HTTP_DELAY_SECONDS)
-                await self._start_http()
+                await self._http.start(ServerStatus(self))
             await serving
         finally:
             serving.cancel()
-        await self._start_http()
+        await self._http.start(ServerStatus(self))
         log.info(
             "broker started",
             node_id=config.node_id,
@@ -198,6 +198,7 @@ class Broker:
             (self._controller_listening if is_for_controllers else self._listening).append(
                 listening
             )
+        self._http.bind()
 
     def _compose(self) -> None:
         config, directory = self.config, self.directories.metadata
@@ -337,15 +338,6 @@ class Broker:
         self._fencing.add(task)
         task.add_done_callback(self._fencing.discard)
 
-    async def _start_http(self) -> None:
-        if self.config.http_listener is None or self._http is not None:
-            return
-        # aiohttp takes longer to import than all the rest to start; clients are served meanwhile.
-        web = await asyncio.get_running_loop().run_in_executor(
-            None, importlib.import_module, "headrace_broker.web.app"
-        )
-        self._http = await web.start_http(ServerStatus(self), *self.config.http_listener)
-
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.brokers_changed:
             self._watch_brokers(image)
@@ -394,6 +386,5 @@ class Broker:
         for listening in self._controller_listening:
             await listening.stop()
         self.directories.close(broker_epoch=self.lifecycle.epoch)
-        if self._http is not None:
-            await self._http.cleanup()
+        await self._http.stop()
         log.info("broker stopped", node_id=self.config.node_id)

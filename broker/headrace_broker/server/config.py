@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,11 @@ def _build(
     advertised_controllers = tuple(item for item in advertised if item.name in controllers)
     advertised = tuple(item for item in advertised if item.name not in controllers)
     quorum = read_quorum(values, {item.name for item in listeners}, problems, source)
+    http_listener = _http_listener(values["headrace.http.listener"], problems, source)
+    bound = [(f"listeners: {item.name}", item.host, item.port) for item in listeners]
+    if http_listener is not None:
+        bound.append(("headrace.http.listener", *http_listener))
+    _check_ports(bound, problems, source)
     if problems:
         return None
     return BrokerConfig(
@@ -216,7 +222,7 @@ def _build(
         metadata_log_directory=Path(values["metadata.log.dir"] or directories[0]),
         rack=values["broker.rack"],
         quorum=quorum,
-        http_listener=_http_listener(values["headrace.http.listener"], problems, source),
+        http_listener=http_listener,
     )
 
 
@@ -283,7 +289,17 @@ def _http_listener(text: str | None, problems: list[str], source: str) -> tuple[
     if text is None:
         return None
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdigit():
-        problems.append(f"{source}: headrace.http.listener={text}: write host:port")
+    if not separator or not port.isdigit() or int(port) > PORT_MAX:
+        problems.append(
+            f"{source}: headrace.http.listener={text}: write host:port, with a port up to 65535"
+        )
         return None
-    return host, int(port)
+    return host.strip("[]"), int(port)
+
+
+def _check_ports(bound: list[tuple[str, str, int]], problems: list[str], source: str) -> None:
+    """Refuse two of (setting, host, port) that one process could not both listen on."""
+    for (first, host, port), (second, other, other_port) in combinations(bound, 2):
+        is_same_host = host == other or _is_wildcard(host) or _is_wildcard(other)
+        if port == other_port != 0 and is_same_host:
+            problems.append(f"{source}: {first} and {second} both listen on port {port}")

@@ -212,18 +212,32 @@ class Listening:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bind an address; the one place that makes a socket, so that a simulation can stand in."""
-    family, kind, protocol, _, address = socket.getaddrinfo(
-        host or "0.0.0.0",  # noqa: S104 (an empty host in `listeners` asks for all addresses)
-        port,
-        type=socket.SOCK_STREAM,
-        flags=socket.AI_PASSIVE,
-    )[0]
-    bound = socket.socket(family, kind, protocol)
+    """Bind an address; the one place that makes a socket, so that a simulation can stand in.
+
+    Raises OSError that names the address.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or "0.0.0.0",  # noqa: S104 (an empty host in `listeners` asks for all addresses)
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind(address)
-    except OSError:
+    except OSError as error:
         bound.close()
-        raise
+        raise _cannot_listen(host, port, error) from error
     return bound
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    return OSError(
+        error.errno,
+        f"cannot listen on {host}:{port}: {error.strerror}: give it an address of this machine "
+        "that nobody else listens on (ss -ltnp)",
+    )

@@ -5,6 +5,8 @@ Owns its own port, so that a probe or a scrape never waits behind clients' conne
 
 from __future__ import annotations
 
+import socket
+
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -27,11 +29,11 @@ def build_app(status: BrokerStatus) -> web.Application:
     return app
 
 
-async def start_http(status: BrokerStatus, host: str, port: int) -> web.AppRunner:
-    """Serve on host:port until the runner's `cleanup()`. Raises OSError where the port is taken."""
+async def start_http(status: BrokerStatus, bound: socket.socket) -> web.AppRunner:
+    """Serve on a bound socket until the runner's `cleanup()`."""
     runner = web.AppRunner(build_app(status), access_log=None, handle_signals=False)
     await runner.setup()
-    await web.TCPSite(runner, host, port, shutdown_timeout=1.0).start()
+    await web.SockSite(runner, bound, shutdown_timeout=1.0).start()
     return runner
 
 

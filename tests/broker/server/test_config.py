@@ -90,10 +90,26 @@ def test_a_bad_line_is_named_with_what_is_allowed(line: str, reason: str) -> Non
         ("log.dirs=/tmp/data", "", "log.dirs is required"),
         ("node.id=3", "", "node.id is required"),
         ("headrace.http.listener=127.0.0.1:9094", "headrace.http.listener=9094", "write host:port"),
+        (":9094", ":99999", "headrace.http.listener=127.0.0.1:99999: write host:port"),
+        (
+            "listener=127.0.0.1:9094",
+            "listener=127.0.0.1:9093",
+            "listeners: CONTROLLER and headrace.http.listener both listen on port 9093",
+        ),
+        (
+            "PLAINTEXT://127.0.0.1:9092,",
+            "PLAINTEXT://0.0.0.0:9093,",
+            "listeners: PLAINTEXT and listeners: CONTROLLER both listen on port 9093",
+        ),
     ],
 )
 def test_listeners_and_quorum_are_checked(old: str, new: str, reason: str) -> None:
     assert reason in problems_of(GOOD.replace(old, new))
+
+
+def test_listeners_may_share_a_port_on_different_addresses_or_leave_it_to_the_system() -> None:
+    for old, new in (("127.0.0.1:9094", "127.0.0.2:9093"), (":9092,", ":0,")):
+        assert parse_config(GOOD.replace(old, new), source="b.properties").listeners
 
 
 def test_every_problem_of_a_file_is_said_at_once(tmp_path: Path) -> None:
