@@ -24,6 +24,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_file
 from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, LogSegment
 from headrace_broker.log.segments import LogSegments
+from headrace_broker.log.sparse_index import Entry
 from headrace_broker.log.swap import finish_swaps
 from headrace_broker.protocol.batch_header import (
     ATTRIBUTES_POSITION,
@@ -138,14 +139,26 @@ def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
 
     Such have any order, and may lead a search to a place where no batch begins.
     """
-    index = segment.offset_index
-    if not (index.is_ascending() and segment.time_index.is_ascending()):
+    index, times = segment.offset_index, segment.time_index
+    if not (index.is_ascending() and times.is_ascending()):
         return True
-    entry = index.floor(recovery_point - 1 - segment.base_offset)
-    if entry is None:
-        return False
-    found = next(segment.headers(entry[1]), None)
-    return found is None or found[1].last_offset - segment.base_offset != entry[0]
+    durable = recovery_point - 1 - segment.base_offset
+    entry = index.floor(durable)
+    if entry is not None:
+        found = next(segment.headers(entry[1]), None)
+        if found is None or found[1].last_offset - segment.base_offset != entry[0]:
+            return True
+    time = times.floor_by_value(durable)
+    return time is not None and not _is_time_of_a_batch(segment, time)
+
+
+def _is_time_of_a_batch(segment: LogSegment, entry: Entry) -> bool:
+    """Whether the batch at an entry's offset has its time; a torn one names an earlier batch."""
+    timestamp, offset = entry[0], segment.base_offset + entry[1]
+    found = next(segment.headers(segment.position_of(offset)), None)
+    return found is not None and (
+        found[1].base_offset <= offset and newest_timestamp(found[1]) == timestamp
+    )
 
 
 def _rebuild(segment: LogSegment, limit: int) -> bool:
@@ -167,7 +180,8 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
     # The flush that moved the recovery point made index and batches before it durable.
     start, next_offset = _end_of_whole_batches(segment, recovery_point)
     full_size = segment.size
-    segment.offset_index.truncate_above_value(start - 1)
+    # By offset: the entry of a later batch may be torn, and name a place before its own.
+    segment.offset_index.truncate_from_key(next_offset - segment.base_offset)
     segment.time_index.truncate_above_value(next_offset - segment.base_offset - 1)
     segment.size = start
     segment.load_tail()

@@ -8,7 +8,8 @@ import pytest
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
-from headrace_broker.log.sparse_index import OFFSET_ENTRY, SparseIndex
+from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from headrace_broker.log.time_lookup import max_timestamp_record
 from support.log import START_MS, append, batch_of, content, open_at
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}
@@ -161,6 +162,38 @@ def test_an_index_whose_end_a_power_cut_tore_is_built_again(new_log, folder, clo
     again = PartitionLog.open(folder, config, clock=clock, was_clean=False, recovery_point=4)
     assert content(again) == whole
     assert index.read_bytes() == before
+    again.abandon()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_the_first_entry_above_the_recovery_point_may_be_torn(new_log, folder, clock, suffix):
+    """Without its last byte it names an earlier place, or an earlier offset, than its own."""
+    settings = SETTINGS | {"segment_bytes": 1 << 20}
+    log = filled(new_log, **settings)
+    whole = content(log)
+    log.close()
+    paths = [folder / f"{0:020d}{each}" for each in (".index", ".timeindex")]
+    entries = [OFFSET_ENTRY, TIME_ENTRY]
+    before = [
+        list(entry.iter_unpack(path.read_bytes()))
+        for entry, path in zip(entries, paths, strict=True)
+    ]
+    if suffix == ".index":
+        durable = [each for each in before[0] if each[0] < 4]
+        torn = (4, dict(before[0])[4] - 1)
+    else:
+        durable = [each for each in before[1] if each[1] < 4]
+        torn = (START_MS + 20, 3)
+    which = (".index", ".timeindex").index(suffix)
+    paths[which].write_bytes(b"".join(entries[which].pack(*each) for each in [*durable, torn]))
+    again = PartitionLog.open(
+        folder, LogConfig(**settings), clock=clock, was_clean=False, recovery_point=4
+    )
+    assert content(again) == whole
+    for entry, path, whole_index in zip(entries, paths, before, strict=True):
+        assert set(entry.iter_unpack(path.read_bytes())) <= set(whole_index)
+    newest = max_timestamp_record(again.segments, 0)
+    assert (newest.offset, newest.timestamp) == (9, START_MS + 9)
     again.abandon()
 
 
