@@ -15,6 +15,7 @@ from headrace_broker.log.batches import (
     OFFSET_LENGTH_EPOCH,
     Header,
     iterate_headers,
+    newest_timestamp,
 )
 from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.log_state import LogState
@@ -149,7 +150,7 @@ class PartitionLog(LogState):
         start = segment.write(view[:size])
         for at, header in batches:
             segment.note_batch(
-                start + at, header.size_bytes, header.last_offset, header.max_timestamp
+                start + at, header.size_bytes, header.last_offset, newest_timestamp(header)
             )
             if header.producer_id >= 0:
                 batch = view[at : at + header.size_bytes]

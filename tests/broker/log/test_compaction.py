@@ -8,6 +8,7 @@ import pytest
 
 from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.log.time_lookup import max_timestamp_record
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.compression import Compression
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -146,6 +147,24 @@ def test_the_last_five_batches_of_a_producer_stay_for_its_retries(new_log, folde
             (True, offset) for offset in range(2, 7)
         ]
         held.abandon()
+
+
+def test_a_batch_that_compaction_emptied_is_not_the_newest_of_its_followers(new_log, folder, clock):
+    log = new_log(**SETTINGS)
+    producer = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}
+    late = NewRecord(key=b"k", value=b"late", timestamp=START_MS + 1000)
+    append(log, bytearray(build_batch([late], **producer)))
+    put(log, b"k", b"newest")
+    commit(log)
+    assert log.compact(START_MS)
+    assert next(headers_from(log, 0)).record_count == 0
+    follower = PartitionLog.open(folder.parent / "topic-1", log.config, clock=clock)
+    for batch in content(log):
+        follower.append_as_follower(batch)
+    newest = [max_timestamp_record(each.segments, 0) for each in (log, follower)]
+    assert newest[0] is not None
+    assert newest[0] == newest[1]
+    follower.abandon()
 
 
 def test_a_producers_sequence_outlives_the_loss_of_what_was_not_cleaned(new_log, folder, clock):
