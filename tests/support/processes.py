@@ -18,27 +18,24 @@ LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.005
 
 
-def _first_ephemeral_port() -> int:
-    settings = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    # 32768 is Linux's default, and below macOS's.
-    return int(settings.read_text().split()[0]) if settings.exists() else 32768
-
-
 class NotReadyError(Exception):
     """A process ended or stayed silent before it was ready; the message carries its last output."""
 
 
-_PORTS = range(10240, _first_ephemeral_port())
+# Below those of Kubernetes' services (30000) and those that Linux gives to clients' ends (32768).
+_PORTS = range(10240, 30000)
+_TRIES_MAX = 1000
 _given: set[int] = set()
 
 
 def free_port() -> int:
     """Return a loopback port that nobody listens on, and that this never returned before.
 
-    It is below the ports that the system gives to clients' ends, or one of those would take it
-    before whoever it is for. Other test runs on the machine begin at other places.
+    A client's end does not get it either, before whoever it is for.
     """
-    for port in random.sample(_PORTS, len(_PORTS)):
+    for _ in range(_TRIES_MAX):
+        # Not from the generator that a test may have seeded.
+        port = random.SystemRandom().choice(_PORTS)
         if port in _given:
             continue
         with socket.socket() as probe:
@@ -50,7 +47,7 @@ def free_port() -> int:
                 continue
         _given.add(port)
         return port
-    raise RuntimeError(f"no port is free among {_PORTS}")
+    raise RuntimeError(f"none of {_TRIES_MAX} ports is free among {_PORTS}")
 
 
 def wait_until(
