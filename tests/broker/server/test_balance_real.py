@@ -118,7 +118,7 @@ def test_a_cordon_holds_over_a_restart_until_it_is_lifted(cluster, admin):
     _headrace(cluster, "cluster", "uncordon", "3")
     _create(cluster, "wide", num_partitions=1, replication_factor=3)
     _headrace(cluster, "cluster", "cordon", "2")
-    assert cordoned_brokers(admin, [1, 2, 3]) == {2}
+    wait_until(lambda: cordoned_brokers(admin, [1, 2, 3]) == {2}, 20, "the cordon")
     _headrace(cluster, "cluster", "uncordon", "2")
 
 
@@ -191,7 +191,7 @@ def test_kafkas_own_tool_shows_cordons_and_plans_and_cancels_one(cluster, admin)
     run_tool(*one, "--alter", "--add-config", "cordoned.log.dirs=*")
     assert "cordoned.log.dirs=*" in run_tool(*one, "--describe")
     run_tool(*one, "--alter", "--delete-config", "cordoned.log.dirs")
-    assert cordoned_brokers(admin, [1, 2, 3]) == frozenset()
+    wait_until(lambda: not cordoned_brokers(admin, [1, 2, 3]), 20, "the end of the cordon")
     _create(cluster, "by-tool", num_partitions=6, replica_assignment=[[1, 2]] * 6)
     plan = fetch_plan(_http(cluster), drain=1)
     approve(admin, plan, throttle=10_000, concurrent=1)
