@@ -10,6 +10,7 @@ from headrace_operator.admin import BrokerAdmin
 from headrace_operator.balance import cordoned_brokers
 from headrace_operator.plan import AddVoter, CordonBrokers, CreateTopic, RemoveVoter
 from headrace_operator.plan.cordons import DRAINED_BROKERS
+from headrace_operator.quorum import UNKNOWN_DIRECTORY
 from support.headrace_cluster import HeadraceCluster
 from support.operator_resources import desired
 from support.processes import wait_until
@@ -27,6 +28,18 @@ async def observe(admin):
     seen = await admin.observe(desired(), now_ms=int(time.time() * 1000))
     assert seen.cluster.is_reachable, seen.cluster.error
     return seen.cluster
+
+
+async def settled_quorum(admin):
+    """Once every voter has told its disk's id, which takes it a moment after its first start."""
+    for _ in range(100):
+        quorum = (await observe(admin)).quorum
+        if quorum.leader_id > 0 and all(
+            each.directory_id != UNKNOWN_DIRECTORY for each in quorum.voters
+        ):
+            return quorum
+        await asyncio.sleep(0.1)
+    raise AssertionError(quorum)
 
 
 def replicas_of(cluster, topic):
@@ -69,7 +82,7 @@ def test_new_topics_stay_off_a_drained_broker_until_the_drain_is_cancelled(runni
 def test_a_voter_is_taken_away_and_given_back_with_the_disk_that_it_has(running):
     async def scenario():
         async with BrokerAdmin(running.bootstrap) as admin:
-            quorum = (await observe(admin)).quorum
+            quorum = await settled_quorum(admin)
             gone = max(
                 voter.node_id for voter in quorum.voters if voter.node_id != quorum.leader_id
             )
