@@ -171,7 +171,7 @@ def test_a_controlled_shutdown_fails_no_write_and_leaves_no_gap(cluster, topic):
         victim.stop()
         workload.progress()
         assert workload.failures == []
-        assert workload.longest_gap(began) < 5
+        assert workload.longest_gap(began) < 2
         _rejoin(cluster, victim, topic)
         workload.assert_nothing_is_lost()
 

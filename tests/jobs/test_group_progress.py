@@ -95,7 +95,7 @@ def test_a_broker_that_is_away_does_not_hold_up_the_query(metrics, group):
     began = time.monotonic()
     for offset in range(100):
         progress.processed({TopicPartition(topic, 0): offset})
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 1
     progress.close(30)
     assert value(metrics.registry, "offset_commits_total") == 0
 
