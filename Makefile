@@ -7,8 +7,11 @@ FOR ?=
 SEEDS ?= 20
 NODES ?= 1
 JOBS ?= 2
+MUTANTS ?= 100000
+# Above the number of cores: most of the tests' time is waiting.
+WORKERS ?= 3
 
-.PHONY: help setup jars up down check format test test-fast conformance simulate simulate-mutants faults end-to-end images dockerfiles benchmark lock clean
+.PHONY: help setup jars up down check format test test-all test-fast conformance conformance-suites fuzz simulate simulate-mutants simulate-reached mutation faults crashes end-to-end chaos images dockerfiles benchmark benchmark-jobs lock protocols clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -30,34 +33,60 @@ up: jars ## set up and run the main job: brokers, topics, a Spark job, on this m
 down: setup ## stop what `up` left and delete its data
 	$(BIN)/headrace down --delete-data --yes
 
-check: setup ## format, lint, types, layers
+check: setup ## format, lint, types, layers, circles, lengths
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py
 
 format: setup ## write the format and the fixes that are safe
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: check jars ## set up and run all tests
-	$(BIN)/python -m pytest
+test: check jars ## set up and run the tests that are not long
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 -m "not long"
 
-test-fast: setup ## the tests that need neither Spark nor Java
-	$(BIN)/python -m pytest -m "not spark and not java and not slow"
+test-all: check jars ## set up and run all tests
+	@# Spark by itself: beside others on two cores it starts later than its tests wait for.
+	@failed=0; \
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 -m "not spark" || failed=$$?; \
+	$(BIN)/python -m pytest --durations=25 -m spark || failed=$$?; \
+	exit $$failed
+
+test-fast: setup ## the tests that start neither brokers nor clusters, neither Spark nor Java
+	HEADRACE_TEST_FAST=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not cluster and not spark and not java and not slow"
 
 conformance: jars ## other people's clients against our broker
 	$(BIN)/python -m pytest tests/conformance
+
+conformance-suites: jars ## the test suites of franz-go and librdkafka; ARGS for run.py, PEER=kafka
+	$(BIN)/python tests/conformance/suites/run.py $(if $(PEER),--peer $(PEER)) $(ARGS)
+
+fuzz: jars ## mutants of real clients' requests: MUTANTS=100000; SEED=7 for the same ones
+	HEADRACE_FUZZ_MUTANTS=$(MUTANTS) $(if $(SEED),HEADRACE_FUZZ_SEED=$(SEED)) \
+	  $(BIN)/python -m pytest -s tests/conformance/test_fuzz.py
 
 simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1 NODES=3 runs a range
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
-simulate-mutants: setup ## look for every planted bug from the first seed
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants.run --first 1
+simulate-mutants: setup ## look for every planted bug from the first seed (FIRST=n another)
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants.run --first $(or $(FIRST),1) --jobs $(JOBS)
+
+simulate-reached: setup ## 1,000 seeds must reach every rare situation that the simulator names
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes mix --jobs $(JOBS) \
+	  --seeds 1000 --reached $(if $(FIRST),--first $(FIRST))
+
+mutation: setup ## mutants of the source against unit tests and seeds: SAMPLE=300 SEED=n SKIP=n
+	cd tests && ../$(BIN)/python -m simulation.mutation.run --sample $(or $(SAMPLE),300) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(SKIP),--skip $(SKIP))
 
 faults: setup ## kills, restarts in every order, cut networks, full disks, clocks that jump; the long form
 	HEADRACE_FAULTS_RECORDS=1000000 HEADRACE_FAULTS_SECONDS=600 $(BIN)/python -m pytest tests/faults
+
+crashes: jars ## drivers of jobs killed at every step of a batch, for each delivery; the long form
+	HEADRACE_CRASHES=all $(BIN)/python -m pytest tests/jobs/test_crashes.py tests/jobs/test_delivery.py
 
 images: setup ## build both container images, without Docker, as archives in build/images
 	images/build headrace
@@ -66,6 +95,9 @@ images: setup ## build both container images, without Docker, as archives in bui
 end-to-end: setup ## on the Kubernetes of KUBECONFIG; ARGS for pytest
 	tests/end_to_end_kubernetes/run $(ARGS)
 
+chaos: setup ## on Kubernetes: kills and deletes at random while every record is checked: FOR=20m SEED=n
+	HEADRACE_CHAOS_SECONDS=$(or $(FOR),20m) HEADRACE_CHAOS_SEED=$(SEED) tests/end_to_end_kubernetes/run -n 0 -s -k test_whatever_happens
+
 dockerfiles: setup ## build images/Dockerfile.headrace with buildah and test it (root)
 	HEADRACE_TEST_DOCKERFILES=1 $(BIN)/python -m pytest tests/operator/test_dockerfiles.py
 
@@ -73,11 +105,19 @@ benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --cluster --write docs/benchmarks.md
 
+benchmark-jobs: jars ## jobs beside hand-written PySpark, and what exactly once costs; RECORDS
+	$(BIN)/python tests/benchmark/jobs.py --records $(or $(RECORDS),20000000)
+
 lock: setup ## write requirements/*.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
-	  --no-header --python-version 3.11 --extra spark --extra operator --extra dev pyproject.toml -o requirements/dev.txt
+	  --no-header --python-version 3.11 --extra spark --extra sinks --extra schemas --extra operator --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-header --python-version 3.11 -c requirements/dev.txt --extra operator pyproject.toml -o requirements/runtime.txt
 	printf 'structlog\nuv\n' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --python-version 3.11 -c requirements/dev.txt - -o requirements/images.txt
+
+protocols: setup ## write docs/apis.md and the state diagrams of docs/protocols.md from the code's tables
+	cd tests && ../$(BIN)/python -m support.protocols && ../$(BIN)/python -m support.api_page
 
 clean: ## remove what the tools left
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

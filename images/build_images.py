@@ -31,7 +31,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from oci import Layer, epoch, pack_directory, read_layer, write_image
-from tools import ROOT, run, say
+from tools import ROOT, require, run, say
 
 VERSION = "0.1.0"
 SUITE = "bookworm"
@@ -41,7 +41,8 @@ SECURITY_MIRROR = "http://deb.debian.org/debian-security"
 HOME = "opt/headrace"
 VENV = f"{HOME}/venv"
 PACKAGES = f"{VENV}/lib/python{PYTHON_VERSION}/site-packages"
-COMMON_DEBIAN = ("ca-certificates", "netbase", "python3", "tini", "tzdata")
+# libstdc++6 is what RE2 (google-re2) needs beside its wheel.
+COMMON_DEBIAN = ("ca-certificates", "libstdc++6", "netbase", "python3", "tini", "tzdata")
 # Nothing at run time reads these.
 UNUSED = (
     *("pandas/tests", "numpy/*/tests", "pyarrow/tests", "pyarrow/include"),
@@ -207,6 +208,7 @@ def debian_layer(image: Image, options: argparse.Namespace) -> Layer:
     inputs = [SUITE, *image.debian, image.account, options.mirror, options.security_mirror]
 
     def make(output: Path) -> None:
+        require("mmdebstrap", "apt-get install mmdebstrap, or build images/Dockerfile.headrace")
         say("making the Debian layer (half a minute)")
         name = image.account.partition(":")[0]
         gid = image.account.split(":")[3]
@@ -330,13 +332,34 @@ def cached(
 
 
 def load(archive: Path) -> None:
-    """Import into a container runtime: the one asked for, or the one beside the cluster's file."""
+    """Import into a container runtime: the one asked for, or those beside the cluster's file."""
     command = os.environ.get("HEADRACE_IMAGE_LOAD")
-    if command is None:
-        socket = Path(os.environ.get("KUBECONFIG", "")).parent / "containerd/containerd.sock"
-        address = ["--address", str(socket)] if socket.is_socket() else []
-        command = shlex.join(["ctr", *address, "--namespace", "k8s.io", "images", "import"])
-    run([*shlex.split(command), str(archive)])
+    if command is not None:
+        run([*shlex.split(command), str(archive)])
+        return
+    require("ctr", "set HEADRACE_IMAGE_LOAD to what loads an archive (kind load image-archive)")
+    sockets = find_sockets()
+    if not sockets:
+        sys.exit(
+            "images/build: no container runtime found beside $KUBECONFIG or in /run: set"
+            " KUBECONFIG, CONTAINERD_ADDRESS, or HEADRACE_IMAGE_LOAD to what loads an archive"
+        )
+    for path in sockets:
+        address = ["--address", str(path)]
+        run(["ctr", *address, "--namespace", "k8s.io", "images", "import", str(archive)])
+
+
+def find_sockets() -> list[Path]:
+    """Return the container runtimes' sockets: a lab of several nodes has one for each."""
+    named = os.environ.get("CONTAINERD_ADDRESS")
+    if named:
+        return [Path(named)]
+    found: list[Path] = []
+    if kubeconfig := os.environ.get("KUBECONFIG"):
+        beside = Path(kubeconfig).parent.glob("containerd*/containerd.sock")
+        found = [path for path in sorted(beside) if path.is_socket()]
+    usual = (Path("/run/containerd"), Path("/run/k3s/containerd"))
+    return found or [path for each in usual if (path := each / "containerd.sock").is_socket()][:1]
 
 
 PARTS: dict[str, Callable[[Image, Path], None]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ROOT", "run", "say"]
+__all__ = ["ROOT", "require", "run", "say"]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,6 +38,12 @@ def run(
     if done.returncode != 0 and not may_fail:
         sys.exit(f"images/build: {shlex.join(command)[:200]} ended with {done.returncode}")
     return done.stdout or ""
+
+
+def require(program: str, otherwise: str) -> None:
+    """End with what to do where a program is not there."""
+    if shutil.which(program) is None:
+        sys.exit(f"images/build: {program} is not installed: {otherwise}")
 
 
 def say(text: str) -> None:

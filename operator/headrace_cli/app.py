@@ -19,8 +19,13 @@ from headrace_cli.commands.diff import diff
 from headrace_cli.commands.down import down
 from headrace_cli.commands.get import get
 from headrace_cli.commands.groups import groups_app
+from headrace_cli.commands.jobs import jobs_app
 from headrace_cli.commands.operator import operator_app
 from headrace_cli.commands.produce import produce
+from headrace_cli.commands.recover_quorum import recover_quorum
+from headrace_cli.commands.retail import produce_retail
+from headrace_cli.commands.support_bundle import support_bundle
+from headrace_cli.commands.transactions import transactions_app
 from headrace_cli.commands.up import up
 from headrace_cli.commands.version import version
 from headrace_cli.errors import EXIT_SUCCESS, CommandError
@@ -58,11 +63,16 @@ for function, name in (
     (produce, "produce"),
     (consume, "consume"),
     (produce_cpu_load, "produce-cpu-load"),
+    (produce_retail, "produce-retail"),
     (down, "down"),
+    (recover_quorum, "recover-quorum"),
+    (support_bundle, "support-bundle"),
     (version, "version"),
 ):
     app.command(name=name)(function)
 app.add_typer(groups_app, name="groups")
+app.add_typer(transactions_app, name="transactions")
+app.add_typer(jobs_app, name="jobs")
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(operator_app, name="operator")
 

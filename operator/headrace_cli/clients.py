@@ -34,11 +34,18 @@ class Target:
     state: ClusterState | None = None
 
 
-def find_layout(data_directory: Path, cluster: str | None) -> ClusterLayout:
-    """Find the files of a local cluster; the only one when it is not named."""
+def find_layout(
+    data_directory: Path, cluster: str | None, *, even_stopped: bool = False
+) -> ClusterLayout:
+    """Find the files of a local cluster that may not be named: the only one that is running.
+
+    Where none runs, and with `even_stopped` in any case, the only one that has files is meant.
+    """
     from headrace_operator.local.layout import ClusterLayout, clusters_in
 
     known = clusters_in(data_directory)
+    if cluster is None and not even_stopped:
+        known = [name for name in known if _is_running(data_directory / name)] or known
     if cluster is None:
         if not known:
             raise CommandError(
@@ -54,6 +61,14 @@ def find_layout(data_directory: Path, cluster: str | None) -> ClusterLayout:
     elif cluster not in known:
         raise BadInputError(f"no cluster {cluster} in {data_directory}; known: {known}")
     return ClusterLayout(root=data_directory / cluster)
+
+
+def _is_running(root: Path) -> bool:
+    from headrace_operator.local.layout import ClusterLayout
+    from headrace_operator.local.state import load_state
+
+    state = load_state(ClusterLayout(root=root).state_file)
+    return state is not None and state.is_running
 
 
 def find_cluster(

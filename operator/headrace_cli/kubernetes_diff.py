@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from headrace_operator.kubernetes.client import KubernetesClient, Object
+    from headrace_operator.kubernetes.api.client import KubernetesClient, Object
 
 __all__ = ["Difference", "compare", "read_objects"]
 
@@ -91,7 +91,7 @@ async def compare(
 async def _compare(
     client: KubernetesClient, wanted: Object, namespace: str, brought: set[str]
 ) -> Difference | None:
-    from headrace_operator.kubernetes.client import KubernetesError
+    from headrace_operator.kubernetes.api.client import KubernetesError
 
     metadata = wanted["metadata"]
     named = f"{wanted['kind']}/{metadata['name']}"

@@ -116,6 +116,7 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
             kind="ConsumerGroup",
             name=name,
             columns={
+                "TYPE": group.type,
                 "STATE": group.state or "-",
                 "MEMBERS": str(len(group.members)),
                 "LAG": str(group.lag_records) if group.offsets else "-",
@@ -132,6 +133,7 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
                 | {"topics": _group_topics(group)},
                 status={
                     "groupId": name,
+                    "type": group.type,
                     "state": group.state,
                     "members": len(group.members),
                 }

@@ -52,6 +52,7 @@ BootstrapServers = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-server",
+        "--bootstrap-servers",
         envvar="HEADRACE_BOOTSTRAP_SERVER",
         help="Brokers to talk to (host:port,…) instead of the local cluster's.",
     ),

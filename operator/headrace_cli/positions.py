@@ -39,8 +39,8 @@ def parse_position(text: str, *, now: datetime) -> Position:
     A kind may be said too: `timestamp:…`, `duration:15m`, `offset:42`, `shift:-10`.
     """
     kind, colon, rest = text.partition(":")
-    if text in {"earliest", "latest"}:
-        return Position(kind=PositionKind(text))
+    if text.lower() in {"earliest", "latest"}:
+        return Position(kind=PositionKind(text.lower()))
     named = kind in {"timestamp", "duration", "offset", "shift"}
     value = rest if colon and named else text
     if kind == "shift" or (not named and re.fullmatch(r"[+-]\d+", value)):

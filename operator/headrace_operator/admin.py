@@ -86,8 +86,16 @@ class BrokerAdmin:
     async def _observe(self, function: Callable[[Any], Observed]) -> Observed:
         from kafka.errors import KafkaError
 
+        was_connected = self._client is not None
         try:
-            return await self._call(function)
+            try:
+                return await self._call(function)
+            except KafkaError:
+                # One connection may hang, as of a pod that is gone: others are asked before all
+                # brokers are said not to answer.
+                if not was_connected:
+                    raise
+                return await self._call(function)
         except KafkaError as error:
             message = str(error)
             cluster = ObservedCluster(
@@ -95,12 +103,17 @@ class BrokerAdmin:
             )
             return Observed(cluster=cluster)
 
-    async def apply(self, actions: Sequence[Action]) -> tuple[Failure, ...]:
-        """Perform the actions on topics and groups; return what failed."""
+    async def apply(
+        self, actions: Sequence[Action], check: Callable[[], None] = lambda: None
+    ) -> tuple[Failure, ...]:
+        """Perform the actions on topics and groups; return what failed.
+
+        `check` is called in a thread before each kind of request; what it raises ends the rest.
+        """
         from kafka.errors import KafkaError
 
         try:
-            return await self._call(lambda admin: apply_actions(admin, actions))
+            return await self._call(lambda admin: apply_actions(admin, actions, check))
         except KafkaError as error:
             message = f"outcome unknown: {error}"
             return tuple(

@@ -7,6 +7,7 @@ already so (the topic exists, or is gone) is success: the next observation decid
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,11 +29,12 @@ from headrace_operator.plan import (
     UnregisterBroker,
 )
 from headrace_operator.plan.cordons import DRAINED_BROKERS
+from headrace_operator.plan.moves import MOVES_THROTTLE
 from headrace_operator.quorum import QuorumError, QuorumReplica, add_voter, remove_voter
 from headrace_operator.unregister import unregister_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 #: The actions that are performed here; brokers and applications are a backend's.
 ADMIN_ACTIONS = (
@@ -71,26 +73,34 @@ class Failure:
         return f"{self.action.describe()}: {self.message}"
 
 
-def apply_actions(admin: Any, actions: Sequence[Action]) -> tuple[Failure, ...]:
+def apply_actions(
+    admin: Any, actions: Sequence[Action], check: Callable[[], None] = lambda: None
+) -> tuple[Failure, ...]:
     """Perform every action of ADMIN_ACTIONS among `actions`, and return what failed.
 
     `admin` is a `kafka.KafkaAdminClient`. Raises `kafka.errors.KafkaError` when the brokers cannot
     be reached: then it is unknown which actions were performed, and the next plan finds out.
+    `check` raises where nothing more may be sent.
     """
-    return (
+    steps = (
         # Before any move: what is created meanwhile would land on a broker that is drained.
-        *_cordon(admin, _of(actions, CordonBrokers)),
-        *_move_replicas(admin, _of(actions, MoveReplicas)),
-        *_change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
-        *_unregister(admin, _of(actions, UnregisterBroker)),
-        *_alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
-        *_create_topics(admin, _of(actions, CreateTopic)),
-        *_create_partitions(admin, _of(actions, CreatePartitions)),
-        *_alter_configs(admin, _of(actions, AlterTopicConfig)),
-        *_delete_topics(admin, _of(actions, DeleteTopic)),
-        *_reset_offsets(admin, _of(actions, ResetOffsets)),
-        *_delete_groups(admin, _of(actions, DeleteGroup)),
+        _cordon(admin, _of(actions, CordonBrokers)),
+        _move_replicas(admin, _of(actions, MoveReplicas)),
+        _change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
+        _unregister(admin, _of(actions, UnregisterBroker)),
+        _alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
+        _create_topics(admin, _of(actions, CreateTopic), check),
+        _create_partitions(admin, _of(actions, CreatePartitions)),
+        _alter_configs(admin, _of(actions, AlterTopicConfig)),
+        _delete_topics(admin, _of(actions, DeleteTopic), check),
+        _reset_offsets(admin, _of(actions, ResetOffsets)),
+        _delete_groups(admin, _of(actions, DeleteGroup)),
     )
+    failures: list[Failure] = []
+    for step in steps:
+        check()
+        failures += step
+    return tuple(failures)
 
 
 def _of(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
@@ -143,6 +153,8 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
     from kafka.errors import ReassignmentInProgressError
 
     for action in actions:
+        if action.throttle is not None:
+            _throttle_moves(admin, action.throttle)
         results = admin.alter_partition_reassignments(
             {TopicPartition(*key): list(replicas) for key, replicas in action.moves.items()}
         )
@@ -158,6 +170,13 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
             )
             is_retriable = any(error.retriable for error in refused.values())
             yield Failure(action=action, message=listed, is_retriable=is_retriable)
+
+
+def _throttle_moves(admin: Any, bytes_per_second: int) -> None:
+    # Brokers from before there was this setting refuse it, and move as fast as they did.
+    with contextlib.suppress(BalanceError):
+        value = str(bytes_per_second) if bytes_per_second else None
+        alter_broker_configs(admin, None, {MOVES_THROTTLE: value})
 
 
 def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure]:
@@ -183,8 +202,11 @@ def _alive(admin: Any) -> list[dict[str, Any]]:
     return [each for each in admin.describe_cluster()["brokers"] if not each.get("is_fenced")]
 
 
-def _create_topics(admin: Any, actions: list[CreateTopic]) -> Iterator[Failure]:
+def _create_topics(
+    admin: Any, actions: list[CreateTopic], check: Callable[[], None]
+) -> Iterator[Failure]:
     for some in _batches(actions):
+        check()
         yield from _create_some(admin, some)
 
 
@@ -252,10 +274,13 @@ def _alter_configs(admin: Any, actions: list[AlterTopicConfig]) -> Iterator[Fail
             yield Failure(action=action, message=str(result))
 
 
-def _delete_topics(admin: Any, actions: list[DeleteTopic]) -> Iterator[Failure]:
+def _delete_topics(
+    admin: Any, actions: list[DeleteTopic], check: Callable[[], None]
+) -> Iterator[Failure]:
     from kafka.errors import UnknownTopicOrPartitionError
 
     for some in _batches(actions):
+        check()
         by_name = {action.topic: action for action in some}
         response = admin.delete_topics(list(by_name), raise_errors=False)
         for result in response["topics"]:

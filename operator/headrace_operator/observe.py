@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from headrace_operator.quorum import QuorumReplica
     from headrace_operator.resources import ConsumerGroup, Reset
 
+#: With less of a volume left than this share, its Cluster says so.
+USABLE_SHARE_MIN = 0.05
 #: Sources of a setting that belong to the topic itself (KIP-226); the rest it inherits.
 _OWN_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 
@@ -51,10 +53,29 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
     every = admin.describe_topics()
     topics = observe_topics(admin, [topic for topic in every if not topic["is_internal"]])
     partitions = observe_partitions(every)
+    return Observed(
+        cluster=ObservedCluster(
+            cluster_id=described["cluster_id"],
+            brokers=registered_brokers(described, partitions),
+            partitions=partitions,
+            reassigning=reassigning,
+            live_config=observe_live_config(admin),
+            full=observe_full(admin, described["brokers"]),
+            quorum=observe_quorum(admin),
+        ),
+        topics=topics,
+        groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
+    )
+
+
+def registered_brokers(
+    described: Mapping[str, Any], partitions: Mapping[Any, ObservedPartition]
+) -> tuple[ObservedBroker, ...]:
+    """Return the brokers of a description of the cluster, with how many replicas each has."""
     replicas = Counter(
         node_id for partition in partitions.values() for node_id in partition.replicas
     )
-    brokers = tuple(
+    return tuple(
         ObservedBroker(
             node_id=broker["broker_id"],
             pool="",
@@ -65,18 +86,6 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             rack=broker.get("rack"),
         )
         for broker in described["brokers"]
-    )
-    return Observed(
-        cluster=ObservedCluster(
-            cluster_id=described["cluster_id"],
-            brokers=brokers,
-            partitions=partitions,
-            reassigning=reassigning,
-            live_config=observe_live_config(admin),
-            quorum=observe_quorum(admin),
-        ),
-        topics=topics,
-        groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
     )
 
 
@@ -111,6 +120,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         partitions=brokers.cluster.partitions,
         reassigning=brokers.cluster.reassigning,
         live_config=brokers.cluster.live_config,
+        full=brokers.cluster.full,
         quorum=brokers.cluster.quorum,
         departed=tuple(
             broker.node_id
@@ -142,6 +152,39 @@ def observe_reassignments(admin: Any) -> frozenset[TopicPartition]:
     return frozenset(
         (partition.topic, partition.partition) for partition in admin.list_partition_reassignments()
     )
+
+
+def observe_full(
+    admin: Any, brokers: Iterable[Mapping[str, Any]], *, share: float = USABLE_SHARE_MIN
+) -> tuple[str, ...]:
+    """Say which log directories have less than this share left, or failed (KIP-827)."""
+    from kafka.errors import KafkaError
+
+    alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
+    try:
+        # Of no partition: their sizes are many.
+        answers = admin.describe_log_dirs({}, alive)
+    except KafkaError:
+        return ()
+    return tuple(
+        sentence
+        for answer in answers
+        for directory in answer["log_dirs"]
+        if (sentence := full_sentence(answer["broker"], directory, share))
+    )
+
+
+def full_sentence(
+    node_id: int, directory: Mapping[str, Any], share: float = USABLE_SHARE_MIN
+) -> str:
+    """Say what is wrong with a log directory; '' where nothing is. Pure."""
+    name = f"broker {node_id}: {directory['log_dir']}"
+    if directory["error_code"]:
+        return f"{name} has failed: see the broker's log, and replace its volume"
+    total, usable = directory.get("total_bytes", -1), directory.get("usable_bytes", -1)
+    if total <= 0 or usable < 0 or usable >= total * share:
+        return ""
+    return f"{name} is nearly full: {usable >> 20} of {total >> 20} MiB are left"
 
 
 def observe_quorum(admin: Any) -> ObservedQuorum | None:
@@ -222,8 +265,11 @@ def observe_groups(
     by_id = {group.group_id: group for group in groups}
     if not by_id:
         return {}
-    described = admin.describe_groups(list(by_id))
-    committed = admin.list_group_offsets(list(by_id))
+    described = _describe_groups(admin, list(by_id))
+    committed: dict[str, dict[TopicPartition, int]] = {
+        group_id: {(where.topic, where.partition): item.offset for where, item in offsets.items()}
+        for group_id, offsets in admin.list_group_offsets(list(by_id)).items()
+    } | _share_offsets(admin, described)
     partitions = {
         group_id: _partitions(by_id[group_id], committed.get(group_id, {}), topics)
         for group_id in by_id
@@ -240,11 +286,12 @@ def observe_groups(
         mine = partitions[group_id]
         result[group_id] = ObservedGroup(
             state=described[group_id]["group_state"],
+            type=described[group_id].get("group_type", "classic"),
             members=tuple(map(_observed_member, described[group_id]["members"])),
             offsets={
-                (partition.topic, partition.partition): offset.offset
-                for partition, offset in committed.get(group_id, {}).items()
-                if (partition.topic, partition.partition) in mine
+                where: offset
+                for where, offset in committed.get(group_id, {}).items()
+                if where in mine
             },
             start_offsets={key: starts[key] for key in mine if key in starts},
             end_offsets={key: ends[key] for key in mine if key in ends},
@@ -257,9 +304,41 @@ def observe_groups(
     }
 
 
+def _describe_groups(admin: Any, group_ids: list[str]) -> dict[str, Any]:
+    """Describe groups of all kinds; to the classic protocol's request the others are dead."""
+    from kafka.errors import KafkaError
+
+    from headrace_operator.kafka_messages import describe_consumer_groups, describe_share_groups
+
+    described: dict[str, Any] = admin.describe_groups(group_ids)
+    for kind, describe in (
+        ("consumer", describe_consumer_groups),
+        ("share", describe_share_groups),
+    ):
+        dead = [name for name, group in described.items() if group["group_state"] in {"", "Dead"}]
+        if not dead:
+            break
+        try:
+            found = describe(admin, dead)
+        except KafkaError:
+            break  # a broker that does not know the request has no such groups
+        described |= {name: group | {"group_type": kind} for name, group in found.items()}
+    return described
+
+
+def _share_offsets(
+    admin: Any, described: Mapping[str, Any]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Return where share groups begin: they commit no offsets."""
+    from headrace_operator.kafka_messages import share_group_offsets
+
+    names = [name for name, group in described.items() if group.get("group_type") == "share"]
+    return share_group_offsets(admin, names) if names else {}
+
+
 def _partitions(
     group: ConsumerGroup,
-    committed: Iterable[Any],
+    committed: Iterable[TopicPartition],
     topics: Mapping[str, ObservedTopic],
 ) -> set[TopicPartition]:
     """Return the existing partitions that the group has to do with."""
@@ -267,7 +346,7 @@ def _partitions(
     names = {*group.spec.topics, *(reset.topics if reset else ())}
     if reset is not None and reset.to.offsets is not None:
         names |= {entry.topic for entry in reset.to.offsets}
-    names |= {partition.topic for partition in committed}
+    names |= {topic for topic, _ in committed}
     return {
         (name, index)
         for name in names
@@ -278,19 +357,22 @@ def _partitions(
 
 def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
     # A member that joined and was not yet given anything has an empty assignment, or none.
-    assignment = member.get("member_assignment") or {}
+    assignment = member.get("member_assignment") or member.get("assignment") or {}
     if not isinstance(assignment, dict):
         assignment = {}
+    shares = [
+        (entry["topic"], entry["partitions"]) for entry in assignment.get("assigned_partitions", ())
+    ]
+    shares += [
+        (entry["topic_name"], entry["partitions"])
+        for entry in assignment.get("topic_partitions", ())
+    ]
     return ObservedMember(
         member_id=member["member_id"],
         client_id=member["client_id"],
         host=member["client_host"].lstrip("/"),
         assignment=tuple(
-            sorted(
-                (entry["topic"], index)
-                for entry in assignment.get("assigned_partitions", ())
-                for index in entry["partitions"]
-            )
+            sorted((topic, index) for topic, partitions in shares for index in partitions)
         ),
     )
 

@@ -6,18 +6,19 @@ costs the same few requests as one among ten.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.live_config import observe_live_config
 from headrace_operator.observe import (
     observe_groups,
     observe_partitions,
     observe_quorum,
     observe_reassignments,
     observe_topics,
+    registered_brokers,
 )
-from headrace_operator.plan import ObservedBroker, ObservedCluster, ObservedTopic
+from headrace_operator.plan import ObservedCluster, ObservedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,39 +36,40 @@ def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) 
     listed = admin.describe_topics(sorted(names)) if names else []
     found = [topic for topic in listed if not topic["error_code"] and not topic["is_internal"]]
     fresh = observe_topics(admin, found)
-    topics = {name: topic for name, topic in known.topics.items() if name not in names} | fresh
+    # Copies, and then only what is asked about: a pass over one topic looks at no other one.
+    topics = dict(known.topics)
+    former = {name: topics.pop(name) for name in names & topics.keys()}
+    topics |= fresh
     groups = dict(known.groups)
     groups |= observe_groups(admin, desired.groups, topics, now_ms=now_ms)
     cluster = known.cluster
     if cluster is not None:
-        kept = {key: each for key, each in cluster.partitions.items() if key[0] not in names}
-        cluster = replace(cluster, partitions=kept | observe_partitions(found))
+        partitions = dict(cluster.partitions)
+        for name, topic in former.items():
+            for index in range(topic.partitions):
+                partitions.pop((name, index), None)
+        partitions |= observe_partitions(found)
+        cluster = replace(cluster, partitions=partitions)
     return replace(known, cluster=cluster, topics=topics, groups=groups)
 
 
 def observe_health(admin: Any, known: Observed) -> Observed:
-    """Ask who is alive and in sync, everywhere; settings and groups stay as they are known."""
+    """Ask who is alive and in sync, everywhere; topics' settings and groups stay as known.
+
+    What all brokers were given while they run is asked for again: a value that they refused keeps
+    the Cluster from being ready, and `min.insync.replicas` may be among what they hold.
+    """
     described = admin.describe_cluster()
     reassigning = observe_reassignments(admin)
     listed = admin.describe_topics()
     partitions = observe_partitions(listed)
-    replicas = Counter(node for each in partitions.values() for node in each.replicas)
     cluster = ObservedCluster(
         cluster_id=described["cluster_id"],
-        brokers=tuple(
-            ObservedBroker(
-                node_id=broker["broker_id"],
-                pool="",
-                roles=("broker",),
-                is_registered=not broker.get("is_fenced", False),
-                address=f"{broker['host']}:{broker['port']}",
-                replicas=replicas[broker["broker_id"]],
-                rack=broker.get("rack"),
-            )
-            for broker in described["brokers"]
-        ),
+        brokers=registered_brokers(described, partitions),
         partitions=partitions,
         reassigning=reassigning,
+        live_config=observe_live_config(admin),
+        full=known.cluster.full if known.cluster else (),
         quorum=observe_quorum(admin),
     )
     names = {topic["name"] for topic in listed}

@@ -9,38 +9,62 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.jars import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
-__all__ = ["LOG4J_CONFIGURATION", "SessionError", "open_session"]
+__all__ = ["LOG4J_CONFIGURATION", "STATE_SETTINGS", "SessionError", "open_session"]
 
 LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+
+# `transformWithState` keeps state in RocksDB alone, where it is bounded by the disk and not by the
+# heap; with the changelog a batch uploads what it changed.
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+STATE_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+# Fixed with a checkpoint, so they bound how far a job can be scaled: as many as there are groups of
+# keys (`transforms.key_groups`). Spark's own default, 200, costs 200 tasks in each batch.
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+SHUFFLE_PARTITIONS = "16"
 
 
 class SessionError(Exception):
     """No session can be had here; the message says what is missing."""
 
 
-def open_session(name: str) -> SparkSession:
-    """Start the session. Raises `SessionError` and `JarError`."""
+def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Start the session; `settings` are Spark's. Raises `SessionError` and `JarError`."""
     from pyspark.sql import SparkSession
 
     if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
         raise SessionError("Spark needs Java 17 or later: put java on PATH or set JAVA_HOME.")
 
     builder = SparkSession.builder.appName(name).config("spark.sql.session.timeZone", "UTC")
+    for key, value in (settings or {}).items():
+        builder = builder.config(key, value)
     if _is_started_plainly():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Sinks and decoders run in Python's workers, which another installation's lack.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for key, value in _plain_settings().items():
             builder = builder.config(key, value)
     session = builder.getOrCreate()
+    for key, value in STATE_SETTINGS.items():
+        session.conf.set(key, value)
+    if not session.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
+        session.conf.set(_SHUFFLE_PARTITIONS, SHUFFLE_PARTITIONS)
     if not _has_class(session, _KAFKA_SOURCE_CLASS):
         session.stop()
         raise SessionError(

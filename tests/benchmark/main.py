@@ -14,6 +14,7 @@ from benchmark.measure import Goal, Outcome, Scenario, run_scenario
 from benchmark.page_cache import PageCache
 from benchmark.report import machine_facts, merged, page, table
 from benchmark.throughput import Load, fetch_scenario, producer_scenario
+from benchmark.transactions import transaction_scenarios
 from support.headrace_broker import HeadraceBroker
 from support.headrace_cluster import HeadraceCluster
 from support.kafka_cluster import KafkaCluster
@@ -48,7 +49,10 @@ def scenarios(options: argparse.Namespace) -> list[Scenario]:
     """Return every scenario at the size asked for, in the order in which they run."""
     scale = 5 if options.quick else 1
     records = options.records or 1_000_000 // scale
-    found = cluster_scenarios(is_quick=options.quick, records=options.records)
+    found = [
+        *cluster_scenarios(is_quick=options.quick, records=options.records),
+        *transaction_scenarios(is_quick=options.quick, records=options.records),
+    ]
     if not options.cluster:
         found = _node_scenarios(options, records, scale)
     if options.only:

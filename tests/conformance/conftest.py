@@ -7,6 +7,7 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
+from support.members import Member
 from support.peer import GivenPeer, Peer
 from support.processes import wait_until
 
@@ -75,3 +77,21 @@ def _is_led(admin: AdminClient, name: str, partitions: int) -> bool:
 @pytest.fixture
 def new_group() -> Callable[[], str]:
     return lambda: f"group-{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def join(bootstrap: str, new_group: Callable[[], str]) -> Iterator[Callable[..., Member]]:
+    """Return a function that starts a member of one group; all are stopped after the test."""
+    group = new_group()
+    members: list[Member] = []
+
+    def start(topic: str, **settings: Any) -> Member:
+        member = Member(bootstrap, group, topic, **settings)
+        members.append(member)
+        return member
+
+    start.group = group  # type: ignore[attr-defined]
+    yield start
+    for member in members:
+        if member.is_running:
+            member.stop()

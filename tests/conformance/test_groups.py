@@ -5,67 +5,35 @@ from collections import Counter
 
 import kafka
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from support.members import Member, start_member
+from support.members import PARTITIONS, fill, is_shared_out, start_member
 from support.processes import wait_until
 
 _SECONDS = 40
-_PARTITIONS = 6
-
-
-@pytest.fixture
-def join(bootstrap, new_group):
-    """Return a function that starts a member of one group; all are stopped after the test."""
-    group = new_group()
-    members: list[Member] = []
-
-    def start(topic, **settings):
-        member = Member(bootstrap, group, topic, **settings)
-        members.append(member)
-        return member
-
-    start.group = group
-    yield start
-    for member in members:
-        if member.is_running:
-            member.stop()
-
-
-def _fill(bootstrap, topic, count):
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-    for i in range(count):
-        producer.produce(topic, b"%d" % i, partition=i % _PARTITIONS)
-    assert producer.flush(_SECONDS) == 0
-
-
-def _is_shared_out(*members):
-    """Whether the members own every partition once, and none is without."""
-    owners = [partition for member in members for partition in member.owned]
-    return sorted(owners) == list(range(_PARTITIONS)) and all(member.owned for member in members)
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_share_a_topic_and_read_each_record_once(bootstrap, new_topic, join, strategy):
-    topic = new_topic(partitions=_PARTITIONS)
+    topic = new_topic(partitions=PARTITIONS)
     settings = {"partition.assignment.strategy": strategy}
     first = join(topic, **settings)
-    wait_until(lambda: _is_shared_out(first), _SECONDS, "the first member's assignment")
+    wait_until(lambda: is_shared_out(first), _SECONDS, "the first member's assignment")
     second = join(topic, **settings)
-    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "two members' assignment")
+    wait_until(lambda: is_shared_out(first, second), _SECONDS, "two members' assignment")
     third = join(topic, **settings)
     members = (first, second, third)
-    wait_until(lambda: _is_shared_out(*members), _SECONDS, "three members' assignment")
+    wait_until(lambda: is_shared_out(*members), _SECONDS, "three members' assignment")
 
-    _fill(bootstrap, topic, 600)
+    fill(bootstrap, topic, 600)
     wait_until(
         lambda: sum(sum(member.read.values()) for member in members) >= 600, _SECONDS, "records"
     )
     read = first.read + second.read + third.read
-    assert read == Counter({(p, o): 1 for p in range(_PARTITIONS) for o in range(100)})
+    assert read == Counter({(p, o): 1 for p in range(PARTITIONS) for o in range(100)})
 
     third.stop()
-    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment after a leave")
+    wait_until(lambda: is_shared_out(first, second), _SECONDS, "the assignment after a leave")
 
 
 def test_a_member_beyond_the_partitions_stands_by(new_topic, join):
@@ -81,10 +49,10 @@ def test_a_member_beyond_the_partitions_stands_by(new_topic, join):
 
 
 def test_a_static_member_returns_without_a_rebalance(new_topic, join):
-    topic = new_topic(partitions=_PARTITIONS)
+    topic = new_topic(partitions=PARTITIONS)
     first = join(topic, **{"group.instance.id": "one"})
     second = join(topic, **{"group.instance.id": "two"})
-    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment")
+    wait_until(lambda: is_shared_out(first, second), _SECONDS, "the assignment")
     kept, rebalances = set(second.owned), first.rebalances
     second.stop()  # a static member's close does not leave the group (KIP-345)
     returned = join(topic, **{"group.instance.id": "two"})
@@ -96,21 +64,21 @@ def test_a_member_that_was_killed_keeps_its_partitions_until_its_session_ends(
     bootstrap, new_topic, join, tmp_path
 ):
     """SIGKILL: no LeaveGroup, nothing. Its connection breaks, which alone says nothing."""
-    topic = new_topic(partitions=_PARTITIONS)
+    topic = new_topic(partitions=PARTITIONS)
     survivor = join(topic)
-    wait_until(lambda: _is_shared_out(survivor), _SECONDS, "the first assignment")
+    wait_until(lambda: is_shared_out(survivor), _SECONDS, "the first assignment")
     session_ms = 6000
     log = tmp_path / "member.log"
     killed = start_member(log, bootstrap, join.group, topic, session_ms=session_ms)
-    wait_until(lambda: f"assigned {_PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
-    wait_until(lambda: len(survivor.owned) == _PARTITIONS // 2, _SECONDS, "the survivor's share")
+    wait_until(lambda: f"assigned {PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
+    wait_until(lambda: len(survivor.owned) == PARTITIONS // 2, _SECONDS, "the survivor's share")
     began = time.monotonic()
     killed.kill()
     # Its last heartbeat was half a second ago at the most, and the session counts from there.
     while time.monotonic() - began < session_ms / 1000 - 1:
-        assert len(survivor.owned) == _PARTITIONS // 2
+        assert len(survivor.owned) == PARTITIONS // 2
         time.sleep(0.05)
-    wait_until(lambda: _is_shared_out(survivor), _SECONDS, "the dead member's partitions")
+    wait_until(lambda: is_shared_out(survivor), _SECONDS, "the dead member's partitions")
     # The session, and then the rebalance, which the survivor learns of by a heartbeat.
     assert time.monotonic() - began < session_ms / 1000 + 6
 
@@ -119,7 +87,7 @@ def test_a_killed_static_member_that_returns_within_its_session_moves_nobody(
     bootstrap, new_topic, join, tmp_path
 ):
     """SIGKILL, and a new process of the same instance id: it gets what it had (KIP-345)."""
-    topic = new_topic(partitions=_PARTITIONS)
+    topic = new_topic(partitions=PARTITIONS)
     survivor = join(topic, **{"group.instance.id": "one", "session.timeout.ms": 45_000})
 
     def start(number):
@@ -127,16 +95,16 @@ def test_a_killed_static_member_that_returns_within_its_session_moves_nobody(
         member = start_member(
             log, bootstrap, join.group, topic, session_ms=45_000, instance_id="two"
         )
-        wait_until(lambda: f"assigned {_PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
+        wait_until(lambda: f"assigned {PARTITIONS // 2}" in log.read_text(), _SECONDS, "its share")
         return member
 
     killed = start(1)
-    wait_until(lambda: len(survivor.owned) == _PARTITIONS // 2, _SECONDS, "the survivor's share")
+    wait_until(lambda: len(survivor.owned) == PARTITIONS // 2, _SECONDS, "the survivor's share")
     kept, rebalances = set(survivor.owned), survivor.rebalances
     killed.kill()
     returned = start(2)
     try:
-        _fill(bootstrap, topic, 60)
+        fill(bootstrap, topic, 60)
         wait_until(lambda: len(survivor.read) >= 30, _SECONDS, "the survivor's records")
         assert survivor.owned == kept
         assert survivor.rebalances == rebalances
@@ -145,9 +113,9 @@ def test_a_killed_static_member_that_returns_within_its_session_moves_nobody(
 
 
 def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, join):
-    topic = new_topic(partitions=_PARTITIONS)
+    topic = new_topic(partitions=PARTITIONS)
     first, second = join(topic), join(topic)
-    wait_until(lambda: _is_shared_out(first, second), _SECONDS, "the assignment")
+    wait_until(lambda: is_shared_out(first, second), _SECONDS, "the assignment")
 
     described = admin.describe_consumer_groups([join.group])[join.group].result(_SECONDS)
     assert described.state.name == "STABLE"
@@ -157,7 +125,7 @@ def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, j
         for member in described.members
         for partition in member.assignment.topic_partitions
     ]
-    assert sorted(owned) == list(range(_PARTITIONS))
+    assert sorted(owned) == list(range(PARTITIONS))
     client = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
     found = client.describe_groups([join.group])[join.group]
     client.close()
@@ -167,8 +135,8 @@ def test_a_groups_members_and_state_are_described(admin, bootstrap, new_topic, j
 
 
 def test_a_restarted_group_goes_on_after_its_commits(bootstrap, new_topic, new_group):
-    topic, group = new_topic(partitions=_PARTITIONS), new_group()
-    _fill(bootstrap, topic, 600)
+    topic, group = new_topic(partitions=PARTITIONS), new_group()
+    fill(bootstrap, topic, 600)
     seen: Counter[tuple[int, int]] = Counter()
     for wanted in (150, 150, 300):
         consumer = Consumer(
@@ -191,4 +159,4 @@ def test_a_restarted_group_goes_on_after_its_commits(bootstrap, new_topic, new_g
                 taken += 1
         consumer.close()
         assert taken == wanted
-    assert seen == Counter({(p, o): 1 for p in range(_PARTITIONS) for o in range(100)})
+    assert seen == Counter({(p, o): 1 for p in range(PARTITIONS) for o in range(100)})

@@ -35,6 +35,7 @@ def test_a_reset_stops_the_spark_job_moves_it_and_starts_it_again(data: Path) ->
         assert "-> 0" in up.output
         described = up.run("describe", "group", "cpu-load-job")
         assert "records, " in described
+        assert "at-least-once" in up.run("describe", "job", "cpu-load")
         up.run(*RESET, "previous")
         assert up.output.count("+ SparkApplication cpu-load") == 3
         wait_until(lambda: generation(data) == 1, 60, "the first generation")

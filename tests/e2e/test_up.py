@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 import pytest
-from kafka import KafkaConsumer, TopicPartition
 
 from support.processes import wait_until
+from support.topics import read_topic
 from support.up import Up, command
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,27 +23,9 @@ EXAMPLE = Path(__file__).parents[2] / "manifests" / "examples" / "cpu-load"
 WINDOW_SECONDS = 10
 
 
-def read_topic(bootstrap: str, topic: str) -> list[dict[str, Any]]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False)
-    try:
-        partitions = [
-            TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic) or ()
-        ]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        values = []
-        while any(consumer.position(each) < ends[each] for each in partitions):
-            for records in consumer.poll(timeout_ms=500).values():
-                values += [json.loads(record.value) for record in records]
-        return values
-    finally:
-        consumer.close()
-
-
 def window_key(value: dict[str, Any]) -> tuple[float, str, int]:
     start = datetime.fromisoformat(value["window_start"]).timestamp()
-    return (start, value["hostname"], value["cpu"])
+    return (start, value["hostname"], str(value["cpu"]))
 
 
 def expected_windows(readings: list[dict[str, Any]]) -> dict[tuple[float, str, int], list[float]]:
@@ -51,7 +33,7 @@ def expected_windows(readings: list[dict[str, Any]]) -> dict[tuple[float, str, i
     for reading in readings:
         at = datetime.fromisoformat(reading["occurred_at"]).timestamp()
         start = at // WINDOW_SECONDS * WINDOW_SECONDS
-        windows[start, reading["hostname"], reading["cpu"]].append(reading["usage"])
+        windows[start, reading["hostname"], str(reading["cpu"])].append(reading["usage"])
     return windows
 
 

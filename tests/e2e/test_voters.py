@@ -16,7 +16,7 @@ from support.numbered import Writer, check
 from support.processes import wait_until
 from support.up import Up, command
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 TOPIC, PARTITIONS = "orders", 4
 SECONDS_MAX = 60
@@ -156,7 +156,6 @@ def test_three_become_one_and_three_again_and_nothing_written_is_lost(running: R
     assert "uncordon" not in said
 
 
-@pytest.mark.slow
 def test_three_become_five_and_three_again_and_nobody_else_votes(running: Running) -> None:
     running.begin(3)
     with Writer(running.bootstrap, TOPIC, PARTITIONS) as writer:
@@ -173,7 +172,6 @@ def test_three_become_five_and_three_again_and_nobody_else_votes(running: Runnin
     check(writer)
 
 
-@pytest.mark.slow
 def test_one_becomes_three_that_survive_any_of_them(running: Running) -> None:
     up = running.begin(1)
     with Writer(running.bootstrap, TOPIC, PARTITIONS) as writer:

@@ -55,6 +55,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if count:
         terminalreporter.section("KUBERNETES: NOT RUN", sep="!", red=True, bold=True)
         terminalreporter.line(f"{_MISSING} ({count} skipped). `make end-to-end` runs them.")
+    count = sum(1 for each in skipped if "NODES: " in str(each.longrepr))
+    if count:
+        terminalreporter.section("SEVERAL NODES: NOT RUN", sep="!", red=True, bold=True)
+        terminalreporter.line(f"{count} skipped: they need a cluster, or a lab, of three nodes.")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,8 +4,10 @@ import time
 
 import pytest
 
+from support.kube import apply, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.kube_traffic import judged, topic_of
+from support.processes import wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -66,3 +68,109 @@ def test_any_pod_may_be_killed(cluster, ordinal):
         workload.progress()
         cluster.wait_ready()
         cluster.wait_in_sync(topic_of(during))
+
+
+def test_a_setting_that_brokers_refuse_keeps_the_cluster_from_being_ready(cluster):
+    cluster.spec["config"] = {**cluster.spec.get("config", {}), "log.retention.ms": -7}
+    cluster.apply()
+    wait_until(lambda: "-7" in cluster.condition("Stalled")["message"], 60, "the refusal")
+    for _ in range(40):
+        ready = cluster.condition()
+        assert (ready["status"], ready["reason"]) == ("False", "ApplyFailed")
+        time.sleep(0.2)
+    cluster.spec["config"]["log.retention.ms"] = 7_200_000
+    cluster.apply()
+    cluster.wait_ready()
+    assert cluster.broker_config(1)["log.retention.ms"] == "7200000"
+
+
+def test_a_typo_in_a_setting_costs_no_broker(cluster):
+    before = uids(cluster)
+    config = {**cluster.spec.get("config", {}), "log.retention.ms": 3_600_000}
+    cluster.spec["config"] = {**config, "num.partitons": 5, "log.retention.ms": "soon"}
+    cluster.apply()
+    wait_until(lambda: cluster.condition("Stalled")["reason"] == "InvalidSpec", 60, "the typo")
+    assert "num.partitons: unknown broker setting" in cluster.condition()["message"]
+    time.sleep(3)
+    assert restarted(cluster, before) == set()
+    files = get(cluster.namespace, "cm", "c-a")["data"].values()
+    assert not any("num.partitons" in text for text in files)
+    cluster.spec["config"] = config
+    cluster.apply()
+    cluster.wait_ready()
+    assert restarted(cluster, before) == set()
+
+
+def test_a_roll_puts_right_first_what_pods_need_to_come_back(cluster):
+    before = uids(cluster)
+    owned = ("pdb/c-brokers", "serviceaccount/c-brokers", "networkpolicy/c-brokers")
+    with judged(cluster, "a roll after what surrounds the brokers was deleted"):
+        kubectl("-n", cluster.namespace, "delete", "--wait=false", *owned)
+        cluster.spec["config"] = {**cluster.spec.get("config", {}), "num.partitions": 4}
+        cluster.apply()
+        cluster.wait_ready(300)
+    assert restarted(cluster, before) == set(before)
+    for each in owned:
+        assert get(cluster.namespace, *each.split("/"))
+
+
+def test_a_roll_takes_away_no_broker_that_could_not_come_back(cluster):
+    before = uids(cluster)
+    cluster.pool["podTemplate"] = {"spec": {"priorityClassName": "nobody-made-it"}}
+    with judged(cluster, "a roll to pods that nobody would take"):
+        cluster.apply()
+        wait_until(
+            lambda: "nobody-made-it" in cluster.condition("Stalled")["message"], 60, "the words"
+        )
+        time.sleep(5)
+        assert restarted(cluster, before) == set()
+        assert len(cluster.pods()) == len(before)
+        del cluster.pool["podTemplate"]
+        cluster.apply()
+        cluster.wait_ready()
+    assert cluster.condition("Stalled")["status"] == "False"
+
+
+def test_a_change_that_no_broker_comes_up_with_is_taken_back(cluster):
+    before = uids(cluster)
+    with judged(cluster, "an image that is not there, taken back"):
+        cluster.spec["image"] = "headrace.invalid/headrace:never"
+        cluster.apply()
+        wait_until(lambda: cluster.condition("Stalled")["reason"] == "RolledBack", 180, "the end")
+        assert "headrace.invalid/headrace:never" in cluster.condition()["message"]
+        wait_until(lambda: len(cluster.brokers()) == len(before), 120, "all brokers")
+        # Only the one that was tried with it.
+        assert len(restarted(cluster, before)) == 1
+        images = {pod["spec"]["containers"][0]["image"] for pod in cluster.pods().values()}
+        assert "headrace.invalid/headrace:never" not in images
+    del cluster.spec["image"]
+    cluster.apply()
+    cluster.wait_ready()
+    assert len(restarted(cluster, before)) == 1
+
+
+def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
+    namespace = cluster.namespace
+    rules = [{"apiGroups": [""], "resources": ["pods", "configmaps"], "verbs": ["*"]}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "spark"}
+    subject = {"kind": "ServiceAccount", "name": "spark", "namespace": namespace}
+    metadata = {"name": "spark", "namespace": namespace}
+    rbac = "rbac.authorization.k8s.io/v1"
+    apply(
+        {"apiVersion": rbac, "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": rbac,
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": role,
+            "subjects": [subject],
+        },
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "name": "executors"}},
+    )
+    account = f"--as=system:serviceaccount:{namespace}:spark"
+    delete = ("-n", namespace, account, "delete", "--dry-run=server")
+    for named in ("pod/c-a-0", "configmap/c-a", "configmap/c-identity"):
+        with pytest.raises(RuntimeError, match="a Spark driver changes no object"):
+            kubectl(*delete, named)
+    kubectl(*delete, "configmap/executors")
+    kubectl("-n", namespace, "delete", "--dry-run=server", "pod/c-a-0")

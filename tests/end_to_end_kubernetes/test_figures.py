@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from headrace_operator.kubernetes.connection import find_connection
+from headrace_operator.kubernetes.api.connection import find_connection
 from support.kube import ROOT, apply, condition
 from support.kube_process import Served, others_stopped
 from support.processes import wait_until

@@ -74,7 +74,11 @@ def workload(
     return {
         "apiVersion": "apps/v1",
         "kind": kind,
-        "metadata": {"name": name, "namespace": cluster.namespace},
+        "metadata": {
+            "name": name,
+            "namespace": cluster.namespace,
+            "annotations": {"headrace.dev/scaled-by": GROUP if name == READERS else name},
+        },
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},

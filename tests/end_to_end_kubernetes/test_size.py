@@ -1,5 +1,7 @@
 """Brokers that join and leave, volumes that are lost or grow in number, while clients use it."""
 
+import time
+
 import pytest
 
 from faults.workload import create_topic
@@ -7,6 +9,7 @@ from support.kube import kubectl
 from support.kube_cluster import KubeCluster
 from support.kube_traffic import judged, topic_of
 from support.processes import wait_until
+from support.streams import read_partition
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -110,3 +113,30 @@ def test_volumes_stay_when_the_cluster_goes_and_are_taken_up_again(namespace):
         assert second.identity()[part] == identity[part]
     assert ("before-the-cluster-goes", 0) in second.partitions()
     second.wait_in_sync("before-the-cluster-goes")
+
+
+def test_a_lost_quorum_says_so_and_a_person_lets_the_survivor_go_on(namespace):
+    with KubeCluster(namespace) as cluster:
+        with judged(cluster, "before the quorum is lost"):
+            time.sleep(3)
+        topic = topic_of("before the quorum is lost")
+        cluster.wait_in_sync(topic)
+        kept = {number: read_partition(cluster.bootstrap, topic, number) for number in range(6)}
+        # Their volumes go with their pods, at one moment.
+        lost, claims = ["c-a-1", "c-a-2"], ["data-0-c-a-1", "data-0-c-a-2"]
+        kubectl("-n", namespace, "delete", "pvc", *claims, "--wait=false")
+        kubectl("-n", namespace, "delete", "pod", *lost, "--grace-period=0", "--force")
+        wait_until(
+            lambda: cluster.condition("Stalled")["reason"] == "QuorumLost", 180, "its reason"
+        )
+        assert "lost its volumes" in cluster.condition()["message"]
+        survivor = "c-a-0"
+        command = "headrace recover-quorum /etc/headrace/broker/$POD_NAME.*.properties --execute"
+        said = kubectl("-n", namespace, "exec", survivor, "--", "sh", "-c", command)
+        assert "becomes the only voter" in said
+        kubectl("-n", namespace, "delete", "pod", survivor)
+        cluster.wait_ready(300)
+        assert cluster.condition("Stalled")["status"] == "False"
+        cluster.wait_in_sync(topic, 120)
+        for number, records in kept.items():
+            assert read_partition(cluster.bootstrap, topic, number) == records

@@ -14,10 +14,14 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from headrace_operator.kubernetes.applications import DEFINITION, SparkRunner, install_definition
-from headrace_operator.kubernetes.cache import Store
-from headrace_operator.kubernetes.client import KubernetesClient
-from headrace_operator.kubernetes.connection import find_connection
+from headrace_operator.kubernetes.api.cache import Store
+from headrace_operator.kubernetes.api.client import KubernetesClient
+from headrace_operator.kubernetes.api.connection import find_connection
+from headrace_operator.kubernetes.spark.applications import (
+    DEFINITION,
+    SparkRunner,
+    install_definition,
+)
 from headrace_operator.render.policies import render_pod_monitor
 from headrace_operator.resources import Cluster, parse_resource
 from support.kube import ROOT, apply, condition, get, kubectl

@@ -1,4 +1,4 @@
-"""Brokers get another image when their Cluster asks for another version, and at no other time.
+"""Brokers get another image when their Cluster asks for it or for another version, and never else.
 
 The lab has one image of the brokers. It has two names, and that is what the operator compares.
 """
@@ -20,24 +20,23 @@ REGISTRY = "docker.io/"
 
 
 @contextmanager
-def broker_image(operator, image):
-    """An operator of a release that has another image of the brokers."""
+def own_image(operator, image):
+    """An operator of a release that is another image, as kustomize's `images:` would name it."""
 
-    def set_arguments(arguments):
-        path = "/spec/template/spec/containers/0/args"
-        patch = [{"op": "replace", "path": path, "value": arguments}]
+    def set_image(wanted):
+        path = "/spec/template/spec/containers/0/image"
+        patch = [{"op": "replace", "path": path, "value": wanted}]
         where = ("-n", operator.namespace, "patch", f"deployment/{OPERATOR}")
         kubectl(*where, "--type=json", f"--patch={json.dumps(patch)}")
         operator.wait_ready()
 
     deployment = get(operator.namespace, "deployment", OPERATOR)
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    others = [each for each in arguments if not each.startswith("--broker-image=")]
-    set_arguments([*others, f"--broker-image={image}"])
+    before = deployment["spec"]["template"]["spec"]["containers"][0]["image"]
+    set_image(image)
     try:
         yield
     finally:
-        set_arguments(arguments)
+        set_image(before)
 
 
 def images(cluster):
@@ -57,7 +56,7 @@ def test_an_upgrade_is_asked_for_by_the_version_and_planned_like_every_other_cha
             pytest.skip(f"{image} names its registry, and so has one name only")
         newer = f"{REGISTRY}{image}"
         before = uids(cluster)
-        with broker_image(operator, newer):
+        with own_image(operator, newer):
             time.sleep(5)
             assert uids(cluster) == before, "a newer operator restarts nothing by itself"
 
@@ -82,3 +81,9 @@ def test_an_upgrade_is_asked_for_by_the_version_and_planned_like_every_other_cha
         cluster.apply()
         cluster.wait_ready(300)
         assert images(cluster) == {image}
+        # A patched image needs no other version.
+        with judged(cluster, "an image that the spec names"):
+            cluster.spec["image"] = newer
+            cluster.apply()
+            cluster.wait_ready(300)
+        assert images(cluster) == {newer}

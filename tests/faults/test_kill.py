@@ -13,7 +13,6 @@ from contextlib import suppress
 import pytest
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaException,
     Producer,
     TopicPartition,
@@ -25,6 +24,7 @@ from kio.schema.offset_commit.v8.request import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
 
 from support.kafka_peer import run_tool, start_tool
 from support.processes import wait_until
@@ -200,6 +200,29 @@ def _commit(connection: RawConnection, group: str, partition: int, offset: int) 
     raise AssertionError("the coordinator never came")
 
 
+def _committed(
+    bootstrap: str, group: str, partitions: tuple[int, ...]
+) -> dict[int, tuple[int, str | None]]:
+    """Return offset and metadata by partition, asked for byte by byte.
+
+    The admin client of confluent-kafka 2.16 reads metadata up to a zero byte that may be missing.
+    """
+    topic = OffsetFetchRequestTopic(name=_TOPIC, partition_indexes=partitions)
+    request = OffsetFetchRequest(group_id=group, topics=(topic,))
+    for _ in range(300):
+        with RawConnection(bootstrap) as connection:
+            response = connection.call(request)
+        if response.error_code is ErrorCode.none:
+            places = response.topics[0].partitions
+            assert {place.error_code for place in places} == {ErrorCode.none}
+            return {
+                place.partition_index: (place.committed_offset, place.metadata) for place in places
+            }
+        assert response.error_code in _NOT_YET, response.error_code
+        time.sleep(0.1)
+    raise AssertionError("the coordinator never came")
+
+
 def test_committed_offsets_survive_a_kill_while_committing(broker, create_topic):
     """Whatever commit was answered last is what the group finds, with its metadata."""
     create_topic(broker.bootstrap, _TOPIC, partitions=3)
@@ -220,14 +243,11 @@ def test_committed_offsets_survive_a_kill_while_committing(broker, create_topic)
         killer.join()
     broker.restart()
 
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    query = ConsumerGroupTopicPartitions("committers")
-    result = admin.list_consumer_group_offsets([query])["committers"].result(30)
-    found = {place.partition: place for place in result.topic_partitions}
+    found = _committed(broker.bootstrap, "committers", tuple(answered))
     assert min(answered.values()) > 0, "the kill came before the first commits"
-    for partition, place in found.items():
-        assert place.offset in (answered[partition], asked[partition])
-        assert place.metadata == f"at {place.offset}"
+    for partition, (offset, metadata) in found.items():
+        assert offset in (answered[partition], asked[partition])
+        assert metadata == f"at {offset}"
 
 
 def test_topics_and_settings_survive_a_kill(broker, create_topic):

@@ -6,7 +6,7 @@ from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory
 from support.headrace_broker import HeadraceBroker
-from support.log import ManualClock, append, batch_of
+from support.log import ManualClock, append, batch_of, open_logs
 from support.metrics import scrape, wait_metrics
 
 _BATCHES = 60_000
@@ -39,7 +39,7 @@ def test_recovering_a_log_of_many_batches_does_not_hold_up_the_event_loop(tmp_pa
     directory = LogDirectory.open(
         broker.log_directory, node_id=1, cluster_id="", clock=ManualClock()
     )
-    directory.open_all(lambda _: LogConfig())
+    open_logs(directory, LogConfig())
     log = directory.logs[TopicPartition("busy", 0)]
     assert log.log_end_offset == _BATCHES
     assert append(

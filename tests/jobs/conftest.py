@@ -14,10 +14,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_jobs.jars import resolve
-from headrace_jobs.session import LOG4J_CONFIGURATION
+from headrace_jobs.session import LOG4J_CONFIGURATION, STATE_SETTINGS
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
 from support.peer import Peer
+from support.postgres import PostgresServer, postgres_binaries
 
 JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
@@ -45,6 +46,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
         .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
+    for key, value in STATE_SETTINGS.items():
+        session.conf.set(key, value)
     yield session
     session.stop()
 
@@ -93,3 +96,16 @@ def group_offsets(broker: Peer) -> Callable[[str], dict[tuple[str, int], int]]:
 def example_application() -> Path:
     root = Path(__file__).parents[2]
     return root / "manifests/examples/cpu-load/spark-application.yaml"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    binaries = postgres_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL IS MISSING: apt-get install postgresql; its sink is NOT TESTED")
+    server = PostgresServer(binaries)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from headrace_jobs.progress.metrics import BatchFacts, JobMetrics, MetricsServer
+from headrace_jobs.progress.watermarks import SourceWatermarks
 from support.jobs import scrape
 
 
@@ -29,8 +30,11 @@ def test_a_batch_is_counted_and_its_watermark_ages(metrics, server):
             input_rows=10,
             output_rows=2,
             malformed_records=3,
-            late_rows=1,
+            counted_records=6,
+            late_records=1,
+            duplicate_records=4,
             duration_seconds=2.5,
+            phase_seconds={"addBatch": 2.0, "walCommit": 0.1},
             watermark_seconds=now - 30,
             state_rows=4,
             state_bytes=400,
@@ -46,11 +50,14 @@ def test_a_batch_is_counted_and_its_watermark_ages(metrics, server):
         "input_rows_total": 15,
         "output_rows_total": 2,
         "malformed_records_total": 3,
-        "late_rows_total": 1,
+        "counted_records_total": 6,
+        "late_records_total": 1,
+        "duplicate_records_total": 4,
         "batch_duration_seconds_count": 2,
         "batch_duration_seconds_sum": 3.0,
         "trigger_interval_seconds": 2.0,
         "trigger_delay_seconds": 0.0,
+        "batch_phase_seconds/addBatch": 2.0,
         "lag_records/t": 7,
         "lag_seconds/t": 1.5,
         "offset_commits_total": 1,
@@ -62,6 +69,33 @@ def test_a_batch_is_counted_and_its_watermark_ages(metrics, server):
     assert found["watermark_timestamp_seconds"] == pytest.approx(now - 30)
     assert 30 <= found["watermark_delay_seconds"] < 60
     assert found["last_progress_timestamp_seconds"] >= now
+
+
+def test_the_watermark_is_that_of_the_slowest_key_and_each_source_partition_has_its_own(
+    metrics, server
+):
+    def came_to(group, partition, seconds, windows):
+        names = ("group", "topic", "partition", "watermark_us", "windows")
+        return dict(zip(names, (group, "t", partition, seconds * 1_000_000, windows), strict=True))
+
+    metrics.partitions_progressed([came_to(0, 0, 100, 3), came_to(0, 1, 70, 3)])
+    metrics.partitions_progressed([came_to(1, 0, 90, 2), came_to(1, 1, -1, 2)])
+    metrics.batch_finished(BatchFacts(batch_id=0, state_rows=16))
+    found = scrape(server.url)
+    assert found["watermark_timestamp_seconds"] == 70
+    assert found["source_watermark_timestamp_seconds/t/0"] == 90
+    assert found["source_watermark_timestamp_seconds/t/1"] == 70
+    assert found["state_rows"] == 5
+
+
+def test_a_group_that_went_silent_holds_the_watermark_no_longer():
+    watermarks = SourceWatermarks(idle_seconds=60)
+    row = {"topic": "t", "partition": 0, "windows": 1}
+    watermarks.report([{**row, "group": 0, "watermark_us": 10_000_000}], now_seconds=0)
+    watermarks.report([{**row, "group": 1, "watermark_us": 90_000_000}], now_seconds=59)
+    assert watermarks.by_partition() == {("t", 0): 10}
+    watermarks.report([{**row, "group": 1, "watermark_us": 91_000_000}], now_seconds=60)
+    assert watermarks.by_partition() == {("t", 0): 91}
 
 
 def test_a_batch_longer_than_its_trigger_is_a_delay(metrics, server):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_jobs.durations import parse_duration
-from headrace_jobs.progress.checkpoint import committed_position, starting_position
+from headrace_jobs.progress.checkpoint import CheckpointError, committed_position, starting_position
 from headrace_jobs.progress.offsets import (
     LagClock,
     TopicPartition,
@@ -92,6 +92,45 @@ def test_a_checkpoint_stands_at_its_last_committed_batch_not_at_the_one_it_only_
     position = committed_position(f"file://{tmp_path}")
     assert position == {FIRST: 900}
     assert starting_position({FIRST: 0, SECOND: 0}, position) == {FIRST: 900, SECOND: 0}
+
+
+def checkpoint_with(tmp_path, **files):
+    for name, text in files.items():
+        path = tmp_path / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(tmp_path)
+
+
+def test_the_offset_log_of_named_sources_is_read(tmp_path):
+    # As Spark 4.3 writes it.
+    text = 'v2\n{"batchWatermarkMs":0}\nb_first:{"t":{"0":5}}\na_second:{"u":{"3":7}}'
+    checkpoint = checkpoint_with(tmp_path, offsets_0=text, commits_0="v1\n{}")
+    assert committed_position(checkpoint) == {FIRST: 5, TopicPartition("u", 3): 7}
+
+
+def test_before_its_first_batch_is_committed_a_query_stands_where_its_source_began(tmp_path):
+    began = 'v1\n{"t":{"0":3,"1":4}}'
+    checkpoint = checkpoint_with(tmp_path, sources_0_0=began, offsets_0='v1\n{}\n{"t":{"0":9}}')
+    assert committed_position(checkpoint) == {FIRST: 3, SECOND: 4}
+
+
+@pytest.mark.parametrize("text", ["", "v1\n{}\n{", 'v1\n{}\n{"t":7}', "v7\n{}\n{}"])
+def test_a_checkpoint_that_cannot_be_read_is_no_new_one(tmp_path, text):
+    checkpoint = checkpoint_with(tmp_path, offsets_0=text, commits_0="v1\n{}")
+    with pytest.raises(CheckpointError, match="offsets/0"):
+        committed_position(checkpoint)
+
+
+def test_a_checkpoint_without_the_entry_of_its_last_batch_is_no_new_one(tmp_path):
+    with pytest.raises(CheckpointError, match="offsets/0 cannot be read"):
+        committed_position(checkpoint_with(tmp_path, commits_0="v1\n{}"))
+
+
+def test_partitions_that_were_added_begin_at_their_beginning_whatever_a_new_query_does():
+    latest, earliest = {FIRST: 9, SECOND: 8}, {FIRST: 0, SECOND: 1}
+    assert starting_position(latest, {FIRST: 5}, added=earliest) == {FIRST: 5, SECOND: 1}
+    assert starting_position(latest, {}, added=earliest) == latest
 
 
 @pytest.mark.parametrize(

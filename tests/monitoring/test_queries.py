@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import GCCollector
 
 from headrace_jobs.progress.metrics import BatchFacts, JobMetrics, MetricsServer
-from headrace_operator.kubernetes.cache import Store
+from headrace_operator.kubernetes.api.cache import Store
+from headrace_operator.kubernetes.api.transport import Write
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.register import Register, parse_managed
 from headrace_operator.kubernetes.resource_metrics import ResourceCollector
-from headrace_operator.kubernetes.transport import Write
 from support.headrace_cluster import HeadraceCluster
 from support.monitoring import MANIFESTS, MONITORING, Prometheus, every_rule, sped_up
 from support.processes import LOOPBACK, wait_until
@@ -107,8 +107,11 @@ def _job() -> Any:
             watermark_seconds=time.time() - 10,
             state_rows=7,
             state_bytes=4096,
+            phase_seconds={"addBatch": 1.2, "walCommit": 0.1},
         )
     )
+    reached = {"group": 0, "topic": "orders", "partition": 0, "windows": 1}
+    metrics.partitions_progressed([{**reached, "watermark_us": int((time.time() - 10) * 1e6)}])
     metrics.offsets_committed()
     metrics.lag({"orders": 3}, {"orders": 1.5})
     return metrics.registry

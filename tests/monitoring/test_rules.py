@@ -307,11 +307,11 @@ CASES = [
         [45],
     ),
     Case(
-        "HeadraceJobLateRows",
+        "HeadraceJobLateRecords",
         "info",
         QUERY,
         {
-            f"headrace_job_late_rows_total{{{JOB}}}": "0x20 0+10x60",
+            f"headrace_job_late_records_total{{{JOB}}}": "0x20 0+10x60",
             f"headrace_job_input_rows_total{{{JOB}}}": "0+100x80",
         },
         [20, 30],

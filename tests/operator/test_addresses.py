@@ -1,14 +1,21 @@
 """Addresses outside: what Services say, what brokers tell clients, who is restarted for it."""
 
 import asyncio
+import datetime as dt
 from dataclasses import replace
 
-from headrace_operator.kubernetes.addresses import AGAIN_MS_MIN, AddressWatch, with_addresses
-from headrace_operator.kubernetes.brokers_observed import Seen, observed_broker
+from headrace_operator.kubernetes.brokers.addresses import (
+    AGAIN_MS_MIN,
+    AddressWatch,
+    with_addresses,
+    with_bootstrap_ports,
+)
+from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.plan import Observed, ObservedCluster, ObservedPartition, plan
 from headrace_operator.render.identity import Identity, Node
-from headrace_operator.render.names import broker_service, pod_name
+from headrace_operator.render.names import bootstrap_service, broker_service, pod_name
 from headrace_operator.render.properties import render_properties
+from headrace_operator.render.services import render_services
 from support.operator_resources import CONFIG, broker, cluster, desired, observed
 
 FIRST, SECOND = "198.51.100.11", "198.51.100.12"
@@ -19,6 +26,8 @@ LISTENERS = [
 ]
 NODE = Node(node_id=1, pool="a", ordinal=0)
 WANTED = {"balanced": f"{FIRST}:9095", "by-node": ":30001"}
+
+NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 
 
 def service(*ingress, port=30001, **metadata):
@@ -63,7 +72,7 @@ def test_what_is_wanted_follows_the_services_before_it_is_written_down():
     def seen(balanced, pods):
         names = services_of(found, balanced)
         return observed_broker(
-            found, identity, node, Seen(stateful_sets={}, pods=pods, services=names)
+            found, identity, node, Seen(now=NOW, stateful_sets={}, pods=pods, services=names)
         )
 
     pods = {pod_name(found, node): pod}
@@ -201,3 +210,25 @@ def test_a_broker_is_told_the_address_that_is_wanted_of_it():
     node = with_addresses(found, NODE, services_of(found, service({"ip": SECOND})))
     text = render_properties(found, Identity(cluster_id="id", nodes=(node,)), node)
     assert f"BALANCED://{SECOND}:9095,BY_NODE://${{env:HOST_IP}}:30001" in text
+
+
+def test_the_port_where_clients_begin_is_kept_and_may_be_chosen():
+    identity = Identity(cluster_id="id", nodes=(NODE,))
+    found = cluster(listeners=LISTENERS)
+
+    def bootstrap(found, identity):
+        name = bootstrap_service(found, "by-node")
+        services = {each["metadata"]["name"]: each for each in render_services(found, identity)}
+        return services[name]["spec"]["ports"][0].get("nodePort")
+
+    assert bootstrap(found, identity) is None
+    live = {bootstrap_service(found, "by-node"): service(port=30999)}
+    known = with_bootstrap_ports(found, identity, live)
+    assert bootstrap(found, known) == 30999
+    # Made anew by somebody who knew nothing of it: it gets its port back.
+    live = {bootstrap_service(found, "by-node"): service(port=30111)}
+    assert bootstrap(found, with_bootstrap_ports(found, known, {})) == 30999
+    assert bootstrap(found, known) == 30999
+    chosen = cluster(listeners=[*LISTENERS[:2], {**LISTENERS[2], "nodePort": 31000}])
+    assert bootstrap(chosen, known) == 31000
+    assert bootstrap(found, with_bootstrap_ports(chosen, known, live)) == 31000

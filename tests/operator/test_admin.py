@@ -11,7 +11,12 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.structs import OffsetAndMetadata
 
 from headrace_operator.admin import BrokerAdmin
-from headrace_operator.observe import merge_observations, parse_duration_ms, parse_timestamp_ms
+from headrace_operator.observe import (
+    merge_observations,
+    observe_full,
+    parse_duration_ms,
+    parse_timestamp_ms,
+)
 from headrace_operator.plan import (
     AlterClusterConfig,
     Observed,
@@ -21,6 +26,7 @@ from headrace_operator.plan import (
     plan,
 )
 from headrace_operator.resources.topic_settings import TOPIC_SETTINGS
+from support.freezing_proxy import FreezingProxy
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
 from support.operator_resources import broker, cluster, desired, group, topic
@@ -105,6 +111,38 @@ def test_a_broker_says_which_addresses_it_tells_clients_and_one_that_is_away_hol
     assert bootstrap in told[running].values()
 
 
+def test_one_connection_that_hangs_is_not_taken_for_brokers_that_do_not_answer(tmp_path):
+    broker = HeadraceBroker(tmp_path)
+    with FreezingProxy((LOOPBACK, broker.port)) as proxy:
+        broker.properties["advertised.listeners"] = f"PLAINTEXT://{LOOPBACK}:{proxy.port}"
+        broker.start()
+
+        async def scenario():
+            async with BrokerAdmin(broker.bootstrap, request_timeout_ms=1000) as admin:
+                before = await admin.observe(desired(), now_ms=now_ms())
+                assert before.cluster.is_reachable, before.cluster.error
+                assert proxy.freeze()
+                seen = await admin.observe(desired(), now_ms=now_ms())
+                assert seen.cluster.is_reachable, seen.cluster.error
+
+        try:
+            asyncio.run(scenario())
+        finally:
+            broker.stop()
+
+
+def test_volumes_with_room_are_not_named(bootstrap):
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    try:
+        brokers = admin.describe_cluster()["brokers"]
+        assert observe_full(admin, brokers, share=0.0) == ()
+        # Said of every volume that has less than all of itself left.
+        (said,) = observe_full(admin, brokers, share=2.0)
+        assert "is nearly full" in said
+    finally:
+        admin.close()
+
+
 def test_topics_are_created_grown_and_changed_and_then_nothing_is_left_to_do(bootstrap):
     async def scenario():
         async with BrokerAdmin(bootstrap) as admin:
@@ -155,6 +193,23 @@ def test_settings_of_all_brokers_are_set_seen_and_taken_away(bootstrap):
             assert await admin.apply([AlterClusterConfig(resource=key, delete=(name,))]) == ()
             seen = await admin.observe(desired(), now_ms=0)
             assert name not in seen.cluster.live_config
+
+    asyncio.run(scenario())
+
+
+def test_a_look_at_health_still_sees_that_a_setting_was_refused(bootstrap):
+    async def scenario():
+        async with BrokerAdmin(bootstrap) as admin:
+            wanted = desired(cluster=cluster(config={"log.retention.ms": "soon"}))
+            brokers = (broker(1, config={}),)
+            backend = Observed(cluster=ObservedCluster(brokers=brokers, has_live_config=True))
+            known = await admin.observe(wanted, now_ms=0)
+            for _ in range(2):
+                known = await admin.observe_health(known)
+                planned = plan(merge_observations(backend, known), wanted)
+                (action,) = planned.actions
+                (failure,) = await admin.apply([action])
+                assert "Not a number of type LONG" in failure.message
 
     asyncio.run(scenario())
 

@@ -8,11 +8,12 @@ from kafka import KafkaAdminClient
 
 from headrace_operator.admin import BrokerAdmin
 from headrace_operator.balance import cordoned_brokers
-from headrace_operator.plan import AddVoter, CordonBrokers, CreateTopic, RemoveVoter
+from headrace_operator.plan import AddVoter, CordonBrokers, CreateTopic, MoveReplicas, RemoveVoter
 from headrace_operator.plan.cordons import DRAINED_BROKERS
+from headrace_operator.plan.moves import MOVES_THROTTLE, plan_end_of_throttle
 from headrace_operator.quorum import UNKNOWN_DIRECTORY
 from support.headrace_cluster import HeadraceCluster
-from support.operator_resources import desired
+from support.operator_resources import cluster, desired
 from support.processes import wait_until
 
 KEY = ("Cluster", "default", "c")
@@ -108,5 +109,29 @@ def test_a_voter_is_taken_away_and_given_back_with_the_disk_that_it_has(running)
             )
             assert await admin.apply([addition]) == ()
             assert (await observe(admin)).quorum.votes(gone)
+
+    asyncio.run(scenario())
+
+
+def test_moves_are_throttled_before_they_begin_until_it_is_taken_back(running):
+    async def scenario():
+        async with BrokerAdmin(running.bootstrap) as admin:
+            assert await admin.apply([created("moved")]) == ()
+            partitions = (await observe(admin)).partitions
+            key = ("moved", 0)
+            (other,) = {1, 2, 3} - set(partitions[key].replicas)
+            replicas = (other, partitions[key].replicas[0])
+            move = MoveReplicas(resource=KEY, moves={key: replicas}, leaving=(), throttle=5_000_000)
+            assert await admin.apply([move]) == ()
+            assert (await observe(admin)).live_config[MOVES_THROTTLE] == "5000000"
+            for _ in range(300):
+                seen = await observe(admin)
+                if not seen.reassigning and seen.partitions[key].replicas == replicas:
+                    break
+                await asyncio.sleep(0.1)
+            assert seen.partitions[key].replicas == replicas
+            (end,) = plan_end_of_throttle(cluster(), seen)
+            assert await admin.apply([end]) == ()
+            assert MOVES_THROTTLE not in (await observe(admin)).live_config
 
     asyncio.run(scenario())

@@ -115,3 +115,17 @@ def test_lists_and_texts_are_bounded():
 
     for kind, part in PARTS:
         assert list(unbounded(part_of(kind, part)[0], f"{kind}.{part}")) == []
+
+
+def test_maps_have_a_default_since_an_applied_one_that_is_emptied_is_null():
+    def undefaulted(schema, path):
+        for name, prop in schema.get("properties", {}).items():
+            # An empty selector would select everything: that one is refused.
+            if "maxProperties" in prop and "default" not in prop and name != "matchLabels":
+                yield f"{path}.{name}"
+            yield from undefaulted(prop, f"{path}.{name}")
+            yield from undefaulted(prop.get("items", {}), f"{path}.{name}[]")
+
+    for kind, part in PARTS:
+        if part == "spec":
+            assert list(undefaulted(part_of(kind, part)[0], kind)) == []

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,60 @@ def test_a_real_api_server_accepts_it(folder: str) -> None:
             check=False,
         )
         assert ran.returncode == 0, f"{each['kind']} {each['metadata']['name']}: {ran.stderr}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "emptied"),
+    [
+        ({"config": {"num.partitions": 3}}, {"config": {}}),
+        ({"monitoring": {"labels": {"a": "b"}}}, {"monitoring": {"labels": {}}}),
+        ({"imagePullSecrets": [{"name": "a"}]}, {"imagePullSecrets": []}),
+    ],
+)
+def test_what_is_applied_can_be_emptied(spec: dict[str, Any], emptied: dict[str, Any]) -> None:
+    """Server-side apply leaves null of a map whose last entry goes, which no schema takes."""
+    if "KUBECONFIG" not in os.environ:
+        pytest.skip("NOT TESTED: no KUBECONFIG, no API server merges anything")
+    kubectl = shutil.which("kubectl") or "kubectl"
+    crds = str(MANIFESTS.parent / "crds")
+    subprocess.run([kubectl, "apply", "--server-side", "--force-conflicts", "-k", crds], check=True)
+    name = f"emptied-{uuid.uuid4().hex[:8]}"
+    # Paused, so that an operator that is there starts nothing of it.
+    body = {"pools": [{"name": "a"}], "paused": True}
+    try:
+        for each in (spec, emptied):
+            document = {
+                "apiVersion": "headrace.dev/v1beta1",
+                "kind": "Cluster",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": body | each,
+            }
+            ran = subprocess.run(
+                [kubectl, "apply", "--server-side", "--filename=-"],
+                input=yaml.safe_dump(document),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stderr
+    finally:
+        subprocess.run([kubectl, "delete", "-n", "default", "cluster", name], check=True)
+
+
+def test_argo_cd_compares_nothing_for_a_status_that_moves() -> None:
+    settings = next(each for each in render("gitops/argocd") if each["kind"] == "ConfigMap")["data"]
+    for kind in ("Cluster", "Topic", "ConsumerGroup"):
+        ignored = settings[f"resource.customizations.ignoreResourceUpdates.headrace.dev_{kind}"]
+        assert yaml.safe_load(ignored) == {"jsonPointers": ["/status"]}
+
+
+def test_a_self_healing_application_leaves_what_the_operator_writes() -> None:
+    text = (MANIFESTS / "gitops/argocd/applications.yaml").read_text()
+    for application in yaml.safe_load_all(text):
+        assert "ServerSideApply=true" in application["spec"]["syncPolicy"]["syncOptions"]
+    orders = application["spec"]
+    assert "RespectIgnoreDifferences=true" in orders["syncPolicy"]["syncOptions"]
+    ignored = {each["kind"]: each["jsonPointers"] for each in orders["ignoreDifferences"]}
+    assert "/spec/suspend" in ignored["SparkApplication"]
+    names = {each["metadata"]["name"] for each in render("examples/orders")}
+    assert {each["name"] for each in orders["ignoreDifferences"] if "name" in each} <= names

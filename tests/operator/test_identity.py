@@ -1,21 +1,65 @@
 """What is settled of a Cluster's brokers, and what of it follows the spec."""
 
+import datetime as dt
 import json
 
-from headrace_operator.kubernetes.brokers_observed import Seen, observed_broker
+import msgspec
+
+from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
+from headrace_operator.kubernetes.brokers.storage import have_templates_changed
+from headrace_operator.plan.brokers import target_of
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.names import pod_name
-from headrace_operator.render.pods import INPUTS_ANNOTATION, pool_inputs
+from headrace_operator.render.pods import INPUTS_ANNOTATION, pool_inputs, render_pool
 from support.operator_resources import cluster
 
 NODE = Node(node_id=1, pool="a", ordinal=0)
 IDENTITY = Identity(cluster_id="id", image="headrace:1", version="4.2", nodes=(NODE,))
 
+PATCHED = f"registry.example/team/headrace@sha256:{'a' * 64}"
+
+NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
 
 def test_the_image_follows_the_wanted_version_and_not_the_operators_own():
-    assert IDENTITY.at_version("4.2", "headrace:2") == IDENTITY
-    changed = IDENTITY.at_version("4.3", "headrace:2")
+    assert IDENTITY.at_version("4.2", None, "headrace:2") == IDENTITY
+    changed = IDENTITY.at_version("4.3", None, "headrace:2")
     assert (changed.version, changed.image, changed.nodes) == ("4.3", "headrace:2", (NODE,))
+
+
+def test_an_image_that_the_spec_names_is_taken_at_once_and_left_with_its_name():
+    named = IDENTITY.at_version("4.2", PATCHED, "headrace:2")
+    assert (named.image, named.version) == (PATCHED, "4.2")
+    assert named.at_version("4.2", PATCHED, "headrace:3") == named
+    assert named.at_version("4.2", None, "headrace:3").image == "headrace:3"
+
+
+def test_an_image_and_pull_secrets_are_what_pods_are_made_of():
+    secrets = [{"name": "registry"}, {"name": "mirror"}]
+    found = cluster(image=PATCHED, imagePullSecrets=secrets)
+    identity = IDENTITY.at_version("4.2", found.spec.image, "headrace:2")
+    template = render_pool(found, identity, found.spec.pools[0])["spec"]["template"]
+    assert template["spec"]["containers"][0]["image"] == PATCHED
+    assert template["spec"]["imagePullSecrets"] == secrets
+    inputs = json.loads(template["metadata"]["annotations"][INPUTS_ANNOTATION])
+    assert (inputs["image"], inputs["imagePullSecrets"]) == (PATCHED, "registry,mirror")
+
+
+def test_a_pod_from_before_there_were_pull_secrets_is_left_alone():
+    found = cluster(imagePullSecrets=[{"name": "registry"}])
+    inputs = pool_inputs(found, IDENTITY, found.spec.pools[0])
+    del inputs["imagePullSecrets"]
+    pod = {
+        "metadata": {"uid": "u", "annotations": {INPUTS_ANNOTATION: json.dumps(inputs)}},
+        "status": {},
+    }
+    seen = Seen(now=NOW, stateful_sets={}, pods={pod_name(found, NODE): pod}, services={})
+    assert observed_broker(found, IDENTITY, NODE, seen).outdated == ()
+
+
+def test_an_approval_is_of_one_image():
+    assert target_of(cluster(image="headrace:1")) != target_of(cluster(image="headrace:2"))
+    assert target_of(cluster(image="headrace:1")) != target_of(cluster())
 
 
 def test_a_pod_of_the_former_version_is_outdated_as_soon_as_another_one_is_wanted():
@@ -23,11 +67,39 @@ def test_a_pod_of_the_former_version_is_outdated_as_soon_as_another_one_is_wante
     inputs = pool_inputs(found, IDENTITY, found.spec.pools[0])
     annotations = {INPUTS_ANNOTATION: json.dumps(inputs)}
     pod = {"metadata": {"name": "p", "uid": "u", "annotations": annotations}, "status": {}}
-    seen = Seen(stateful_sets={}, pods={pod_name(found, NODE): pod}, services={})
+    seen = Seen(now=NOW, stateful_sets={}, pods={pod_name(found, NODE): pod}, services={})
 
     def outdated(version):
-        identity = IDENTITY.at_version(version, "headrace:2")
+        identity = IDENTITY.at_version(version, None, "headrace:2")
         return observed_broker(found, identity, NODE, seen).outdated
 
     assert outdated("4.2") == ()
     assert outdated("4.3") == ("image: headrace:1 -> headrace:2",)
+
+
+def test_nothing_that_nobody_owns_says_to_be_of_an_instance():
+    """Argo CD prunes what does and is not in Git; a set gives its claims what it selects by."""
+    found = cluster()
+    spec = render_pool(found, IDENTITY, found.spec.pools[0])["spec"]
+    (claim,) = spec["volumeClaimTemplates"]
+    instance = "app.kubernetes.io/instance"
+    assert instance not in claim["metadata"]["labels"] | spec["selector"]["matchLabels"]
+    assert spec["template"]["metadata"]["labels"][instance] == "c"
+    former = json.loads(json.dumps({"spec": spec}))
+    assert not have_templates_changed(former, {"spec": spec})
+    former["spec"]["selector"]["matchLabels"][instance] = "c"
+    assert have_templates_changed(former, {"spec": spec})
+
+
+def test_a_broker_that_has_other_volumes_than_it_served_from_lost_its_disk():
+    found = cluster()
+    identity = msgspec.structs.replace(IDENTITY, disks={"1": ("old",)})
+
+    def is_lost(*claims, identity=identity):
+        claims_by_pod = {pod_name(found, NODE): claims}
+        seen = Seen(now=NOW, stateful_sets={}, pods={}, services={}, claims=claims_by_pod)
+        return observed_broker(found, identity, NODE, seen).is_disk_lost
+
+    assert [is_lost("old"), is_lost("old", "more"), is_lost("new"), is_lost()] == [0, 0, 1, 1]
+    # What it served from was never noted: nobody can say.
+    assert not is_lost("new", identity=IDENTITY)

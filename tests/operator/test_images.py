@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+import tomllib
 import zipfile
 from pathlib import PurePosixPath
 
@@ -103,6 +104,14 @@ def test_every_locked_requirement_has_a_hash(lock):
     lines = [line for line in text.splitlines() if re.match(r"[a-z]", line)]
     assert lines
     assert [line for line in lines if "==" not in line or "--hash=sha256:" not in line] == []
+
+
+def test_the_headrace_image_has_every_library_that_the_product_names():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*project["dependencies"], *project["optional-dependencies"]["operator"]]
+    locked = (ROOT / "requirements/runtime.txt").read_text()
+    names = {re.match(r"[\w-]+", each)[0] for each in named}
+    assert [name for name in sorted(names) if f"\n{name}==" not in f"\n{locked}"] == []
 
 
 # The list of what is in an image

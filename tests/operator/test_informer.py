@@ -1,7 +1,7 @@
 import random
 from typing import Any
 
-from headrace_operator.kubernetes.cache import Store
+from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.informer import Informer
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reconcile import desired_of

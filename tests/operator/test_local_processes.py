@@ -28,6 +28,7 @@ from headrace_operator.local.state import (
     load_state,
     save_state,
 )
+from support.waiting import until
 
 # A child with a grandchild in a process group of its own, as Spark's Python daemon makes one.
 PARENT = """
@@ -46,13 +47,6 @@ def spec(tmp_path: Path, code: str, **fields: object) -> ProcessSpec:
         stop_grace_seconds=5,
         **fields,
     )
-
-
-async def until(condition, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        await asyncio.sleep(0.02)
 
 
 def test_a_child_that_dies_is_restarted_and_said(tmp_path: Path) -> None:

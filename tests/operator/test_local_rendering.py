@@ -64,6 +64,8 @@ def test_one_node_gets_all_that_a_broker_needs_to_start() -> None:
     assert rendered["headrace.http.listener"] == "127.0.0.1:9201"
     assert rendered["offsets.topic.replication.factor"] == "1"
     assert rendered["min.insync.replicas"] == "1"
+    assert rendered["transaction.state.log.replication.factor"] == "1"
+    assert rendered["transaction.state.log.min.isr"] == "1"
 
 
 def test_a_broker_that_joins_later_gets_the_defaults_of_the_first_ones() -> None:
@@ -114,7 +116,7 @@ def test_an_empty_disk_beside_others_with_metadata_is_not_told_who_votes(tmp_pat
 
 
 def test_our_own_broker_takes_every_setting_that_is_rendered(tmp_path: Path) -> None:
-    from headrace_broker.server.config import read_config
+    from headrace_broker.server.config.broker_config import read_config
 
     file = tmp_path / "broker.properties"
     file.write_text(render(node(1), [node(1)], {"num.partitions": "3"}))
@@ -172,6 +174,27 @@ def test_the_examples_producer_runs_this_installation_against_the_local_brokers(
         *("--rate", "5"),
     )
     assert local.restart is RestartPolicy.ALWAYS
+
+
+def test_the_bootstrap_service_is_the_local_brokers_in_arguments_too() -> None:
+    manifest = """
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: reader}
+      spec:
+        template:
+          spec:
+            containers:
+              - name: reader
+                image: headrace/headrace
+                command: [headrace, consume, t, --bootstrap-server, "cpu-bootstrap.ns.svc:9092"]
+                args: ["--x=cpu-bootstrap:9092", "my-cpu-bootstrap:9092", "other-bootstrap:9092"]
+    """
+    local = deployment_command(parse_resource(yaml.safe_load(manifest)), surroundings(), extra={})
+    assert local.command[5:] == (
+        *("--bootstrap-server", "127.0.0.1:9001", "--x=127.0.0.1:9001"),
+        *("my-cpu-bootstrap:9092", "other-bootstrap:9092"),
+    )
 
 
 def test_the_examples_job_goes_to_the_launcher_as_it_is() -> None:

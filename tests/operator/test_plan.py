@@ -1,6 +1,9 @@
 import uuid
 from dataclasses import replace
 
+import pytest
+
+from headrace_operator.observe import full_sentence
 from headrace_operator.plan import (
     AlterClusterConfig,
     AlterTopicConfig,
@@ -9,6 +12,7 @@ from headrace_operator.plan import (
     DeleteGroup,
     DeleteTopic,
     Desired,
+    MoveReplicas,
     Observed,
     ObservedApplication,
     ObservedCluster,
@@ -17,6 +21,7 @@ from headrace_operator.plan import (
     ObservedPartition,
     ObservedQuorum,
     ObservedReplica,
+    ObservedTopic,
     ReconfigureBroker,
     ResetOffsets,
     StartApplication,
@@ -28,7 +33,8 @@ from headrace_operator.plan import (
     plan,
 )
 from headrace_operator.plan.drain import plan_drain
-from headrace_operator.plan.removal import MOVES_MAX
+from headrace_operator.plan.moves import next_moves
+from headrace_operator.plan.topics import config_difference
 from headrace_operator.resources import Reason
 from support.operator_resources import (
     CONFIG,
@@ -321,13 +327,52 @@ def test_a_broker_to_be_removed_is_started_first_since_it_may_have_records():
     assert (type(action), action.node_id, action.roles) == (StartBroker, 2, ("broker",))
 
 
-def test_only_so_many_partitions_move_at_once():
+def test_only_so_many_partitions_move_at_once_and_no_faster_than_allowed():
     brokers = [broker(1), joined(2)]
-    partitions = {("t", index): partition(2) for index in range(MOVES_MAX + 10)}
+    partitions = {("t", index): partition(2) for index in range(20)}
     (move,) = drained(brokers, partitions, 1).actions
-    assert len(move.moves) == MOVES_MAX
-    busy = frozenset(move.moves)
-    assert not drained(brokers, partitions, 1, reassigning=busy).actions
+    assert (len(move.moves), move.throttle) == (10, 50 << 20)
+    busy = frozenset(list(move.moves)[:4])
+    slow = {"headrace.moves.throttle": str(50 << 20)}
+    planned = drained(brokers, partitions, 1, reassigning=busy, live_config=slow)
+    (more,) = (each for each in planned.actions if isinstance(each, MoveReplicas))
+    assert (len(more.moves), more.throttle) == (6, None)
+    assert not drained(brokers, partitions, 1, reassigning=frozenset(move.moves)).actions
+
+
+def test_the_throttle_is_taken_back_when_nothing_moves_any_more():
+    slow = {"headrace.moves.throttle": str(50 << 20)}
+
+    def at_rest(**rest):
+        return rolling([broker(1)], {("t", 0): partition(1)}, CONFIG, live_config=slow, **rest)
+
+    (action,) = at_rest().actions
+    assert (action.set, action.delete) == ({}, ("headrace.moves.throttle",))
+    assert not at_rest(reassigning=frozenset({("t", 0)})).actions
+
+
+def test_moves_are_as_many_and_as_fast_as_the_cluster_says():
+    moves = {("t", index): (1, 2) for index in range(9)}
+    wanted = cluster(moves={"throttle": "2k", "concurrent": 3})
+    (move,) = next_moves(wanted, ObservedCluster(), moves, ())
+    assert (len(move.moves), move.throttle) == (3, 2000)
+    fast = cluster(moves={"throttle": 0})
+    (move,) = next_moves(fast, ObservedCluster(live_config={}), moves, ())
+    assert move.throttle is None
+    slow = ObservedCluster(live_config={"headrace.moves.throttle": "2000"})
+    (move,) = next_moves(fast, slow, moves, ())
+    assert move.throttle == 0
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_what_a_persons_reassignment_throttles_is_no_drift(side):
+    setting = f"{side}.replication.throttled.replicas"
+    found = ObservedTopic(partitions=1, replicas=1, config={setting: "0:1", "flush.ms": "5"})
+    change = config_difference(topic(), found)
+    assert change.delete == ("flush.ms",)
+    # Who writes it into a Topic has it.
+    change = config_difference(topic(config={setting: "*"}), found)
+    assert change.set == {setting: "*"}
 
 
 def test_replicas_go_to_racks_that_their_partition_is_not_in():
@@ -712,3 +757,20 @@ def test_an_unreachable_cluster_says_why():
     planned = plan(unreachable, desired(topic()))
     assert not planned.actions
     assert "refused" in planned.waiting[0].message
+
+
+def test_a_drain_says_that_the_broker_it_waits_for_is_down():
+    full = joined(3, is_registered=False, failing="CrashLoopBackOff: No space left on device")
+    waits = drained([broker(1), joined(2), full], {("t", 0): partition(1, 3)}, 2).waiting
+    assert "broker 3 is down: CrashLoopBackOff: No space left on device" in waits[0].message
+
+
+def test_a_volume_that_is_nearly_full_is_named():
+    seen = ObservedCluster(brokers=(broker(1),), full=("broker 1: /d is nearly full",))
+    planned = plan(Observed(cluster=seen), desired(cluster=cluster()))
+    (problem,) = planned.problems
+    assert (problem.reason, problem.is_stalling) == (Reason.VOLUME_FULL, False)
+    directory = {"error_code": 0, "log_dir": "/d", "total_bytes": 1 << 30, "usable_bytes": 1 << 20}
+    assert full_sentence(1, directory) == "broker 1: /d is nearly full: 1 of 1024 MiB are left"
+    assert full_sentence(1, {**directory, "usable_bytes": 1 << 29}) == ""
+    assert "has failed" in full_sentence(1, {**directory, "error_code": 56})

@@ -301,3 +301,12 @@ def test_a_broker_that_is_gone_is_forgotten_and_one_that_cannot_be_drained_is_no
     assert (cordon.cordoned, cordon.uncordoned, cordon.drained) == ((), (), ())
     assert not cordons(3, "4", brokers=nodes(3), departed=(4,))[1]
     assert not cordons(3, partitions={("t", 0): partition(1, 2, 3, 4)})[1]
+
+
+def test_a_vote_that_was_lost_with_a_disk_is_waited_for_from_its_return_on():
+    # Its former disk was heard of a moment ago, and so does not count as gone yet.
+    back = replica(3, directory=33)
+    waits = planned(3, nodes(3), quorum([1, 2, 3], [back]))
+    assert not waits.actions
+    assert [wait.reason for wait in waits.waiting] == [Reason.WAITING_FOR_VOTERS]
+    assert "broker 3 came back with another disk" in waits.waiting[0].message

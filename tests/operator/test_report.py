@@ -107,3 +107,22 @@ def test_planning_and_reporting_cost_no_more_for_each_topic_where_there_are_many
     few, many = min(seconds(400) for _ in range(3)), min(seconds(4000) for _ in range(3))
     # Ten times as many: what looks at all for each of them takes a hundred times as long.
     assert many < 40 * few
+
+
+def test_a_group_that_never_committed_reports_no_lag():
+    wanted = desired(groups=(group(),))
+    found = statuses(observed(groups={"g": ObservedGroup(state="Stable")}), wanted)
+    assert "lagRecords" not in found[group().key]
+
+
+def test_deleting_many_costs_no_more_for_each():
+    def seconds(count: int) -> float:
+        going = tuple(topic(f"t{number}", deletionPolicy="Delete") for number in range(count))
+        wanted = desired(*going, deleted=frozenset(each.key for each in going))
+        seen = observed(topics={f"t{number}": existing() for number in range(count)})
+        began = time.process_time()
+        assert len(plan(seen, wanted).actions) == count
+        return time.process_time() - began
+
+    few, many = min(seconds(300) for _ in range(3)), min(seconds(3000) for _ in range(3))
+    assert many < 40 * few

@@ -4,7 +4,11 @@ from typing import Any
 
 import pytest
 
-from headrace_operator.kubernetes.workloads import observed_application
+from headrace_operator.kubernetes.workloads import (
+    SCALED_BY_ANNOTATION,
+    observed_application,
+    refusal_of,
+)
 from headrace_operator.plan import (
     ObservedGroup,
     ObservedTarget,
@@ -17,7 +21,8 @@ from headrace_operator.plan import (
 from headrace_operator.plan.scaling import SETTLING_MS, is_within_target, recommend, stabilised
 from headrace_operator.plan.status import status
 from headrace_operator.plan.trends import RECOMMENDATIONS_MAX, advance, remember
-from headrace_operator.resources import LagPolicy, Reason
+from headrace_operator.render.names import MANAGED_BY
+from headrace_operator.resources import API_VERSION, LagPolicy, Reason
 from headrace_operator.resources.consumer_group import LagTarget
 from support.operator_resources import desired, group, observed
 
@@ -195,6 +200,45 @@ def test_a_target_that_is_not_there_is_a_problem_and_not_an_action():
     assert not scalings(planned)
 
 
+def test_a_target_that_does_not_allow_it_is_neither_scaled_nor_stopped_nor_started():
+    target = ObservedTarget(replicas=0, error="it does not allow that", is_refused=True)
+    for wanted in (asked(), asked(reset=RESET), asked(status={"pausedReplicas": 2})):
+        found = with_target(replace(seen(20, 20, 20), state="Stable"), 0)
+        planned = plan(replace(found, targets={wanted.key: target}), desired(groups=(wanted,)))
+        assert Reason.TARGET_NOT_ALLOWED in [each.reason for each in planned.problems]
+        assert not scalings(planned)
+
+
+def test_a_target_that_cannot_be_looked_at_now_is_waited_for():
+    found = with_target(seen(20, 20, 20), 0)
+    target = ObservedTarget(replicas=0, error="no answer", is_unknown=True)
+    planned = plan(replace(found, targets={asked().key: target}), desired(groups=(asked(),)))
+    assert not planned.problems
+    assert [each.message for each in planned.waiting] == ["Deployment readers: no answer"]
+
+
+def test_how_far_a_group_is_behind_that_never_committed_is_unknown():
+    never = ObservedGroup(state="Stable", end_offsets={("t", 0): 5000})
+    assert is_within_target(policy(max_lag_records=10), never, None) is None
+    assert is_within_target(policy(max_lag_records=10), seen(20), None) is False
+
+
+def target_document(**metadata: Any) -> dict[str, Any]:
+    return {"kind": "StatefulSet", "metadata": {"name": "main-a", **metadata}}
+
+
+def test_who_writes_a_group_borrows_no_right_to_scale():
+    owner = {"apiVersion": API_VERSION, "kind": "Cluster", "name": "main", "uid": "u"}
+    allowing = {SCALED_BY_ANNOTATION: "other, g"}
+    assert refusal_of("g", target_document(annotations=allowing)) == ""
+    assert "headrace.dev/scaled-by: g2" in refusal_of("g2", target_document(annotations=allowing))
+    assert "headrace.dev/scaled-by: g" in refusal_of("g", target_document())
+    owned = target_document(annotations=allowing, ownerReferences=[owner])
+    assert "belongs to Cluster main" in refusal_of("g", owned)
+    ours = target_document(annotations=allowing, labels=MANAGED_BY)
+    assert "operator's own" in refusal_of("g", ours)
+
+
 RESET = {"requestId": "r1", "to": {"position": "Earliest"}, "whenActive": "ScaleDown"}
 
 
@@ -326,3 +370,11 @@ def with_lag(wanted: Any, target: ObservedTarget) -> Any:
         targets={wanted.key: target},
         trends={wanted.key: trend},
     )
+
+
+def test_a_group_that_never_committed_has_no_lag_of_0_and_changes_nothing():
+    never = ObservedGroup(state="Stable", end_offsets={("t", each): 500 for each in range(4)})
+    assert recommend(policy(max_lag_records=10), never, rates(), 3) == 3
+    assert recommend(policy(minimum=0, max_lag_records=10), never, rates(), 0) == 1
+    nothing = ObservedGroup(state="Empty", end_offsets={("t", 0): 0})
+    assert recommend(policy(minimum=0, max_lag_records=10), nothing, rates(), 0) == 0

@@ -16,9 +16,9 @@ from kubeflow_spark_api.models import SparkV1beta2SparkApplication as Published
 from pydantic import BaseModel, ValidationError
 
 import headrace_operator.render
-from headrace_operator.kubernetes.spark_seen import State, timestamp
-from headrace_operator.kubernetes.spark_states import decide
-from headrace_operator.kubernetes.spark_status import render_status
+from headrace_operator.kubernetes.spark.seen import State, timestamp
+from headrace_operator.kubernetes.spark.states import decide
+from headrace_operator.kubernetes.spark.status import render_status
 from headrace_operator.render import spark_pods
 from headrace_operator.render.spark_submission import ignored_fields
 from support.spark_world import World, application

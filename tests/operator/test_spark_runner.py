@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from headrace_operator.kubernetes.applications import RUNNER_LABEL, SparkRunner
-from headrace_operator.kubernetes.cache import Store, trim
-from headrace_operator.kubernetes.spark_seen import other_writers
-from headrace_operator.kubernetes.transport import KubernetesError
+from headrace_operator.kubernetes.api.cache import Store, trim
+from headrace_operator.kubernetes.api.transport import KubernetesError
+from headrace_operator.kubernetes.spark.applications import RUNNER_LABEL, SparkRunner
+from headrace_operator.kubernetes.spark.seen import other_writers
 from support.spark_world import application
 
 

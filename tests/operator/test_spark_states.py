@@ -1,17 +1,20 @@
 """What becomes of a SparkApplication, from state to state, in the words of the published API."""
 
 import copy
+import datetime as dt
+from dataclasses import replace
 
 import pytest
 
-from headrace_operator.kubernetes.spark_seen import State
-from headrace_operator.kubernetes.spark_states import (
+from headrace_operator.kubernetes.spark.seen import State, timestamp
+from headrace_operator.kubernetes.spark.states import (
     BACKOFF_SECONDS_MAX,
+    LOST_SECONDS,
     STABLE_SECONDS,
     Step,
     decide,
 )
-from headrace_operator.kubernetes.spark_status import render_status
+from headrace_operator.kubernetes.spark.status import render_status
 from headrace_operator.render.spark_submission import EXECUTORS_ANNOTATION, SUBMISSION_LABEL
 from support.spark_world import OURS, World, application
 
@@ -383,3 +386,20 @@ def test_no_message_is_longer_than_a_status_should_hold():
 
 def test_the_example_is_one_of_our_jobs():
     assert application()["spec"]["mainApplicationFile"] == OURS
+
+
+def test_a_driver_on_a_lost_node_is_taken_for_gone_in_the_end():
+    world = World(restartPolicy=ALWAYS).settle().runs(LOST_SECONDS)
+    assert world.driver is not None
+    world.driver["metadata"]["deletionTimestamp"] = timestamp(world.now)
+    # While its node answers, whoever ends it there says so.
+    world.pass_seconds(10 * LOST_SECONDS)
+    assert (world.made, world.again_seconds) == (1, LOST_SECONDS)
+    lost = decide(replace(world.seen(), is_node_lost=True))
+    assert lost.step is Step.REMOVE
+    assert "node does not answer" in lost.message
+    # A node that was lost a moment ago may be back in the next.
+    early = replace(world.seen(), is_node_lost=True, now=world.now - dt.timedelta(seconds=290))
+    assert decide(early).step is Step.NOTHING
+    world.loses_its_driver().pass_the_wait()
+    assert (world.made, world.state) == (2, "SUBMITTED")

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from headrace_operator.plan import Observed, plan, status
+from headrace_operator.plan import Observed, ObservedCluster, Problem, plan, status
 from headrace_operator.resources import Reason
 from headrace_operator.resources.manifests import parse_resource
 from support.operator_resources import broker, cluster, desired, existing, observed, topic
@@ -28,6 +28,17 @@ def test_conditions_say_ready_in_progress_or_stalled():
     assert verdicts(observed(topics={"t": existing(2)}), desired(wanted), wanted.key) == READY
     assert verdicts(observed(), desired(wanted), wanted.key) == IN_PROGRESS
     assert verdicts(observed(topics={"t": existing(3)}), desired(wanted), wanted.key) == STALLED
+
+
+def test_what_is_stalled_is_not_in_progress_whatever_is_left_to_do():
+    # kstatus looks at the first of both that is true, and Flux waits for what never comes.
+    wanted = desired(cluster=cluster([{"name": "a", "replicas": 2}]))
+    seen, key = observed(broker(1)), wanted.cluster.key
+    planned = plan(seen, wanted)
+    assert planned.actions
+    refused = Problem(resource=key, reason=Reason.APPLY_FAILED, message="no")
+    found = status(seen, wanted, replace(planned, problems=(refused,)), now=NOW)[key]
+    assert {str(each.type): each.status for each in found} == STALLED
 
 
 def test_a_waiting_resource_says_what_it_waits_for():
@@ -66,6 +77,33 @@ def test_a_lost_broker_makes_the_cluster_unready():
     assert ready.message == "not registered: broker 2"
 
 
+def test_a_cluster_that_cannot_start_is_not_idle_and_says_why():
+    why = "CrashLoopBackOff, exit code 1: unknown setting"
+    wanted = desired(cluster=cluster([{"name": "a", "replicas": 2}]))
+    key = wanted.cluster.key
+    down = [broker(each, is_registered=False, failing=why) for each in (1, 2)]
+    found = conditions(observed(*down), wanted, key)
+    assert found["Ready"].message.endswith(f"do not answer yet; broker 1, 2: {why}")
+    assert {kind: each.status for kind, each in found.items()} == IN_PROGRESS
+    stuck = [replace(each, is_stuck=True) for each in down]
+    found = conditions(observed(*stuck), wanted, key)
+    assert found["Stalled"].reason == Reason.BROKERS_FAILING
+    assert {kind: each.status for kind, each in found.items()} == STALLED
+    # While others serve, one that fails is said and nobody is called.
+    half = observed(broker(1), stuck[1])
+    found = conditions(half, wanted, key)
+    assert why in found["Ready"].message
+    assert found["Stalled"].status == "False"
+
+
+def test_a_cluster_of_no_brokers_says_so():
+    wanted = desired(cluster=cluster([{"name": "a", "replicas": 0}]))
+    seen = observed(broker(1, is_registered=False))
+    empty = replace(seen, cluster=replace(seen.cluster, brokers=()))
+    ready = conditions(empty, wanted, wanted.cluster.key)["Ready"]
+    assert "replicas: 0" in ready.message
+
+
 def test_reported_drift_is_said_in_a_ready_condition():
     wanted = topic(drift="Report")
     seen = observed(topics={"t": existing(1, retention_ms="5")})
@@ -96,3 +134,19 @@ def test_the_time_of_a_condition_changes_only_with_its_status():
     again = parse_resource(document)
     second = status(seen, desired(again), plan(seen, desired(again)), now=LATER)[again.key]
     assert second == first
+
+
+def test_a_lost_quorum_needs_a_person_and_says_where_the_way_out_is():
+    wanted = cluster([{"name": "a", "replicas": 3}])
+
+    def stalled(*lost):
+        brokers = tuple(
+            broker(each, is_registered=False, is_ready=False, is_disk_lost=each in lost)
+            for each in (1, 2, 3)
+        )
+        seen = Observed(cluster=ObservedCluster(brokers=brokers, is_reachable=False))
+        return conditions(seen, desired(cluster=wanted), wanted.key)["Stalled"]
+
+    assert (stalled(2, 3).status, stalled(2, 3).reason) == ("True", Reason.QUORUM_LOST)
+    assert "broker 2, 3 lost its volumes" in stalled(2, 3).message
+    assert stalled(3).status == "False"

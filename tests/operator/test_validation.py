@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace_broker.metadata.topic_config import BROKER_SYNONYMS
-from headrace_broker.server import settings as broker_own
+from headrace_broker.metadata.settings.topic_config import BROKER_SYNONYMS
+from headrace_broker.server.config import settings as broker_own
 from headrace_operator.resources.broker_settings import BROKER_SETTINGS
 from headrace_operator.validation import validate_manifests, validate_object
 from headrace_operator.validation.defaults import with_defaults

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from headrace_operator.kubernetes.watches import Backoffs
+from headrace_operator.kubernetes.api.watches import Backoffs
 
 
 def test_attempts_to_watch_never_end_and_are_seconds_apart():

@@ -13,9 +13,9 @@ from typing import Any
 import structlog
 
 from headrace_broker.protocol.types import TimestampMs
-from headrace_broker.server import listener
 from headrace_broker.server.broker import Broker
-from headrace_broker.server.config import parse_config
+from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.network import listener
 from simulation.disk import Disk, FileSystem
 from simulation.loop import CURRENT, Process, SimulatedLoop
 from simulation.network import Network
@@ -33,7 +33,21 @@ class NodeClock:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
-        self.skew_ms = 0
+        self._skew_ms = self._skew_ms_max = 0
+
+    @property
+    def skew_ms(self) -> int:
+        """How far it is off."""
+        return self._skew_ms
+
+    @skew_ms.setter
+    def skew_ms(self, skew_ms: int) -> None:
+        self._skew_ms = skew_ms
+        self._skew_ms_max = max(self._skew_ms_max, skew_ms)
+
+    def latest_ms(self) -> int:
+        """The latest time that it may have shown so far."""
+        return EPOCH_MS + int(self._loop.time() * 1000) + self._skew_ms_max
 
     def now_ms(self) -> TimestampMs:
         return TimestampMs(EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms)
@@ -115,7 +129,7 @@ class Node:
 
         seed = self.cluster.fork(f"broker-{self.node_id}-{self.starts}")
         config = parse_config(self.cluster.config_text(self))
-        self.broker = Broker(config, clock=self.clock, chance=seed, on_failure=fail)
+        self.broker = Broker(config, clock=self.clock, rng=seed, on_failure=fail)
         try:
             starting = asyncio.ensure_future(self.broker.start())
             stopped = asyncio.ensure_future(stopping.wait())
@@ -157,7 +171,13 @@ class Node:
         self.cluster.loop.end(process)
 
     def cut_power(self) -> None:
-        """Cut the power: unsynced writes are at chance's mercy, and the peers hear nothing."""
+        """Cut the power: unsynced writes are at chance's mercy, and the peers hear nothing.
+
+        Where losing them would be the configuration's own fault, the process is killed instead.
+        """
+        if not self.cluster.may_lose_power(self):
+            self.kill()
+            return
         self.cluster.say(f"{self} loses power")
         self.cluster.network.power_off(self.host)
         self.kill()
@@ -191,8 +211,11 @@ class Cluster:
         self.files.on_fsync = self._slow_fsync
         self.loop.thread_delay = self._thread_delay
         self._uuids = self.fork("uuids")
+        self._epochs_before_cuts: dict[int, int] = {}
         # Where disks have errors, one of two directories fails at times and the broker goes on.
         self.has_two_directories = profile.disk_errors and self.fork("directories").random() < 0.5
+        self.rotting: Node | None = None
+        """Whose disk damages what it holds; the scrub is fast then."""
 
     def fork(self, name: str) -> random.Random:
         """Return a source of chance of its own, so that more draws here change nothing there."""
@@ -203,6 +226,66 @@ class Cluster:
         text = text.replace(str(self.root), "")
         self.said.append(f"{self.loop.time():10.4f}  {text}")
         self.loop.note(text)
+
+    def may_lose_power(self, node: Node) -> bool:
+        """Whether what no fsync covers is elsewhere, too: all replicas are in sync, everywhere.
+
+        A machine that lost power counts as out of sync until its new registration is.
+        """
+        if self.profile.has_fsyncs:
+            return True
+        active = [item for item in self.nodes if _is_active_controller(item)]
+        if not active or not node.is_ready:
+            return False
+        broker: Any = max(active, key=lambda item: item.broker.controller.epoch).broker
+        image = broker.controller.image
+        if any(self._is_out(image, number) for number in self.profile.brokers):
+            return False
+        for topic in image.topics.values():
+            for partition in topic.partitions.values():
+                if set(partition.isr) != set(partition.replicas) or len(partition.replicas) < 3:
+                    return False
+        for number in self.profile.brokers:
+            self._epochs_before_cuts.setdefault(number, -1)
+        self._epochs_before_cuts[node.node_id] = image.brokers[node.node_id].epoch
+        self.on_moment("lost power without fsyncs", node)
+        return True
+
+    def has_good_copy(self, node: Node, topic: str, index: int) -> bool:
+        """Whether the newest metadata of all says that another replica is in sync."""
+        images = [
+            image.topics[topic].partitions[index]
+            for item in self.nodes
+            if (image := getattr(getattr(item.broker, "controller", None), "image", None))
+            and topic in image.topics
+            and index in image.topics[topic].partitions
+        ]
+        if not images:
+            return False
+        newest = max(images, key=lambda each: each.partition_epoch)
+        return any(number != node.node_id for number in newest.isr)
+
+    async def wait_scrubbed(self) -> None:
+        """Wait until the node whose disk rots has looked at everything and is whole."""
+        node = self.rotting
+        broker: Any = None
+        passes: dict[Any, int] = {}
+        while node is not None:
+            await asyncio.sleep(0.2)
+            if not node.is_ready:
+                broker = None
+                continue
+            if broker is not node.broker:
+                broker = node.broker
+                passes = {each: each.scrub.passes for each in broker.directories}
+            if all(each.scrub.passes >= before + 2 for each, before in passes.items()) and not any(
+                partition.log.is_damaged for partition in broker.replicas
+            ):
+                return
+
+    def _is_out(self, image: Any, number: int) -> bool:
+        registered = image.brokers.get(number)
+        return registered is None or registered.epoch <= self._epochs_before_cuts.get(number, -1)
 
     async def replace_failed_directories(self) -> None:
         """Start brokers again that go on without a log directory: its disk is well again."""
@@ -266,6 +349,12 @@ class Cluster:
             "controller.quorum.request.timeout.ms": "600",
             **profile.settings,
         }
+        if self.rotting is not None:
+            settings |= {
+                # A slow one, so that readers meet damage before it does, in half of the seeds.
+                "headrace.log.scrub.interval.ms": self.fork("scrub").choice(("400", "4000")),
+                "headrace.log.scrub.bytes.per.second": "1000000000",
+            }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
     @contextlib.contextmanager
@@ -324,3 +413,9 @@ class Cluster:
     def _slow_fsync(self, disk: Disk, delay: float) -> None:
         if disk.process is not None:
             disk.process.busy_until = max(disk.process.busy_until, self.loop.time()) + delay
+
+
+def _is_active_controller(node: Node) -> bool:
+    broker: Any = node.broker
+    controller = getattr(broker, "controller", None)
+    return node.is_ready and controller is not None and bool(controller.is_active)

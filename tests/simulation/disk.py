@@ -36,6 +36,8 @@ _REAL = {
         "ftruncate", "truncate", "replace", "rename", "unlink", "remove", "mkdir", "rmdir", "fstat",
     )
 }  # fmt: skip
+_REAL_STAT = os.stat
+_open_file = io.open
 
 
 @dataclass(slots=True)
@@ -206,6 +208,28 @@ class Disk:
         for inode, path in self.folders.items():
             if path == source or path.startswith(source + "/"):
                 self.folders[inode] = target + path[len(source) :]
+
+    def unsynced_from(self, path: Any) -> int | None:
+        """Return the first position of a file that is written and not durable, None where none."""
+        file = self.files.get(_REAL_STAT(path).st_ino)
+        written = [change.position for change in file.changes if change.new] if file else []
+        return min(written, default=None)
+
+    def has_unsynced_name(self, path: Any) -> bool:
+        """Whether a power cut may take a file's name."""
+        folder, name = os.path.split(os.fspath(path))
+        entries = self.entries.get(_REAL_STAT(folder).st_ino, ())
+        return any(entry.kind == "create" and entry.name == name for entry in entries)
+
+    # ---- bytes that rot
+
+    def rot(self, path: Any, position: int, size: int = 0) -> None:
+        """Damage what an fsync has covered: flip a bit, or turn `size` bytes to zeros."""
+        with _open_file(path, "r+b") as file:
+            file.seek(position)
+            damaged = bytes(size) if size else bytes([file.read(1)[0] ^ 1])
+            file.seek(position)
+            file.write(damaged)
 
     # ---- power cuts
 
@@ -598,7 +622,6 @@ class FileSystem:
 
 
 _flock = fcntl.flock
-_open_file = io.open
 
 
 def _read_whole(path: str) -> bytes:

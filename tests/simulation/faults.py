@@ -10,6 +10,7 @@ from typing import Any
 
 from simulation.cluster import Cluster, Node
 from simulation.profile import TRUNCATION, Profile
+from simulation.rot import Rot
 
 # What a broker logs, and the next fault waits for.
 MOMENTS = (
@@ -22,6 +23,8 @@ MOMENTS = (
     "broker registered",
 )
 _FOCUS_SECONDS = 2.0
+_AIMED_SHARE = 0.25
+_AIMED_MAX = 4
 
 
 class Faults:
@@ -32,6 +35,11 @@ class Faults:
         self._profile = profile
         self._chance = cluster.fork("faults")
         self._armed: dict[str, list[Callable[[Node], None]]] = {}
+        self._rot = Rot(cluster)
+        # Of their own, so that other seeds stay what they are.
+        self._aims = cluster.fork("aims")
+        several = len(profile.brokers) > 1
+        self._aimed_left = _AIMED_MAX if several and self._aims.random() < _AIMED_SHARE else 0
         self._is_over = False
 
     # ---- moments
@@ -50,6 +58,33 @@ class Faults:
             self._cluster.loop.call_in(
                 self._cluster.loop.kernel, delay, self._strike, strike, victim
             )
+
+    def proposed(self, node_id: int, joining: list[int]) -> None:
+        """Hold back what a leader has just asked for, while those whom it is about come and go.
+
+        Its request arrives when another leads, or when a member has a new process; or the cut-off
+        leader goes on with an in-sync set that nobody has confirmed.
+        """
+        chance = self._aims
+        if self._is_over or self._aimed_left == 0 or chance.random() < 0.5:
+            return
+        self._aimed_left -= 1
+        network = self._cluster.network
+        leader = self._cluster.nodes[node_id - 1]
+        others = [node for node in self._cluster.nodes if node is not leader and node.is_broker]
+        if joining and chance.random() < 0.7:
+            others = [self._cluster.nodes[joining[0] - 1]]
+        member = chance.choice(others)
+        seconds = chance.choice((1.0, 2.5, 4.0))
+        self._cluster.say(f"{leader} asks for an in-sync set; its words are stuck for {seconds} s")
+        # The request is written in one of the next steps.
+        self._later(0.0002, lambda: network.stall(leader.host, seconds))
+        kind = chance.random()
+        if kind < 0.4:
+            self._later(0.01, lambda: self._end_soon(member))
+        elif kind < 0.7:
+            self._later(0.01, lambda: network.block(member.host, leader.host))
+            self._later(seconds, network.heal)
 
     def _strike(self, strike: Callable[[Node], None], victim: Node) -> None:
         if not self._is_over:
@@ -80,6 +115,7 @@ class Faults:
             for node in self._cluster.nodes:
                 node.disk.slow_fsync_chance = 0.7
         end = loop.time() + self._profile.faults_seconds
+        self._rot.begin(self._profile.faults_seconds)
         while loop.time() < end:
             await asyncio.sleep(self._chance.expovariate(1 / self._profile.seconds_between_faults))
             if self._chance.random() < 0.4:
@@ -88,7 +124,7 @@ class Faults:
                 self._one(self._any())
         if self._profile.focus:
             await self._await_focus()
-        self._is_over = True
+        self._is_over = self._rot.is_over = True
 
     async def _await_focus(self) -> None:
         """Let the nodes find each other: then logs are truncated and snapshots installed."""
@@ -115,9 +151,11 @@ class Faults:
             (1, lambda: setattr(disk, "short_write_chance", chance.choice((0.0, 0.1)))),
             (2, lambda: setattr(disk, "slow_fsync_chance", chance.choice((0.0, 0.1, 0.4)))),
             (1, lambda: self._skew(node)),
+            (2, lambda: self._stall(node)),
+            (2, lambda: self._replace_process(node)),
         ]
         if self._profile.loses_power:
-            faults.append((3, node.cut_power))
+            faults.append((3 if self._profile.has_fsyncs else 8, node.cut_power))
             disk.flip_chance = 0.1
         if self._profile.disk_errors:
             faults.append((1, lambda: setattr(disk, "write_errors", 1)))
@@ -129,6 +167,8 @@ class Faults:
             faults.append((8, lambda: self._block(node)))
         if self._cluster.has_two_directories:
             faults.append((5, lambda: self._fail_directory(node)))
+        if self._aimed_left:
+            faults.append((6, lambda: self._replace_process(node)))
         weights = [weight for weight, _ in faults]
         chance.choices(faults, weights)[0][1]()
 
@@ -141,7 +181,7 @@ class Faults:
             self._later(self._chance.choice((0.0001, 0.001, 0.003)), node.stop)
             self._later(self._chance.choice((0.1, 0.5)), node.start)
 
-    def _end(self, node: Node) -> None:
+    def _end(self, node: Node, back_after: float | None = None) -> None:
         """The process ends, or the machine, and comes back before long."""
         if not node.is_running:
             return
@@ -149,11 +189,13 @@ class Faults:
             node.cut_power()
         else:
             node.kill()
-        self._later(self._chance.choice((0.001, 0.1, 1.0)), node.start)
+        if back_after is None:
+            back_after = self._chance.choice((0.001, 0.1, 1.0))
+        self._later(back_after, node.start)
 
     def _everything(self, _node: Node) -> None:
         """All nodes at once: the power of the whole room, or a kill of every process."""
-        cuts = self._profile.loses_power and self._chance.random() < 0.7
+        cuts = self._profile.has_fsyncs and self._chance.random() < 0.7
         for node in self._cluster.nodes:
             if cuts:
                 node.cut_power()
@@ -201,6 +243,22 @@ class Faults:
             if directions != "in":
                 network.block(node.host, host)
         self._later(chance.choice((0.2, 1.0, 2.5)), network.heal)
+
+    def _stall(self, node: Node) -> None:
+        """Requests that were sent arrive long after, when others have been decided."""
+        seconds = self._chance.choice((0.3, 1.0, 2.0))
+        self._cluster.say(f"what {node} sends is stuck for {seconds} s")
+        self._cluster.network.stall(node.host, seconds, share=self._chance.choice((0.5, 1.0)))
+
+    def _replace_process(self, node: Node) -> None:
+        """A process ends while its last requests are under way; they follow its successor's."""
+        self._stall(node)
+        self._cluster.network.stall(node.host, self._chance.choice((1.0, 2.0, 3.0)))
+        self._later(self._chance.choice((0.05, 0.2, 0.6)), lambda: self._end_soon(node))
+
+    def _end_soon(self, node: Node) -> None:
+        if not self._is_over and node.is_running:
+            self._end(node, back_after=self._chance.choice((0.001, 0.1)))
 
     def _slow_links(self, node: Node) -> None:
         """Let all that goes to one node take long, so that replicas are apart."""

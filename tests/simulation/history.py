@@ -1,11 +1,13 @@
 """What the clients saw, in the terms of Jepsen's Kafka workload, and what it must not contain."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 _SHOWN_MAX = 20
+_END_OF_LOG = 1 << 62
 
 
 class Status(Enum):
@@ -27,6 +29,8 @@ class Write:
     idempotent: bool
     status: Status = Status.UNKNOWN
     offset: int = -1
+    attempts: int = 0
+    """How often it was sent."""
 
     @property
     def value(self) -> bytes:
@@ -45,11 +49,30 @@ class History:
     now_ms: Callable[[], int]
     writes: dict[bytes, Write] = field(default_factory=dict)
     logs: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
+    times: dict[tuple[str, int], dict[int, int]] = field(default_factory=dict)
+    """The timestamps of what was read, by offset."""
+    reached: Counter[str] = field(default_factory=Counter)
+    """How often each rare situation came about (`simulation.marks`)."""
     violations: list[str] = field(default_factory=list)
     reads: int = 0
     cleanup: str = "none"
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     """Where logs begin in the end, after retention."""
+    is_trimmed: bool = False
+    """Whether a client deletes records."""
+    trims: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The largest offset below which somebody asked to delete records."""
+    decided: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
+    """By producer id and epoch: the outcomes of transactions that are committed decisions.
+
+    Before version 2 of transactions an epoch has several.
+    """
+    rots: bool = False
+    """Whether a disk damages what it holds."""
+    cuts: dict[Any, int] = field(default_factory=dict)
+    """The high watermarks of replicas that cut damage off."""
+    on_proposed: Callable[[int, list[Any]], None] = lambda _node_id, _joining: None
+    """Told of the leader that asks for another in-sync set, and who is new in it."""
     on_acknowledged: Callable[[], None] = lambda: None
     coordinator: Callable[[str], tuple[int, tuple[str, int] | None]] = lambda _group: (-1, None)
     """The newest leader epoch of a group's partition that any broker knew, and who leads in it."""
@@ -57,7 +80,7 @@ class History:
     @property
     def may_begin_later(self) -> bool:
         """Whether retention may move a log's start."""
-        return self.cleanup == "delete"
+        return self.cleanup == "delete" or self.is_trimmed
 
     @property
     def may_have_holes(self) -> bool:
@@ -73,16 +96,30 @@ class History:
     def sent(self, write: Write) -> None:
         self.writes[write.value] = write
 
-    def acknowledged(self, write: Write, offset: int) -> None:
-        """Take an acknowledgement; an offset may be given once only."""
-        write.status = Status.ACKNOWLEDGED
+    def reach(self, mark: str) -> None:
+        """Count a situation that bugs are near of."""
+        self.reached[mark] += 1
+
+    def may_trim(self, key: tuple[str, int], offset: int) -> None:
+        """Note that a client asks to delete what is below an offset; -1 is the high watermark."""
+        known = _END_OF_LOG if offset < 0 else offset
+        self.trims[key] = max(self.trims.get(key, 0), known)
+
+    def acknowledged(self, write: Write, offset: int, *, is_promised: bool = True) -> None:
+        """Take an acknowledgement; an offset may be given once only.
+
+        A leader's alone (acks=1) promises nothing that outlives the leader.
+        """
         write.offset = offset
-        self._place(write.topic, write.partition, offset, write.value, "acknowledged")
+        if is_promised:
+            write.status = Status.ACKNOWLEDGED
+            self._place(write.topic, write.partition, offset, write.value, "acknowledged")
         self.on_acknowledged()
 
-    def read(self, reader: str, topic: str, partition: int, position: int, record: Any) -> None:
+    def read(self, reader: str, key: tuple[str, int], position: int, record: Any) -> None:
         """Take one record as a consumer saw it."""
         self.reads += 1
+        topic, partition = key
         where = f"{topic}-{partition} offset {record.offset}"
         is_hole = self.may_have_holes and record.offset > position
         if record.offset != position and not is_hole:
@@ -93,6 +130,7 @@ class History:
             self.violate("garbage", f"{where} holds {value[:40]!r}, which nobody sent")
             return
         self._place(topic, partition, record.offset, value, f"read by {reader}")
+        self.times.setdefault(key, {})[record.offset] = record.timestamp
 
     def _place(self, topic: str, partition: int, offset: int, value: bytes, how: str) -> None:
         known = self.logs.setdefault((topic, partition), {})
@@ -119,6 +157,11 @@ class History:
                         f"{where} offset {offset} was {value!r}, "
                         f"in the end it is {log.get(offset)!r}",
                     )
+        for write in self.writes.values():
+            log = final.get((write.topic, write.partition), {})
+            is_lost = write.offset >= 0 and log.get(write.offset) != write.value
+            if is_lost and write.status is Status.UNKNOWN and not self.may_begin_later:
+                self.reach("a leader's acknowledgement is lost with it")
         for place, log in final.items():
             self._check_log(f"{place[0]}-{place[1]}", log)
 
@@ -150,7 +193,8 @@ class History:
                 continue
             if write.status is Status.FAILED:
                 self.violate("failed-write", f"{where} offset {offset} holds {write.value!r}")
-            if write.value in first:
+            may_repeat = not write.idempotent and write.attempts > 1
+            if write.value in first and not may_repeat:
                 kind = "duplicate" if write.idempotent else "duplicate without a retry"
                 self.violate(
                     kind, f"{where} holds {write.value!r} at {first[write.value]} and {offset}"
@@ -161,13 +205,19 @@ class History:
 
     def _check_order(self, where: str, offset: int, write: Write, last: dict[str, int]) -> None:
         before = last.get(write.producer, -1)
-        is_first = self.cleanup != "none" and write.producer not in last
-        in_order = write.number == before + 1
-        if self.may_have_holes:
-            in_order = write.number > before
+        is_first = (self.cleanup != "none" or self.is_trimmed) and write.producer not in last
+        in_order = write.number > before
+        if not self.may_have_holes and write.number > before + 1:
+            # What was given up may be missing; what was acknowledged may not.
+            skipped = range(before + 1, write.number)
+            in_order = not any(self._is_acknowledged(write.producer, number) for number in skipped)
         if not in_order and not is_first:
             self.violate(
                 "reordered",
                 f"{where} offset {offset}: {write.number} of {write.producer} follows {before}",
             )
         last[write.producer] = write.number
+
+    def _is_acknowledged(self, producer: str, number: int) -> bool:
+        write = self.writes.get(f"{producer}:{number};".encode())
+        return write is not None and write.status is Status.ACKNOWLEDGED

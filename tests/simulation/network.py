@@ -62,6 +62,8 @@ class Pipe:
         self.unsent_bytes = 0
         self.arrived = bytearray()
         self.is_pumping = False
+        self.stalled_until = 0.0
+        """Lost packets, sent again and again: nothing of this connection arrives until then."""
         self.ends = False
         """The writer has closed: a FIN follows the bytes."""
         self.has_ended = False
@@ -78,13 +80,17 @@ class Pipe:
         if not self.is_pumping:
             self.is_pumping = True
             process = self.sender.process
-            stalled = max(0.0, process.busy_until - self.network.loop.time())
+            until = max(process.busy_until, self.stalled_until)
+            stalled = max(0.0, until - self.network.loop.time())
             slow = self.network.slow.get(self.target, 0.0)
             self.network.after(self.network.latency() + stalled + slow, self._pump)
 
     def _pump(self) -> None:
         self.is_pumping = False
         network = self.network
+        if self.stalled_until > network.loop.time():
+            self.start()
+            return
         if self.receiver.is_gone and not self.receiver.is_silent:
             self.receiver.reset_peer()
             return
@@ -424,6 +430,12 @@ class Network:
                 peer.is_silent = False
                 if transport.outgoing.unsent or transport.outgoing.ends:
                     transport.outgoing.start()
+
+    def stall(self, host: str, seconds: float, share: float = 1.0) -> None:
+        """Hold back what a host sends by connections it has now, even beyond its process's end."""
+        for transport in list(self.transports):
+            if transport.process.host == host and self.chance.random() < share:
+                transport.outgoing.stalled_until = self.loop.time() + seconds
 
     def reset_some(self, host: str) -> None:
         """Reset connections of a host, as a middle box would."""

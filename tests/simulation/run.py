@@ -10,7 +10,9 @@ import os
 import resource
 import sys
 import time
+from collections import Counter
 
+from simulation.marks import MARKS
 from simulation.scenario import Outcome, simulate
 
 _SEEDS_BETWEEN_WORDS = 500
@@ -30,6 +32,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--nodes", default="mix", help="a number, or mix")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument(
+        "--reached", action="store_true", help="fail where too few of 1,000 seeds reach a mark"
+    )
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
@@ -49,20 +54,36 @@ def main() -> int:
     seeds = [(seed, nodes_of(seed, options.nodes)) for seed in range(first, first + options.seeds)]
     gc.freeze()  # what is loaded by now is looked through by no collection of a seed's
     with multiprocessing.Pool(options.jobs, maxtasksperchild=200) as pool:
-        acknowledged = 0
+        acknowledged, reached, by_seeds = 0, Counter[str](), Counter[str]()
         for done, (nodes, outcome) in enumerate(pool.imap(_simulate, seeds), start=1):
             acknowledged += outcome.acknowledged
+            reached += outcome.reached
+            by_seeds.update(outcome.reached.keys())
             if outcome.violations:
                 failed += 1
                 report(outcome, nodes)
             if not done % _SEEDS_BETWEEN_WORDS:
                 say(f"{done} seeds, {failed} with violations, {time.monotonic() - began:.0f} s")
+    say(table(reached, by_seeds, options.seeds))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     say(
         f"{failed} of {options.seeds} seeds with violations, {acknowledged} acknowledged writes, "
         f"{time.monotonic() - began:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU"
     )
+    missing = [mark for mark, least in MARKS.items() if by_seeds[mark] < least]
+    if options.reached and missing:
+        say(f"reached by too few seeds: {missing}")
+        return 1
     return 1 if failed else 0
+
+
+def table(reached: Counter[str], by_seeds: Counter[str], seeds: int) -> str:
+    """Return the table of rare situations: how many seeds came to each, and how often."""
+    lines = [f"reached by how many of {seeds} seeds, and how often:"]
+    lines += [
+        f"{by_seeds[mark]:6} {reached[mark]:8}  {mark}" for mark in sorted(MARKS, key=str.lower)
+    ]
+    return "\n".join(lines)
 
 
 def say(text: str) -> None:

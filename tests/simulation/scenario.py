@@ -5,6 +5,7 @@ import gc
 import shutil
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,19 +13,21 @@ from typing import Any
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError
-from simulation.changes import Operator
-from simulation.checks import Checks
-from simulation.churn import Churn
-from simulation.client import Client, Consumer, Producer
+from simulation.client import Client
 from simulation.cluster import EPOCH_MS, Cluster, Node
 from simulation.faults import Faults
 from simulation.history import History
+from simulation.invariants import Invariants
 from simulation.loop import CURRENT, Stalled
-from simulation.members import GroupChecks, Member
+from simulation.marks import LOGGED
+from simulation.observing import observed
 from simulation.profile import draw_profile
+from simulation.rot import draw_rotting
+from simulation.workloads import WORKLOADS
+from simulation.workloads.consumers import Consumer
+from simulation.workloads.operators import Operator
 
 HEALED_SECONDS = 60.0
-TOPIC = "events"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - tmpfs: fsync there is free, and the model is ours
 
 
@@ -40,6 +43,7 @@ class Outcome:
     reads: int
     seconds: float
     said: list[str] = field(default_factory=list)
+    reached: Counter[str] = field(default_factory=Counter)
 
 
 class Scenario:
@@ -51,18 +55,21 @@ class Scenario:
         self.loop = self.cluster.loop
         self.chance = self.cluster.fork("clients")
         self.history = History(
-            now_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000), cleanup=self.profile.cleanup
+            now_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000),
+            cleanup=self.profile.cleanup,
+            is_trimmed="trim" in self.profile.works,
         )
-        self.checks = Checks(self.cluster, self.history)
-        self.group_checks = GroupChecks(self.history)
+        self.invariants = Invariants(self.cluster, self.history)
+        self.cluster.rotting = draw_rotting(self.cluster, self.cluster.fork("rotting"))
+        self.history.rots = self.cluster.rotting is not None
         self.faults = Faults(self.cluster, self.profile)
         self.phase_over = False
         self.cluster.on_failed = self._failed
         self.cluster.on_error = self._logged
-        self.cluster.on_moment = self.faults.happened
+        self.cluster.on_moment = self._moment
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
-        self.history.coordinator = self.checks.coordinator
-        self.loop.check = self.checks.check
+        self.history.on_proposed = self.faults.proposed
+        self.loop.check = self.invariants.check
 
     def _failed(self, node: Node, error: BaseException) -> None:
         """Judge why a broker gave up: disks may fail, anything else is a bug."""
@@ -78,10 +85,18 @@ class Scenario:
 
         A request that meets a failed disk has an answer, too.
         """
+        if text == "records are damaged" and self.history.rots:
+            return
         is_of_a_disk = self.profile.disk_errors and isinstance(error, LogDirectoryFailure)
         if text == "request failed" or not is_of_a_disk:
             trace = "".join(traceback.format_exception(error)[-3:]) if error else ""
             self.history.violate("logged-error", f"{text}: {trace}")
+
+    def _moment(self, moment: str, node: Node | None) -> None:
+        mark = LOGGED.get(moment)
+        if mark is not None:
+            self.history.reach(mark)
+        self.faults.happened(moment, node)
 
     # ---- clients
 
@@ -91,25 +106,14 @@ class Scenario:
         process = self.loop.process(name, f"host-{name}")
         return Client(name, addresses, self.history, self.cluster.fork(name)), process
 
-    def operator(self, name: str) -> tuple[Operator, Any]:
-        """Make an operator's process."""
-        client, process = self.client(name)
-        profile = self.profile
-        made = Operator(client, TOPIC, profile.partitions, profile.brokers, profile.replicas)
-        return made, process
-
     # ---- the run
 
     async def run(self) -> None:
         """Faults, healing, and the final comparison."""
         for node in self.cluster.nodes:
             node.start()
-        admin, process = self.client("admin")
         profile = self.profile
-        creating = self.loop.start_task(
-            process,
-            admin.create_topic(TOPIC, profile.partitions, profile.replicas, profile.topic),
-        )
+        creating = self._create_topics()
         workers = asyncio.create_task(self._work_after(creating))
         if profile.warms_up:
             await creating
@@ -131,7 +135,17 @@ class Scenario:
             return
         final = finishing.result()
         self.history.check(final)
-        self.checks.at_the_end(final)
+        self.invariants.at_the_end(final)
+
+    def _create_topics(self) -> Any:
+        admin, process = self.client("admin")
+        profile = self.profile
+
+        async def create() -> None:
+            for name, partitions in profile.topics.items():
+                await admin.create_topic(name, partitions, profile.replicas, profile.topic)
+
+        return self.loop.start_task(process, create())
 
     async def _restart_the_ended(self) -> None:
         """Start who hears only now that its disk had failed: an fsync may take its time."""
@@ -144,8 +158,10 @@ class Scenario:
     async def _finish(self, workers: Awaitable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
         """Wait until all clients have what they wanted and all replicas are in sync; read all."""
         await workers
-        operator, process = self.operator("watcher")
-        await self.loop.start_task(process, operator.client.until(operator.converged))
+        client, process = self.client("watcher")
+        operator = Operator(client, self.profile)
+        await self.cluster.wait_scrubbed()
+        await self.loop.start_task(process, client.until(operator.converged))
         return await self._read_all()
 
     async def _work_after(self, created: Awaitable[Any]) -> None:
@@ -153,74 +169,47 @@ class Scenario:
         await asyncio.gather(*self._start_workers())
 
     def _start_workers(self) -> list[Any]:
-        workers = []
-        for index in range(self.profile.partitions):
-            for number in range(self.chance.choice((1, 2))):
-                client, process = self.client(f"p{index}.{number}")
-                idempotent = self.chance.random() < 0.7
-                producer = Producer(client, client.name, TOPIC, index, idempotent=idempotent)
-                workers.append(self.loop.start_task(process, producer.run(self._is_over)))
-            client, process = self.client(f"c{index}")
-            consumer = Consumer(client, client.name, TOPIC, index)
-            workers.append(self.loop.start_task(process, consumer.run(self._is_over)))
-        return [*workers, *self._start_works()]
+        return [
+            task
+            for work in WORKLOADS
+            if work.name in self.profile.works
+            for task in work.start(self)
+        ]
 
-    def _start_works(self) -> list[Any]:
-        """Start what the profile has beside producers and consumers."""
-        profile, workers = self.profile, []
-        if "group" in profile.works:
-            for number in range(self.chance.choice((2, 3))):
-                client, process = self.client(f"m{number}")
-                member = Member(client, self.group_checks, TOPIC, range(profile.partitions))
-                workers.append(self.loop.start_task(process, member.run(self._is_over)))
-        if "churn" in profile.works:
-            client, process = self.client("churn")
-            churn = Churn(client, profile.replicas)
-            workers.append(self.loop.start_task(process, churn.run(self._is_over)))
-        if "reassign" in profile.works:
-            operator, process = self.operator("moves")
-            workers.append(self.loop.start_task(process, operator.reassign(self._is_over)))
-        if "voters" in profile.works:
-            operator, process = self.operator("voters")
-            nodes = self.cluster.nodes
-            hosts = {number: nodes[number - 1].host for number in profile.controllers}
-            fewest = self.chance.choice((1, 2))
-            changes = operator.change_voters(self._is_over, hosts, fewest)
-            workers.append(self.loop.start_task(process, changes))
-        return workers
-
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether the faults are over: workloads come to their end."""
         return self.phase_over
 
     async def _read_all(self) -> dict[tuple[str, int], dict[int, bytes]]:
         """Read every partition from its start to its end with one more consumer."""
         final: dict[tuple[str, int], dict[int, bytes]] = {}
-        for index in range(self.profile.partitions):
-            client, process = self.client(f"final{index}")
+        for key in self.profile.places:
+            client, process = self.client(f"final-{key[0]}-{key[1]}")
             history = History(
                 now_ms=self.history.now_ms,
                 writes=self.history.writes,
                 cleanup=self.history.cleanup,
+                is_trimmed=self.history.is_trimmed,
             )
             client.history = history
-            consumer = Consumer(client, client.name, TOPIC, index)
-            await self.loop.start_task(process, self._drain(consumer))
-            log = history.logs.get((TOPIC, index), {})
+            consumer = Consumer(client, client.name, [key])
+            await self.loop.start_task(process, self._drain(consumer, key))
+            log = history.logs.get(key, {})
             if self.history.may_begin_later:
                 # Retention may take the log's beginning away under the reader, too.
-                log = {offset: log[offset] for offset in log if offset >= consumer.began_at}
-                self.history.starts[TOPIC, index] = min(log, default=consumer.position)
-            final[TOPIC, index] = log
+                log = {offset: log[offset] for offset in log if offset >= consumer.began_at[key]}
+                self.history.starts[key] = min(log, default=consumer.positions[key])
+            final[key] = log
             self.history.violations += history.violations
         return final
 
-    async def _drain(self, consumer: Consumer) -> None:
+    async def _drain(self, consumer: Consumer, key: tuple[str, int]) -> None:
         empty = 0
         while empty < 2:
-            position = consumer.position
+            position = consumer.positions[key]
             count = await consumer.poll(max_wait_ms=500)
             # Compaction leaves batches without records, which are not the end.
-            empty = empty + 1 if count == 0 and consumer.position == position else 0
+            empty = empty + 1 if count == 0 and consumer.positions[key] == position else 0
 
 
 def simulate(seed: int, nodes: int = 1, *, to_the_end: bool = True) -> Outcome:
@@ -242,7 +231,7 @@ def _simulate(seed: int, nodes: int, *, to_the_end: bool) -> Outcome:
         scenario = Scenario(seed, nodes, root)
         if not to_the_end:
             scenario.loop.is_enough = lambda: bool(scenario.history.violations)
-        with scenario.cluster.installed():
+        with scenario.cluster.installed(), observed(scenario.history):
             try:
                 scenario.loop.run(scenario.run(), limit_seconds=600)
             except Stalled as error:
@@ -269,4 +258,5 @@ def _simulate(seed: int, nodes: int, *, to_the_end: bool) -> Outcome:
         reads=history.reads,
         seconds=scenario.loop.time(),
         said=list(scenario.cluster.said),
+        reached=history.reached,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Caller, Decision, SetTimer, Ticket, TimerKey
+from headrace_broker.coordinator.decision import Caller, GroupDecision, SetTimer, Ticket, TimerKey
 from headrace_broker.coordinator.expiry import decide_expiry
 from headrace_broker.coordinator.join import decide_join
 from headrace_broker.coordinator.membership import decide_heartbeat, decide_leave, decide_sync
@@ -118,7 +118,7 @@ class GroupSimulation:
             ],
         )
 
-        def decide(caller: Caller) -> Decision:
+        def decide(caller: Caller) -> GroupDecision:
             return decide_join(self.shard, self.config, request, caller, TimestampMs(self.now_ms))
 
         return self._ask(name, "join", decide, version=version)
@@ -147,7 +147,7 @@ class GroupSimulation:
             **fields,
         )
 
-        def decide(caller: Caller) -> Decision:
+        def decide(caller: Caller) -> GroupDecision:
             return decide_sync(self.shard, self.config, request, caller, TimestampMs(self.now_ms))
 
         return self._ask(name, "sync", decide)
@@ -161,7 +161,7 @@ class GroupSimulation:
             group_instance_id=client.instance_id,
         )
 
-        def decide(caller: Caller) -> Decision:
+        def decide(caller: Caller) -> GroupDecision:
             return decide_heartbeat(self.shard, self.config, request, caller)
 
         return self._ask(name, "heartbeat", decide)
@@ -172,7 +172,7 @@ class GroupSimulation:
         identity = MemberIdentity(member_id=member_id, group_instance_id=client.instance_id)
         request = LeaveGroupRequest(group_id=GROUP, members=[identity])
 
-        def decide(caller: Caller) -> Decision:
+        def decide(caller: Caller) -> GroupDecision:
             return decide_leave(self.shard, self.config, request, caller, TimestampMs(self.now_ms))
 
         return self._ask(name, "leave", decide, version=5)
@@ -210,7 +210,7 @@ class GroupSimulation:
             ],
         )
 
-        def decide(caller: Caller) -> Decision:
+        def decide(caller: Caller) -> GroupDecision:
             return decide_commit(
                 self.shard,
                 self.config,
@@ -256,7 +256,7 @@ class GroupSimulation:
             self.carry_out(decision)
         self.now_ms = end_ms
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: GroupDecision) -> None:
         for record in decision.records:
             self.log.append(write_record(record))
             replay(self.shard, record)
@@ -286,7 +286,7 @@ class GroupSimulation:
         self.carry_out(finish_loading(self.shard))
 
     def _ask(
-        self, name: str, what: str, decide: Callable[[Caller], Decision], *, version: int = 9
+        self, name: str, what: str, decide: Callable[[Caller], GroupDecision], *, version: int = 9
     ) -> Any:
         ticket = Ticket(len(self._asked) + 1)
         self._asked[ticket] = f"{name} {what}"

@@ -13,7 +13,8 @@ _PREFIX = "headrace_job_"
 
 
 def scrape(url: str) -> dict[str, float]:
-    """Return a job's own samples by name, without their prefix; lag as `name/topic`.
+    """Return a job's own samples by name, without their prefix; `name/topic` and
+    `name/topic/partition` where they have these labels.
 
     Every one has to have the labels `job` and `query`. Histogram buckets are left out.
     """
@@ -26,9 +27,9 @@ def scrape(url: str) -> dict[str, float]:
                 continue
             if not {"job", "query"} <= sample.labels.keys():
                 raise ValueError(f"{sample} lacks a label")
-            topic = sample.labels.get("topic")
+            labels = [sample.labels.get(label) for label in ("topic", "partition", "phase")]
             name = sample.name.removeprefix(_PREFIX)
-            found[f"{name}/{topic}" if topic else name] = sample.value
+            found["/".join([name, *filter(None, labels)])] = sample.value
     return found
 
 

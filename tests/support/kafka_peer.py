@@ -20,18 +20,22 @@ KAFKA_VERSION = "4.2.1"
 _LOG4J_VERSION = "2.25.1"
 _READY_SECONDS = 120
 
-_POM = f"""<project><modelVersion>4.0.0</modelVersion>
-<groupId>headrace</groupId><artifactId>kafka-peer</artifactId><version>1</version><dependencies>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-<version>{KAFKA_VERSION}</version></dependency>
-<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-<version>{KAFKA_VERSION}</version></dependency>
-<dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId>
-<version>{_LOG4J_VERSION}</version></dependency>
-<dependency><groupId>org.apache.logging.log4j</groupId><artifactId>log4j-core</artifactId>
-<version>{_LOG4J_VERSION}</version></dependency>
-</dependencies></project>
-"""
+_LOGGING = (
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{_LOG4J_VERSION}",
+    f"org.apache.logging.log4j:log4j-core:{_LOG4J_VERSION}",
+)
+_ARTIFACTS = (
+    f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}",
+    f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",
+    *_LOGGING,
+)
+# What runs beside a broker: Kafka Streams, and Connect with its connectors of files.
+_ENGINES = (
+    f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",
+    "org.apache.kafka:connect-file:4.2.0",  # 4.2.1 was not published
+    f"org.apache.kafka:connect-runtime:{KAFKA_VERSION}",
+    *_LOGGING,
+)
 
 _LOG4J = """rootLogger.level=WARN
 rootLogger.appenderRefs=c
@@ -80,6 +84,10 @@ TOOL_CLASSES = {
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
+    "transactions": f"{_TOOLS}.TransactionsCommand",
+    "console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",
+    "share-groups": f"{_TOOLS}.consumer.group.ShareGroupCommand",
+    "verifiable-share-consumer": f"{_TOOLS}.VerifiableShareConsumer",
 }
 _LOAD_TOOLS = frozenset({"producer-perf", "consumer-perf", "e2e-latency"})
 
@@ -92,22 +100,31 @@ def jar_directory() -> Path:
     """Return the directory of Kafka's jars, resolving them through Maven the first time."""
     if given := os.environ.get("HEADRACE_KAFKA_JARS"):
         return Path(given)
+    return _maven_jars(f"kafka-{KAFKA_VERSION}", _ARTIFACTS)
+
+
+def engine_jar_directory() -> Path:
+    """Return the directory of the jars of Kafka Streams and Connect; as `jar_directory`."""
+    return _maven_jars(f"kafka-engines-{KAFKA_VERSION}", _ENGINES)
+
+
+def _maven_jars(name: str, artifacts: Sequence[str]) -> Path:
     if shutil.which("java") is None:
         raise JavaMissingError("Kafka's own tools need a Java 17 runtime (`java`) on the PATH")
-    home = Path.home() / ".cache" / "headrace" / f"kafka-{KAFKA_VERSION}"
+    home = Path.home() / ".cache" / "headrace" / name
     home.mkdir(parents=True, exist_ok=True)
     with (home / ".lock").open("w") as lock:  # several test runs may want the jars at once
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (home / "lib" / f"kafka_2.13-{KAFKA_VERSION}.jar").exists():
-            _resolve_jars(home)
+        if not (home / "lib").exists():
+            _resolve_jars(home, artifacts)
         (home / "log4j2.properties").write_text(_LOG4J)
     return home / "lib"
 
 
-def _resolve_jars(home: Path) -> None:
+def _resolve_jars(home: Path, artifacts: Sequence[str]) -> None:
     if shutil.which("mvn") is None:
         raise JavaMissingError("Kafka's jars are resolved by Maven: `mvn` is not on the PATH")
-    (home / "pom.xml").write_text(_POM)
+    (home / "pom.xml").write_text(_pom(artifacts))
     incoming = home / "lib.incoming"
     shutil.rmtree(incoming, ignore_errors=True)
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={incoming}"]
@@ -115,9 +132,24 @@ def _resolve_jars(home: Path) -> None:
     incoming.rename(home / "lib")
 
 
-def java_command(jvm_options: Sequence[str], main_class: str, *arguments: str) -> list[str]:
-    """Return the command line of one of Kafka's classes."""
-    jars = jar_directory()
+def _pom(artifacts: Sequence[str]) -> str:
+    wanted = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
+        "</dependency>\n".format(*artifact.split(":"))
+        for artifact in artifacts
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion>\n"
+        "<groupId>headrace</groupId><artifactId>kafka-peer</artifactId><version>1</version>\n"
+        f"<dependencies>\n{wanted}</dependencies></project>\n"
+    )
+
+
+def java_command(
+    jvm_options: Sequence[str], main_class: str, *arguments: str, jars: Path | None = None
+) -> list[str]:
+    """Return the command line of one of Kafka's classes, or of a source file that uses them."""
+    jars = jars or jar_directory()
     logging = jars.parent / "log4j2.properties"
     options = [f"-Dlog4j2.configurationFile={logging}"] if logging.exists() else []
     return ["java", *jvm_options, *options, "-cp", f"{jars}/*", main_class, *arguments]

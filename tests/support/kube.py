@@ -184,7 +184,6 @@ class KubeOperator:
             if document["kind"] == "Deployment" and self.image:
                 container = document["spec"]["template"]["spec"]["containers"][0]
                 container["image"] = self.image
-                container["args"].append(f"--broker-image={self.image}")
             yield self._scoped(document) if self.scope else document
 
     def _scoped(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headrace_broker.log.batches import Header, iterate_headers
+from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import AppendInfo, PartitionLog
+from headrace_broker.log.verification import TRUSTED
 from headrace_broker.protocol.types import TimestampMs
 from support.batches import BatchFields, NewRecord, build_batch
 
@@ -44,7 +47,7 @@ def marker(producer_id: int, epoch: int, *, commit: bool, coordinator_epoch: int
 
 def append(log: PartitionLog, batch: bytes | bytearray, epoch: int = 0) -> AppendInfo:
     """Append as leader at the test's start time."""
-    return log.append_as_leader(batch, epoch, now_ms=START_MS)
+    return log.append_as_leader(batch, epoch, now_ms=START_MS, verification=TRUSTED)
 
 
 def headers_from(log: PartitionLog, offset: int, max_bytes: int = 1 << 20) -> Iterator[Header]:
@@ -74,3 +77,21 @@ def content(log: PartitionLog) -> list[bytes]:
 def open_at(path: Path, clock: ManualClock, **settings: object) -> PartitionLog:
     """Open a log as after a kill: nothing is taken on trust."""
     return PartitionLog.open(path, LogConfig(**settings), clock=clock, was_clean=False)
+
+
+def open_logs(directory: LogDirectory, config: LogConfig) -> None:
+    """Open every partition that has a folder, as the metadata would ask for."""
+    directory.remove_deleted()
+    for topic, partition in sorted(directory.partition_folders()):
+        recovery = directory.recovery(topic, partition, config)
+        recovered = None if recovery is None else recovery()
+        directory.create(topic, partition, config, recovered=recovered)
+
+
+def compact(log: PartitionLog, now_ms: int) -> bool:
+    """Clean what is dirty enough; return whether anything was."""
+    compaction = Compaction.begin(log, now_ms)
+    if compaction is None:
+        return False
+    compaction.run()
+    return compaction.finish()

@@ -6,13 +6,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from support.processes import ManagedProcess
 
+PARTITIONS = 6
+"""Of the topics that members share."""
 _JOIN_SECONDS = 40
+_FLUSH_SECONDS = 60
+_ANY_PROTOCOL: dict[str, str | int | float | bool] = {"auto.offset.reset": "earliest"}
 _SETTINGS: dict[str, str | int | float | bool] = {
-    "auto.offset.reset": "earliest",
+    **_ANY_PROTOCOL,
     "session.timeout.ms": 6000,
     "heartbeat.interval.ms": 500,
 }
@@ -28,16 +32,19 @@ class Member:
         self.rebalances = 0
         self.is_running = True
         self._failure: Exception | None = None
+        uses_consumer_protocol = settings.get("group.protocol") == "consumer"
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
                 "enable.auto.commit": False,
-                **_SETTINGS,
+                # The broker sets the times of the consumer protocol (KIP-848).
+                **(_ANY_PROTOCOL if uses_consumer_protocol else _SETTINGS),
                 **settings,
             }
         )
-        self._is_cooperative = "cooperative" in settings.get("partition.assignment.strategy", "")
+        strategy = settings.get("partition.assignment.strategy", "")
+        self._is_cooperative = uses_consumer_protocol or "cooperative" in strategy
         self._consumer.subscribe(
             [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
@@ -81,6 +88,20 @@ class Member:
             self._consumer.close()
         if self._failure is not None:
             raise self._failure
+
+
+def is_shared_out(*members: Member) -> bool:
+    """Whether the members own every partition once, and none is without."""
+    owners = [partition for member in members for partition in member.owned]
+    return sorted(owners) == list(range(PARTITIONS)) and all(member.owned for member in members)
+
+
+def fill(bootstrap: str, topic: str, count: int) -> None:
+    """Write so many records, numbered, in turn to each partition."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for i in range(count):
+        producer.produce(topic, b"%d" % i, partition=i % PARTITIONS)
+    assert producer.flush(_FLUSH_SECONDS) == 0
 
 
 _PROCESS = """

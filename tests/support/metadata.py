@@ -3,6 +3,9 @@
 import random
 import uuid
 
+from headrace_broker.metadata.brokers.liveness import decide_heartbeat
+from headrace_broker.metadata.brokers.sessions import BrokerSessions
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.records import (
@@ -11,8 +14,12 @@ from headrace_broker.metadata.records import (
     MetadataRecord,
     RegisterBrokerRecord,
 )
-from headrace_broker.metadata.resources import ConfigResourceType
+from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.metadata.topics import decide_create_topics
+from headrace_broker.protocol.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
 from headrace_broker.protocol.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -94,3 +101,13 @@ def create(image, *topics, policy=POLICY, seed=7, validate_only=False):
     decision = decide_create_topics(image, request, policy, chance(seed))
     results = {result.name: result for result in decision.response.topics}
     return replayed(image, list(decision.records)), results
+
+
+def decide_unfence(
+    image: MetadataImage, node_id: int, epoch: int, policy: TopicPolicy
+) -> MetadataDecision[BrokerHeartbeatResponse]:
+    """Decide what the heartbeat of a broker that has caught up changes: it may serve."""
+    request = BrokerHeartbeatRequest(
+        broker_id=node_id, broker_epoch=epoch, current_metadata_offset=image.offset
+    )
+    return decide_heartbeat(image, request, BrokerSessions(timeout_ms=9000), policy, now_ms=0)

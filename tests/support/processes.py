@@ -3,14 +3,18 @@
 Owns nothing but the processes it was given; it never looks for a process by name.
 """
 
+import fcntl
+import functools
 import os
 import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -31,12 +35,12 @@ _given: set[int] = set()
 def free_port() -> int:
     """Return a loopback port that nobody listens on, and that this never returned before.
 
-    A client's end does not get it either, before whoever it is for.
+    No other run of tests gets it while this process lives, nor a client's end.
     """
     for _ in range(_TRIES_MAX):
         # Not from the generator that a test may have seeded.
         port = random.SystemRandom().choice(_PORTS)
-        if port in _given:
+        if port in _given or not _claim(port):
             continue
         with socket.socket() as probe:
             # As servers do: a connection that has ended keeps nobody away.
@@ -48,6 +52,24 @@ def free_port() -> int:
         _given.add(port)
         return port
     raise RuntimeError(f"none of {_TRIES_MAX} ports is free among {_PORTS}")
+
+
+@functools.cache
+def _claims() -> IO[bytes]:
+    """Open a file in which each port is a byte; who locks the byte has the port.
+
+    It stays open: a process that closes it once gives all its locks back.
+    """
+    path = Path(tempfile.gettempdir()) / f"headrace-test-ports-{os.getuid()}.lock"
+    return path.open("ab")
+
+
+def _claim(port: int) -> bool:
+    try:
+        fcntl.lockf(_claims(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    return True
 
 
 def wait_until(
@@ -67,6 +89,8 @@ class ManagedProcess:
     def __init__(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str] | None = None
     ) -> None:
+        if os.environ.get("HEADRACE_TEST_FAST"):
+            raise RuntimeError(f"`make test-fast` starts no {command[:2]}: mark the test `cluster`")
         self.command = list(command)
         self.log_path = log_path
         with log_path.open("ab") as log:

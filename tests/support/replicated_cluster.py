@@ -9,17 +9,21 @@ A crash may lose the tail of a log. The model says which records must never be m
 import uuid
 
 from headrace_broker.metadata.alter_partition import decide_alter_partition
-from headrace_broker.metadata.broker_liveness import decide_fence_broker, decide_heartbeat
-from headrace_broker.metadata.broker_sessions import BrokerSessions
-from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.brokers import Registration, decide_register_broker
-from headrace_broker.metadata.configs import decide_incremental_alter_configs
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker, decide_heartbeat
+from headrace_broker.metadata.brokers.registration import (
+    Registration,
+    decide_register_broker,
+    decide_unregister_broker,
+)
+from headrace_broker.metadata.brokers.sessions import BrokerSessions
+from headrace_broker.metadata.configs.alter_configs import decide_incremental_alter_configs
 from headrace_broker.metadata.elections import decide_elect_leaders, decide_preferred_leaders
 from headrace_broker.metadata.entities import NO_LEADER
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.reassignments import decide_alter_reassignments
 from headrace_broker.metadata.records import PartitionChangeRecord, decode_record, encode_record
-from headrace_broker.metadata.resources import ConfigResourceType
+from headrace_broker.metadata.settings.broker_settings import BrokerSettings
+from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.metadata.topics import decide_create_topics
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.alter_partition import (
@@ -128,6 +132,8 @@ class ReplicatedCluster:
             replica.log = whole
             return
         replica.kept = None
+        # A process that has not caught up yet acts upon nothing that a former one knew.
+        replica.view = MetadataImage()
         replica.is_running, replica.is_stopping = True, False
         replica.broker_epoch, replica.clean_epoch = epoch, -1
 
@@ -139,10 +145,25 @@ class ReplicatedCluster:
 
     def died(self, node):
         """The controller hears that a process is gone, which it may no longer be."""
-        if not self.replicas[node].is_running:
+        if not self.replicas[node].is_running and node in self.image.brokers:
             epoch = self.image.brokers[node].epoch
             self.sessions.declare_dead(node, epoch)
             self.decide(decide_fence_broker(self.image, node, POLICY, epoch))
+
+    def wipe(self, node):
+        """The disk of a broker that is down is replaced by an empty one.
+
+        As after a crash, that counts once it starts: a controller that has not heard of it yet
+        may still name it, and whoever is down serves nobody.
+        """
+        replica = self.replicas[node]
+        if not replica.is_running and self.crashes_lose_records:
+            replica.kept, replica.clean_epoch = 0, -1
+
+    def unregister(self, node):
+        """An operator says that the broker, which is down, belongs to the cluster no more."""
+        if not self.replicas[node].is_running and node in self.image.brokers:
+            self.decide(decide_unregister_broker(self.image, node, POLICY))
 
     def stop(self, node):
         """Begin a controlled shutdown: from now on heartbeats ask for leave."""
@@ -212,7 +233,9 @@ class ReplicatedCluster:
         leader = self.replicas[node]
         isr = leader.partition.isr
         size = len(leader.partition.replicas)
-        if len(isr) < min(self._min_isr(leader.view), size):
+        # After an unclean election the former leader may commit on alone: that is what it costs.
+        is_former = leader.partition.leader_epoch != self.partition.leader_epoch
+        if len(isr) < min(self._min_isr(leader.view), size) or (self.may_lose and is_former):
             return
         logs = [self.replicas[member].log for member in isr]
         in_epoch = all(
@@ -321,6 +344,7 @@ class ReplicatedCluster:
         assert len(isr) == len(after.isr)
         assert isr <= replicas
         assert elr <= replicas
+        assert set(after.last_known_elr) <= replicas
         assert not isr & elr
         active = {node for node, broker in self.image.brokers.items() if broker.is_active}
         assert isr <= active

@@ -15,9 +15,9 @@ from headrace_broker.protocol.messages.fetch import (
     ReplicaState,
 )
 from headrace_broker.replication.follower import EpochEnd
-from headrace_broker.server.partition import Partition
-from headrace_broker.server.replica_host import ReplicaHost
-from headrace_broker.server.replica_sessions import ReplicaSession
+from headrace_broker.server.fetch.replica_sessions import ReplicaSession
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
 from support.log import START_MS, ManualClock, batch_of
 
 TOPIC_ID = UUID(int=7)

@@ -7,9 +7,9 @@ import copy
 import datetime as dt
 from typing import Any
 
-from headrace_operator.kubernetes.spark_seen import Seen, timestamp
-from headrace_operator.kubernetes.spark_states import Decision, Step, decide
-from headrace_operator.kubernetes.spark_status import refused, render_status, submitted
+from headrace_operator.kubernetes.spark.seen import Seen, timestamp
+from headrace_operator.kubernetes.spark.states import Decision, Step, decide
+from headrace_operator.kubernetes.spark.status import refused, render_status, submitted
 from headrace_operator.render.spark import render_submission
 from headrace_operator.render.spark_submission import (
     EXECUTORS_ANNOTATION,

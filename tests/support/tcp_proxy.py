@@ -34,6 +34,8 @@ class Request:
     api_key: int
     correlation_id: int
     number: int
+    #: Header and body, without the frame's length.
+    frame: bytes
 
 
 # Returns the fate of a request and the seconds it waits before it.
@@ -100,7 +102,9 @@ class TcpProxy:
             api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
             with self._lock:
                 number = self._counts[api_key] = self._counts.get(api_key, 0) + 1
-            request = Request(api_key=api_key, correlation_id=correlation_id, number=number)
+            request = Request(
+                api_key=api_key, correlation_id=correlation_id, number=number, frame=frame[4:]
+            )
             fate, wait_seconds = self.plan(request)
             if wait_seconds:
                 time.sleep(wait_seconds)

@@ -9,16 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace_broker.metadata.balance_settings import (
+from headrace_broker.metadata.configs.balance_settings import (
     PlannedMove,
     PlanState,
     StoredPlan,
     is_piece,
     stored_plan,
 )
-from headrace_broker.metadata.broker_settings import BALANCE_LAST, BALANCE_PLAN, BALANCE_STATE
 from headrace_broker.metadata.cordons import placeable_brokers
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.entities import NO_LEADER
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import (
@@ -31,7 +30,12 @@ from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.reassignments import cancel_reassignment, reassignment_target
 from headrace_broker.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
 from headrace_broker.metadata.replication_rules import ReplicationRules
-from headrace_broker.metadata.resources import broker_resource
+from headrace_broker.metadata.settings.broker_settings import (
+    BALANCE_LAST,
+    BALANCE_PLAN,
+    BALANCE_STATE,
+)
+from headrace_broker.metadata.settings.resources import broker_resource
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.types import NodeId
 
@@ -112,7 +116,9 @@ def _state(
     return MoveState.PENDING if new <= able and partition.leader != NO_LEADER else MoveState.BLOCKED
 
 
-def decide_advance_plan(image: MetadataImage, policy: TopicPolicy) -> Decision[PlanProgress | None]:
+def decide_advance_plan(
+    image: MetadataImage, policy: TopicPolicy
+) -> MetadataDecision[PlanProgress | None]:
     """Decide the plan's next steps, as many at a time as it says; answer where it stood before.
 
     A paused plan begins nothing, and what moves goes on. A cancelled one returns what moves to
@@ -123,9 +129,9 @@ def decide_advance_plan(image: MetadataImage, policy: TopicPolicy) -> Decision[P
     except ValueError as error:
         # Written by another version: no reason to stop a controller, or to keep it.
         records = _end(image, f"unreadable: {error}")
-        return Decision(records=records, response=None)
+        return MetadataDecision(records=records, response=None)
     if progress is None:
-        return Decision(records=[], response=None)
+        return MetadataDecision(records=[], response=None)
     rules = ReplicationRules(image, policy)
     records = []
     if progress.plan.state is PlanState.CANCELLED:
@@ -135,7 +141,7 @@ def decide_advance_plan(image: MetadataImage, policy: TopicPolicy) -> Decision[P
             records = _end(image, _outcome(progress, "done"))
         else:
             records = list(_steps(rules, progress))
-    return Decision(records=records, response=progress)
+    return MetadataDecision(records=records, response=progress)
 
 
 def _steps(rules: ReplicationRules, progress: PlanProgress) -> Iterator[MetadataRecord]:

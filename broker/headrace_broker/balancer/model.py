@@ -8,7 +8,7 @@ new replicas are in sync before an old one goes, so no ISR shrinks below min.ins
 from dataclasses import dataclass
 from functools import cached_property
 
-from headrace_broker.metadata.balance_settings import PlannedMove, hash_of
+from headrace_broker.metadata.configs.balance_settings import PlannedMove, hash_of
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 

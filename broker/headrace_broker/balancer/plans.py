@@ -20,7 +20,7 @@ from headrace_broker.balancer.replicas import (
     even_out_weight,
     spread_over_racks,
 )
-from headrace_broker.metadata.balance_settings import PlannedMove
+from headrace_broker.metadata.configs.balance_settings import PlannedMove
 from headrace_broker.protocol.types import NodeId
 
 #: Bytes per second that replication may take on each broker where nothing else is said.
@@ -71,13 +71,6 @@ def plan_drain(
     empty_broker(layout, node_id)
     spread_leaders(layout)
     return layout.plan(throttle_bytes_per_second)
-
-
-def plan_leaders(cluster: ClusterModel) -> BalancePlan:
-    """Plan leaders only: nothing is copied."""
-    layout = Layout(cluster)
-    spread_leaders(layout)
-    return layout.plan(DEFAULT_THROTTLE_BYTES_PER_SECOND)
 
 
 def estimate_seconds(moves: Iterable[PlannedMove], bytes_per_second: float) -> float:

@@ -2,9 +2,12 @@
 
 from typing import Final
 
-from headrace_broker.coordinator.decision import Caller, Decision
-from headrace_broker.coordinator.group import Group
+from headrace_broker.coordinator.consumer.records import group_tombstones
+from headrace_broker.coordinator.decision import Caller, GroupDecision
+from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group
 from headrace_broker.coordinator.shard import GroupShard, group_tombstone, offset_tombstone
+from headrace_broker.coordinator.share.admin import check_empty, group_end
+from headrace_broker.coordinator.share.group import SHARE_PROTOCOL_TYPE
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.delete_groups import DeletableGroupResult
@@ -12,6 +15,8 @@ from headrace_broker.protocol.messages.describe_groups import DescribedGroup, De
 from headrace_broker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest
 
 CLASSIC_GROUP_TYPE: Final = "classic"
+CONSUMER_GROUP_TYPE: Final = "consumer"
+SHARE_GROUP_TYPE: Final = "share"
 _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 6
 
 
@@ -19,9 +24,7 @@ def list_groups(shard: GroupShard, request: ListGroupsRequest) -> list[ListedGro
     """Return the shard's groups that pass both filters; an empty filter lets all pass."""
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
-    if types and CLASSIC_GROUP_TYPE not in types:
-        return []
-    return [
+    found = [
         ListedGroup(
             group_id=group.group_id,
             protocol_type=group.protocol_type or "",
@@ -29,7 +32,30 @@ def list_groups(shard: GroupShard, request: ListGroupsRequest) -> list[ListedGro
             group_type=CLASSIC_GROUP_TYPE,
         )
         for group in shard.groups.values()
-        if not states or group.state.value.lower() in states
+    ]
+    found += [
+        ListedGroup(
+            group_id=consumer_group.group_id,
+            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            group_state=consumer_group.state.value,
+            group_type=CONSUMER_GROUP_TYPE,
+        )
+        for consumer_group in shard.consumer_groups.values()
+    ]
+    found += [
+        ListedGroup(
+            group_id=share_group.group_id,
+            protocol_type=SHARE_PROTOCOL_TYPE,
+            group_state=share_group.state.value,
+            group_type=SHARE_GROUP_TYPE,
+        )
+        for share_group in shard.share_groups.values()
+    ]
+    return [
+        item
+        for item in found
+        if (not types or item.group_type in types)
+        and (not states or item.group_state.lower() in states)
     ]
 
 
@@ -40,7 +66,9 @@ def describe_group(shard: GroupShard, group_id: str, api_version: int) -> Descri
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
         if api_version >= _VERSION_THAT_SAYS_GROUP_NOT_FOUND:
             dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            dead.error_message = f"Group {group_id} not found."
+            is_other = shard.has_other_kind(group_id, shard.groups)
+            what = "is not a classic group" if is_other else "not found"
+            dead.error_message = f"Group {group_id} {what}."
         return dead
     is_stable = group.state is GroupState.STABLE
     return DescribedGroup(
@@ -67,15 +95,33 @@ def _described_members(group: Group, *, with_data: bool) -> list[DescribedGroupM
     ]
 
 
-def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> Decision:
+def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> GroupDecision:
     """End an empty group and all its offsets; the reply is its `DeletableGroupResult`."""
-    group = shard.find(group_id)
-    if group.state is not GroupState.EMPTY:
+    share_group = shard.share_groups.get(group_id)
+    if share_group is not None:
+        check_empty(share_group)
+        return GroupDecision(
+            records=list(group_end(share_group)),
+            replies=[(caller.ticket, DeletableGroupResult(group_id=group_id))],
+        )
+    consumer_group = shard.consumer_groups.get(group_id)
+    if consumer_group is not None:
+        is_empty = not consumer_group.members
+    else:
+        is_empty = shard.find(group_id).state is GroupState.EMPTY
+    if not is_empty:
         raise ApiError(ErrorCode.NON_EMPTY_GROUP, f"The group {group_id} is not empty.")
-    decision = Decision()
+    if group_id in shard.pending_offsets:
+        raise ApiError(
+            ErrorCode.NON_EMPTY_GROUP, f"A transaction commits offsets of the group {group_id}."
+        )
+    decision = GroupDecision()
     decision.records.extend(
         offset_tombstone(group_id, where) for where in shard.offsets_of(group_id)
     )
-    decision.records.append(group_tombstone(group_id))
+    if consumer_group is not None:
+        decision.records.extend(group_tombstones(consumer_group))
+    else:
+        decision.records.append(group_tombstone(group_id))
     decision.replies.append((caller.ticket, DeletableGroupResult(group_id=group_id)))
     return decision

@@ -1,8 +1,10 @@
 """What a decision asks of its driver: records, replies and timers, all as values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NewType
+from uuid import UUID
 
 from headrace_broker.coordinator.records import CoordinatorRecord
 
@@ -16,6 +18,7 @@ class TimerKind(Enum):
     SESSION = "session"  # a member, or one that has only been given its id, was silent too long
     JOIN = "join"  # the join phase of a rebalance is over
     SYNC = "sync"  # members that joined but never asked for their assignment are removed
+    REVOCATION = "revocation"  # a member did not give up in time what is another's now (KIP-848)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,8 @@ class SetTimer:
 
     key: TimerKey
     delay_ms: int
+    unless_set: bool = False
+    """Leave a timer that runs already alone: asking again gives nobody more time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,17 +48,42 @@ class CancelTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ResolveRegexes:
+    """Match a group's regular expressions with the topics, then decide on what was found.
+
+    It may take long, so it happens outside of the state machine; one at a time for each group.
+    """
+
+    group_id: str
+    patterns: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitializeShareState:
+    """Have the share coordinator make state for a share group's partitions (KIP-932).
+
+    Then decide on what was made; one at a time for each group.
+    """
+
+    group_id: str
+    state_epoch: int
+    partitions: Mapping[UUID, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDecision:
     """Append `records` in order as one unit; when they are committed, send `replies`."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
+    resolutions: list[ResolveRegexes] = field(default_factory=list)
+    initializations: list[InitializeShareState] = field(default_factory=list)
     replies: list[tuple[Ticket, Any]] = field(default_factory=list)
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: what a decision may know of the connection, and chance drawn beforehand."""
+    """Who asks: what a decision may know of the connection, and an id drawn beforehand."""
 
     ticket: Ticket
     api_version: int
@@ -61,5 +91,7 @@ class Caller:
     client_host: str = ""
     new_member_id: str = ""
     """A UUID in text form; a member's id is its client id or instance id, a dash, and this."""
+    is_transactional: bool = False
+    """Whether offsets are committed by a transaction, whose client need not name its member."""
     room_for_a_group: bool = True
     """False when the broker has as many groups as `headrace.max.groups` allows."""

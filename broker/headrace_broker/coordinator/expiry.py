@@ -1,11 +1,13 @@
 """What goes by itself: offsets that outlived their retention (KIP-211), and deleted topics'."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Decision
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
+from headrace_broker.coordinator.consumer.records import group_tombstones
+from headrace_broker.coordinator.decision import GroupDecision
 from headrace_broker.coordinator.group import Group
-from headrace_broker.coordinator.records import NO_EXPIRY, OffsetCommitValue
+from headrace_broker.coordinator.records import NO_EXPIRY, CoordinatorRecord
 from headrace_broker.coordinator.shard import (
     GroupShard,
     TopicPartition,
@@ -13,23 +15,49 @@ from headrace_broker.coordinator.shard import (
     offset_tombstone,
 )
 from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.messages.records.coordinator import OffsetCommitValue
 from headrace_broker.protocol.types import TimestampMs
 
 
-def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -> Decision:
+def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -> GroupDecision:
     """End offsets that expired, and groups that have neither members nor offsets."""
-    decision = Decision()
+    decision = GroupDecision()
     for group in list(shard.groups.values()):
         offsets = shard.offsets_of(group.group_id)
         expired = _expired(group, offsets, config, now_ms)
-        if any(where in shard.pending_offsets.get(group.group_id, ()) for where in expired):
-            continue
+        if group.group_id in shard.pending_offsets:
+            continue  # an open transaction needs the group
         decision.records.extend(offset_tombstone(group.group_id, where) for where in expired)
         if group.is_unused and len(expired) == len(offsets):
             if group.persisted is not None:
                 decision.records.append(group_tombstone(group.group_id))
             shard.forget_if_unused(group)
+    for consumer_group in shard.consumer_groups.values():
+        decision.records.extend(_expiry_of(consumer_group, shard, config, now_ms))
     return decision
+
+
+def _expiry_of(
+    group: ConsumerGroup, shard: GroupShard, config: GroupConfig, now_ms: TimestampMs
+) -> Iterator[CoordinatorRecord]:
+    """As for a classic group; it became empty when this first sees it: no record says."""
+    if group.members:
+        group.empty_since_ms = None
+    elif group.empty_since_ms is None:
+        group.empty_since_ms = now_ms
+    offsets = shard.offsets_of(group.group_id)
+    in_use = group.subscribed_topics()
+    expired = [
+        where
+        for where, value in offsets.items()
+        if where[0] not in in_use and _is_expired(value, group.empty_since_ms or 0, config, now_ms)
+    ]
+    pending = shard.pending_offsets.get(group.group_id, ())
+    if any(where in pending for where in expired):
+        return
+    yield from (offset_tombstone(group.group_id, where) for where in expired)
+    if not group.members and not pending and len(expired) == len(offsets):
+        yield from group_tombstones(group)
 
 
 def _expired(
@@ -68,9 +96,9 @@ def _is_expired(
     return now_ms - since_ms >= config.offsets_retention_ms
 
 
-def decide_topics_deleted(shard: GroupShard, topics: Collection[str]) -> Decision:
+def decide_topics_deleted(shard: GroupShard, topics: Collection[str]) -> GroupDecision:
     """End every group's offsets of topics that are gone: a new topic must not inherit them."""
-    return Decision(
+    return GroupDecision(
         records=[
             offset_tombstone(group_id, where)
             for group_id, offsets in shard.offsets.items()

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from headrace_broker.coordinator.decision import Ticket
-from headrace_broker.coordinator.records import GroupMetadataValue, MemberMetadata
 from headrace_broker.coordinator.states import GroupState, check_transition
 from headrace_broker.coordinator.subscription import subscribed_topics
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.records.group_metadata import (
+    GroupMetadataValue,
+    MemberMetadata,
+)
 from headrace_broker.protocol.types import Generation, TimestampMs
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
@@ -27,7 +30,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """One member; parked while `join_ticket` or `sync_ticket` is set."""
+    """One member; it awaits an answer while `join_ticket` or `sync_ticket` is set."""
 
     member_id: str
     group_instance_id: str | None
@@ -83,7 +86,7 @@ class Group:
 
     @property
     def joined_count(self) -> int:
-        """How many members are parked in the join phase."""
+        """How many members have joined and await the end of the join phase."""
         return sum(member.join_ticket is not None for member in self.members.values())
 
     @property

@@ -3,7 +3,7 @@
 from typing import Final
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Caller, Decision
+from headrace_broker.coordinator.decision import Caller, GroupDecision
 from headrace_broker.coordinator.group import NO_MEMBER_ID, Group, Member, Protocols
 from headrace_broker.coordinator.rebalance import (
     GroupStep,
@@ -31,12 +31,12 @@ def decide_join(
     request: JoinGroupRequest,
     caller: Caller,
     now_ms: TimestampMs,
-) -> Decision:
-    """Let a member join: it is parked until the join phase ends, or answered at once.
+) -> GroupDecision:
+    """Let a member join: it waits until the join phase ends, or is answered at once.
 
     Raises ApiError for everything that is not; nothing was applied then.
     """
-    protocols = _check_request(config, request)
+    protocols = check_request(config, request)
     is_unknown = request.member_id == NO_MEMBER_ID
     if is_unknown:
         group = shard.find_or_create(request.group_id, has_room=caller.room_for_a_group)
@@ -60,7 +60,8 @@ def decide_join(
     return step.decision
 
 
-def _check_request(config: GroupConfig, request: JoinGroupRequest) -> Protocols:
+def check_request(config: GroupConfig, request: JoinGroupRequest) -> Protocols:
+    """Return the request's protocols; raise ApiError for what no group would take."""
     if not request.group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
     if (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Caller, Decision, TimerKind
+from headrace_broker.coordinator.decision import Caller, GroupDecision, TimerKind
 from headrace_broker.coordinator.group import NO_MEMBER_ID, Group, Member
 from headrace_broker.coordinator.rebalance import (
     GroupStep,
@@ -36,7 +36,7 @@ def decide_sync(
     request: SyncGroupRequest,
     caller: Caller,
     now_ms: TimestampMs,
-) -> Decision:
+) -> GroupDecision:
     """Take the leader's assignment, or park a follower until it is there."""
     group = _group_of_member(shard, request.group_id)
     member = group.check_member(request.member_id, request.group_instance_id)
@@ -71,7 +71,7 @@ def decide_sync(
 
 def decide_heartbeat(
     shard: GroupShard, config: GroupConfig, request: HeartbeatRequest, caller: Caller
-) -> Decision:
+) -> GroupDecision:
     """Extend a member's session, and tell it when it must join again."""
     group = _group_of_member(shard, request.group_id)
     member = group.check_member(request.member_id, request.group_instance_id)
@@ -91,7 +91,7 @@ def decide_leave(
     request: LeaveGroupRequest,
     caller: Caller,
     now_ms: TimestampMs,
-) -> Decision:
+) -> GroupDecision:
     """Let members go; static ones may be removed by instance id alone, by an administrator."""
     group = _group_of_member(shard, request.group_id)
     step = GroupStep(shard=shard, group=group, config=config, now_ms=now_ms)

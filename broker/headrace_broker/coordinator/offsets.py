@@ -6,14 +6,15 @@ from typing import Final
 from uuid import UUID
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Caller, Decision, SetTimer
-from headrace_broker.coordinator.group import NO_MEMBER_ID, Group
-from headrace_broker.coordinator.records import (
-    NO_EXPIRY,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    OffsetRecord,
+from headrace_broker.coordinator.consumer.fencing import (
+    check_commit,
+    check_fetch,
+    check_transactional_commit,
 )
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
+from headrace_broker.coordinator.decision import Caller, GroupDecision, SetTimer
+from headrace_broker.coordinator.group import NO_MEMBER_ID, Group
+from headrace_broker.coordinator.records import NO_EXPIRY, OffsetRecord
 from headrace_broker.coordinator.shard import (
     GroupShard,
     TopicPartition,
@@ -42,6 +43,7 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from headrace_broker.protocol.messages.records.coordinator import OffsetCommitKey, OffsetCommitValue
 from headrace_broker.protocol.types import NO_LEADER_EPOCH, NO_OFFSET, TimestampMs
 
 _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 9
@@ -58,20 +60,14 @@ def decide_commit(
     caller: Caller,
     now_ms: TimestampMs,
     check_partition: PartitionCheck,
-) -> Decision:
+) -> GroupDecision:
     """Commit offsets, each on its own: one that is refused does not hold up the others."""
-    group = _group_that_commits(shard, request, caller)
-    decision = Decision()
-    try:
-        _check_commit(group, request)
-        member = group.members.get(request.member_id)
-        if member is not None:
-            # A commit is a sign of life, as a heartbeat is.
-            key = session_key(group.group_id, member.member_id)
-            decision.timers.append(SetTimer(key=key, delay_ms=member.session_timeout_ms))
-    except ApiError:
-        shard.forget_if_unused(group)
-        raise
+    decision = GroupDecision()
+    consumer_group = shard.consumer_groups.get(request.group_id)
+    if consumer_group is not None:
+        _check_consumer_commit(consumer_group, request, caller)
+    else:
+        _check_classic_commit(shard, request, caller, decision)
     expire_ms = NO_EXPIRY if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
     response = OffsetCommitResponse()
     for topic in request.topics:
@@ -81,7 +77,7 @@ def decide_commit(
             if error is ErrorCode.NONE:
                 error = _check_metadata(config, partition)
             if error is ErrorCode.NONE:
-                record = _offset_record(group.group_id, topic, partition, now_ms)
+                record = _offset_record(request.group_id, topic, partition, now_ms)
                 if record.value is not None:
                     record.value.expire_timestamp = expire_ms
                 decision.records.append(record)
@@ -93,10 +89,37 @@ def decide_commit(
         response.topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results)
         )
-    if not decision.records:
+    group = shard.groups.get(request.group_id)
+    if group is not None and not decision.records:
         shard.forget_if_unused(group)
     decision.replies.append((caller.ticket, response))
     return decision
+
+
+def _check_consumer_commit(
+    group: ConsumerGroup, request: OffsetCommitRequest, caller: Caller
+) -> None:
+    epoch = request.generation_id_or_member_epoch
+    if caller.is_transactional:
+        check_transactional_commit(group, request.member_id, epoch, request.group_instance_id)
+    else:
+        check_commit(group, request.member_id, epoch, request.group_instance_id, caller.api_version)
+
+
+def _check_classic_commit(
+    shard: GroupShard, request: OffsetCommitRequest, caller: Caller, decision: GroupDecision
+) -> None:
+    group = _group_that_commits(shard, request, caller)
+    try:
+        _check_commit(group, request, is_transactional=caller.is_transactional)
+    except ApiError:
+        shard.forget_if_unused(group)
+        raise
+    member = group.members.get(request.member_id)
+    if member is not None:
+        # A commit is a sign of life, as a heartbeat is.
+        key = session_key(group.group_id, member.member_id)
+        decision.timers.append(SetTimer(key=key, delay_ms=member.session_timeout_ms))
 
 
 def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller: Caller) -> Group:
@@ -104,6 +127,7 @@ def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller:
         code = (
             ErrorCode.GROUP_ID_NOT_FOUND
             if caller.api_version >= _VERSION_THAT_SAYS_GROUP_NOT_FOUND
+            and not caller.is_transactional
             else ErrorCode.ILLEGAL_GENERATION
         )
         raise ApiError(code, f"Group {request.group_id} not found.")
@@ -111,7 +135,7 @@ def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller:
     return shard.find_or_create(request.group_id, has_room=caller.room_for_a_group)
 
 
-def _check_commit(group: Group, request: OffsetCommitRequest) -> None:
+def _check_commit(group: Group, request: OffsetCommitRequest, *, is_transactional: bool) -> None:
     generation = request.generation_id_or_member_epoch
     if generation < 0 and group.state is GroupState.EMPTY:
         return
@@ -122,6 +146,8 @@ def _check_commit(group: Group, request: OffsetCommitRequest) -> None:
     ):
         group.check_member(request.member_id, request.group_instance_id)
         group.check_generation(generation)
+    elif is_transactional:
+        return  # before KIP-447 producers did not know their consumers' members
     else:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
     if group.state is GroupState.COMPLETING_REBALANCE:
@@ -167,7 +193,11 @@ def read_offsets(
     Where nothing is committed the offset is -1 and there is no error: the client starts where its
     reset policy says. Topics are asked for by name; `topic_id_of` gives the id that the name has
     now (zero: none), so that a topic made anew does not inherit what was committed to the former.
+    Raises ApiError for a member of a consumer group that is in another epoch.
     """
+    consumer_group = shard.consumer_groups.get(request.group_id)
+    if consumer_group is not None:
+        check_fetch(consumer_group, request.member_id, request.member_epoch)
     unstable = shard.pending_offsets.get(request.group_id, set()) if require_stable else set()
     offsets = shard.offsets_of(request.group_id)
 
@@ -235,18 +265,10 @@ def decide_offset_delete(
     request: OffsetDeleteRequest,
     caller: Caller,
     has_topic: Callable[[str], bool],
-) -> Decision:
+) -> GroupDecision:
     """Delete committed offsets of topics that nobody in the group subscribes to (KIP-496)."""
-    group = shard.find(request.group_id)
-    subscribed: frozenset[str] = frozenset()
-    if group.state is not GroupState.EMPTY:
-        topics = group.subscribed_topics()
-        if topics is None:
-            raise ApiError(
-                ErrorCode.NON_EMPTY_GROUP, "the group has members of an unknown protocol"
-            )
-        subscribed = topics
-    decision = Decision()
+    subscribed = _topics_in_use(shard, request.group_id)
+    decision = GroupDecision()
     response = OffsetDeleteResponse()
     offsets = shard.offsets_of(request.group_id)
     for topic in request.topics:
@@ -274,6 +296,19 @@ def decide_offset_delete(
         )
     decision.replies.append((caller.ticket, response))
     return decision
+
+
+def _topics_in_use(shard: GroupShard, group_id: str) -> frozenset[str]:
+    consumer_group = shard.consumer_groups.get(group_id)
+    if consumer_group is not None:
+        return consumer_group.subscribed_topics()
+    group = shard.find(group_id)
+    if group.state is GroupState.EMPTY:
+        return frozenset()
+    topics = group.subscribed_topics()
+    if topics is None:
+        raise ApiError(ErrorCode.NON_EMPTY_GROUP, "the group has members of an unknown protocol")
+    return topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

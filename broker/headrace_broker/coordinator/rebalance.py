@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.decision import (
     CancelTimer,
-    Decision,
+    GroupDecision,
     SetTimer,
     TimerKey,
     TimerKind,
@@ -22,8 +22,6 @@ from headrace_broker.protocol.messages.join_group import JoinGroupResponse, Join
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
 from headrace_broker.protocol.types import Generation, TimestampMs
 
-REBALANCING = frozenset({GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStep:
@@ -33,7 +31,7 @@ class GroupStep:
     group: Group
     config: GroupConfig
     now_ms: TimestampMs
-    decision: Decision = field(default_factory=Decision)
+    decision: GroupDecision = field(default_factory=GroupDecision)
 
     def set_timer(self, kind: TimerKind, delay_ms: int) -> None:
         """Set a timer of the whole group."""
@@ -56,14 +54,14 @@ class GroupStep:
 
 
 def answer_join(step: GroupStep, member: Member, response: JoinGroupResponse) -> None:
-    """Answer the member's parked JoinGroup, if it has one."""
+    """Answer the member's delayed JoinGroup, if it has one."""
     if member.join_ticket is not None:
         step.decision.replies.append((member.join_ticket, response))
         member.join_ticket = None
 
 
 def answer_sync(step: GroupStep, member: Member, response: SyncGroupResponse) -> None:
-    """Answer the member's parked SyncGroup, if it has one."""
+    """Answer the member's delayed SyncGroup, if it has one."""
     if member.sync_ticket is not None:
         step.decision.replies.append((member.sync_ticket, response))
         member.sync_ticket = None

@@ -5,19 +5,29 @@ was just decided and for one read back while the partition loads; a rebalance in
 only in memory, and the members of a group find out by an error that they must join again.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
-from headrace_broker.coordinator.decision import Decision, SetTimer, TimerKey, TimerKind
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
+from headrace_broker.coordinator.consumer.replay import replay_consumer
+from headrace_broker.coordinator.decision import GroupDecision, SetTimer, TimerKey, TimerKind
 from headrace_broker.coordinator.group import Group
+from headrace_broker.coordinator.pending_offsets import AFTER_ALL, PendingOffsets
 from headrace_broker.coordinator.records import (
+    ConsumerGroupRecord,
     CoordinatorRecord,
-    GroupMetadataKey,
+    EpochRecord,
     GroupRecord,
-    OffsetCommitKey,
-    OffsetCommitValue,
     OffsetRecord,
 )
+from headrace_broker.coordinator.share.group import ShareGroup, replay_share
+from headrace_broker.coordinator.share.records import ShareEpochRecord, ShareGroupRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.records.coordinator import (
+    GroupMetadataKey,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 from headrace_broker.protocol.types import PartitionIndex
 
 TopicPartition = tuple[str, int]
@@ -29,9 +39,14 @@ class GroupShard:
 
     partition: PartitionIndex
     groups: dict[str, Group] = field(default_factory=dict)
+    consumer_groups: dict[str, ConsumerGroup] = field(default_factory=dict)
+    """Groups of the consumer protocol (KIP-848); a group's id is in one of the three at most."""
+    share_groups: dict[str, ShareGroup] = field(default_factory=dict)
+    """Share groups (KIP-932)."""
     offsets: dict[str, dict[TopicPartition, OffsetCommitValue]] = field(default_factory=dict)
     pending_offsets: dict[str, set[TopicPartition]] = field(default_factory=dict)
     """Offsets of open transactions, which a fetch that requires stable ones must wait for."""
+    transactional: PendingOffsets = field(default_factory=PendingOffsets)
 
     def find(self, group_id: str) -> Group:
         """Return the group; raise GROUP_ID_NOT_FOUND."""
@@ -44,10 +59,29 @@ class GroupShard:
         """Return the group, made in memory when there is none and the broker has room."""
         group = self.groups.get(group_id)
         if group is None:
+            self.check_no_share_group(group_id)
             if not has_room:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, "headrace.max.groups is reached")
             group = self.groups[group_id] = Group(group_id=group_id)
         return group
+
+    @property
+    def group_count(self) -> int:
+        """How many groups there are, of whatever protocol."""
+        return len(self.groups) + len(self.consumer_groups) + len(self.share_groups)
+
+    def has_other_kind(self, group_id: str, kind: Container[str]) -> bool:
+        """Whether there is a group of that id, of another kind than those given."""
+        return group_id not in kind and any(
+            group_id in groups for groups in (self.groups, self.consumer_groups, self.share_groups)
+        )
+
+    def check_no_share_group(
+        self, group_id: str, code: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND
+    ) -> None:
+        """Raise an error where the id is a share group's, in which there is nothing like this."""
+        if group_id in self.share_groups:
+            raise ApiError(code, f"Group {group_id} is a share group.")
 
     def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetCommitValue]:
         """Return the group's committed offsets."""
@@ -55,17 +89,27 @@ class GroupShard:
 
     def forget_if_unused(self, group: Group) -> None:
         """Drop a group that nobody is in, that has no offsets and that no record tells of."""
-        if group.is_unused and group.persisted is None and group.group_id not in self.offsets:
+        if (
+            group.is_unused
+            and group.persisted is None
+            and group.group_id not in self.offsets
+            and group.group_id not in self.pending_offsets
+        ):
             self.groups.pop(group.group_id, None)
 
 
-def replay(shard: GroupShard, record: CoordinatorRecord) -> None:
-    """Apply one record."""
+def replay(shard: GroupShard, record: CoordinatorRecord, order: int = AFTER_ALL) -> None:
+    """Apply one record; `order` is the place of an offset that was pending until now."""
     match record:
         case GroupRecord(key=key, value=value):
             _replay_group(shard, key.group, record)
         case OffsetRecord(key=key, value=value):
+            shard.transactional.overwrite(key.group, (key.topic, key.partition), order)
             _replay_offset(shard, key, value)
+        case _ if isinstance(record, ConsumerGroupRecord):
+            _replay_consumer_group(shard, record)
+        case _:
+            _replay_share_group(shard, record)
 
 
 def _replay_group(shard: GroupShard, group_id: str, record: GroupRecord) -> None:
@@ -75,7 +119,38 @@ def _replay_group(shard: GroupShard, group_id: str, record: GroupRecord) -> None
             # Offsets are tombstoned one by one; until then they keep the group in existence.
             shard.groups[group_id] = Group(group_id=group_id)
         return
+    shard.consumer_groups.pop(group_id, None)
     shard.groups.setdefault(group_id, Group(group_id=group_id)).persisted = record.value
+
+
+def _replay_consumer_group(shard: GroupShard, record: ConsumerGroupRecord) -> None:
+    group_id = record.key.group_id
+    if isinstance(record, EpochRecord) and record.value is None:
+        ended = shard.consumer_groups.pop(group_id, None)
+        if ended is not None and group_id in shard.offsets:
+            # Offsets are tombstoned one by one; until then they keep the group in existence.
+            shard.groups.setdefault(group_id, Group(group_id=group_id))
+        return
+    group = shard.consumer_groups.get(group_id)
+    if group is None:
+        if record.value is None:
+            return
+        shard.groups.pop(group_id, None)
+        group = shard.consumer_groups[group_id] = ConsumerGroup(group_id=group_id)
+    replay_consumer(group, record)
+
+
+def _replay_share_group(shard: GroupShard, record: ShareGroupRecord) -> None:
+    group_id = record.key.group_id
+    if isinstance(record, ShareEpochRecord) and record.value is None:
+        shard.share_groups.pop(group_id, None)
+        return
+    group = shard.share_groups.get(group_id)
+    if group is None:
+        if record.value is None:
+            return
+        group = shard.share_groups[group_id] = ShareGroup(group_id=group_id)
+    replay_share(group, record)
 
 
 def _replay_offset(
@@ -83,7 +158,8 @@ def _replay_offset(
 ) -> None:
     where = (key.topic, key.partition)
     if value is not None:
-        shard.groups.setdefault(key.group, Group(group_id=key.group))
+        if key.group not in shard.consumer_groups:
+            shard.groups.setdefault(key.group, Group(group_id=key.group))
         shard.offsets.setdefault(key.group, {})[where] = value
         return
     offsets = shard.offsets.get(key.group)
@@ -95,9 +171,9 @@ def _replay_offset(
                 shard.forget_if_unused(shard.groups[key.group])
 
 
-def finish_loading(shard: GroupShard) -> Decision:
+def finish_loading(shard: GroupShard) -> GroupDecision:
     """Rebuild the groups from what was replayed, and give every member a fresh session."""
-    decision = Decision()
+    decision = GroupDecision()
     for group_id, group in shard.groups.items():
         if group.persisted is None:
             continue

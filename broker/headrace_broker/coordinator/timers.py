@@ -1,7 +1,7 @@
 """What happens when a timer of a group fires."""
 
 from headrace_broker.coordinator.config import GroupConfig
-from headrace_broker.coordinator.decision import Decision, TimerKey, TimerKind
+from headrace_broker.coordinator.decision import GroupDecision, TimerKey, TimerKind
 from headrace_broker.coordinator.rebalance import (
     GroupStep,
     complete_join,
@@ -19,11 +19,11 @@ from headrace_broker.protocol.types import TimestampMs
 
 def decide_timer(
     shard: GroupShard, config: GroupConfig, key: TimerKey, now_ms: TimestampMs
-) -> Decision:
+) -> GroupDecision:
     """Decide what a timer that fired means for its group, which may be gone by now."""
     group = shard.groups.get(key.group_id)
     if group is None:
-        return Decision()
+        return GroupDecision()
     step = GroupStep(shard=shard, group=group, config=config, now_ms=now_ms)
     match key.kind:
         case TimerKind.SESSION:
@@ -32,6 +32,8 @@ def decide_timer(
             _join_phase_expired(step)
         case TimerKind.SYNC:
             _sync_phase_expired(step)
+        case TimerKind.REVOCATION:
+            pass  # it was set for a group that is a classic one now
     return step.decision
 
 

@@ -1,7 +1,7 @@
-"""Walking over record batches by their headers, and the few bytes that the log patches in them.
+"""What the log reads of record batches: their headers.
 
-Headers are `headrace_broker.protocol.batch_header`'s. This must not look into records:
-`headrace_broker.protocol.batch` does that, off the hot path.
+Headers, and the walk over them, are `headrace_broker.protocol.batch_header`'s. This must not look
+into records: `headrace_broker.protocol.batch` does that, off the hot path.
 """
 
 from collections.abc import Iterator
@@ -10,24 +10,16 @@ from typing import Final, TypeAlias
 
 from headrace_broker.protocol.batch_header import (
     HEADER_LAYOUT,
-    HEADER_SIZE,
-    LOG_OVERHEAD,
     BatchHeader,
+    iterate_batches,
 )
 from headrace_broker.protocol.types import NO_TIMESTAMP, Buffer
 
 Header: TypeAlias = BatchHeader
 
-
-LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
-"""The batchLength of a batch without records."""
-MAX_TIMESTAMP_POSITION: Final = 35
 SEQUENCE_MAX: Final = (1 << 31) - 1
 
 OFFSET_AND_LENGTH: Final = Struct(">qi")
-OFFSET_LENGTH_EPOCH: Final = Struct(">qii")
-
-_new_tuple: Final = tuple.__new__  # a named tuple's own constructor is Python code
 
 
 def read_header(buffer: Buffer, position: int = 0) -> Header:
@@ -35,16 +27,9 @@ def read_header(buffer: Buffer, position: int = 0) -> Header:
     return Header._make(HEADER_LAYOUT.unpack_from(buffer, position))
 
 
-def iterate_headers(buffer: bytes | memoryview) -> Iterator[tuple[int, Header]]:
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, Header]]:
     """Yield (position, header) of each whole batch of a buffer; stop where there is none."""
-    position, end = 0, len(buffer)
-    while position + HEADER_SIZE <= end:
-        header: Header = _new_tuple(Header, HEADER_LAYOUT.unpack_from(buffer, position))
-        following = position + header.size_bytes
-        if header.batch_length < LENGTH_MIN or following > end:
-            return
-        yield position, header
-        position = following
+    return iterate_batches(buffer, stops_at_damage=True)
 
 
 def newest_timestamp(header: Header) -> int:

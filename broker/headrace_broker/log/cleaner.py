@@ -13,16 +13,12 @@ from pathlib import Path
 from struct import pack_into
 from typing import Final
 
-from headrace_broker.log.batches import (
-    MAX_TIMESTAMP_POSITION,
-    Header,
-    newest_timestamp,
-    read_header,
-)
+from headrace_broker.log.batches import Header, newest_timestamp, read_header
+from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_state import RETAINED_BATCHES
-from headrace_broker.log.segment import LogSegment
-from headrace_broker.log.swap import CLEANED_SUFFIX
-from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.log.segments.segment import LogSegment
+from headrace_broker.log.segments.swap import CLEANED_SUFFIX
+from headrace_broker.log.segments.transaction_index import AbortedTransaction
 from headrace_broker.protocol.batch import (
     BatchOptions,
     NewRecord,
@@ -30,7 +26,7 @@ from headrace_broker.protocol.batch import (
     build_batch,
     iterate_records,
 )
-from headrace_broker.protocol.batch_header import seal
+from headrace_broker.protocol.batch_header import MAX_TIMESTAMP_POSITION, seal
 from headrace_broker.protocol.compression import Compression
 
 KEYS_MAX: Final = 500_000
@@ -57,6 +53,30 @@ class AbortedBatches:
         return any(first <= header.base_offset <= last for first, last in ranges)
 
 
+class OpenBatches:
+    """Which transactions have batches left, as a pass walks over the log from its start."""
+
+    __slots__ = ("_seen", "empty_ends")
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self.empty_ends: set[int] = set()
+        """Offsets of markers whose transactions have no batch left."""
+
+    def note(self, header: Header) -> None:
+        """Note a data batch."""
+        if header.is_transactional:
+            self._seen.add(header.producer_id)
+
+    def end(self, header: Header) -> bool:
+        """Note a marker; return whether its transaction has no batch left before it."""
+        if header.producer_id in self._seen:
+            self._seen.remove(header.producer_id)
+            return False
+        self.empty_ends.add(header.base_offset)
+        return True
+
+
 @dataclass(kw_only=True, slots=True)
 class KeyMap:
     """The newest offset of each key in the dirty part, for at most `keys_max` keys."""
@@ -72,7 +92,7 @@ class KeyMap:
             if len(self._offsets) + max(header.record_count, 0) > self.keys_max and self._offsets:
                 return False
             if not header.is_control and not aborted.holds(header):
-                for record in iterate_records(segment.read(position, header.size_bytes)):
+                for record in iterate_records(segment.read_batch(position, header)):
                     if record.key is not None and record.offset >= start:
                         self._offsets[_hash(record.key)] = record.offset
             self.end_offset = header.last_offset + 1
@@ -99,6 +119,7 @@ class CleanerRules:
     delete_retention_ms: int
     last_batches: set[int] = field(default_factory=set)
     """Last offsets of their newest batches in what is cleaned."""
+    open_batches: OpenBatches = field(default_factory=OpenBatches)
 
     def note_last_batches(self, sources: Iterable[LogSegment]) -> None:
         """Find each producer's newest batches that will be cleaned, to keep them, be they empty.
@@ -111,14 +132,20 @@ class CleanerRules:
         never saw it would not reach the end of the leader's log, and never be in sync.
         """
         newest: dict[int, deque[int]] = {}
+        markers: dict[int, int] = {}
         last: Header | None = None
         for source in sources:
             for _, header in source.headers(0):
                 last = header
-                if header.producer_id in self.producers and not header.is_control:
+                if header.producer_id not in self.producers:
+                    continue
+                if header.is_control:
+                    # The newest marker tells which epochs are fenced.
+                    markers[header.producer_id] = header.last_offset
+                else:
                     held = newest.setdefault(header.producer_id, deque(maxlen=RETAINED_BATCHES))
                     held.append(header.last_offset)
-        self.last_batches.update(*newest.values())
+        self.last_batches.update(*newest.values(), markers.values())
         if last is not None:
             self.last_batches.add(last.last_offset)
 
@@ -136,13 +163,14 @@ def clean_segments(
     cleaned.create()
     for source in sources:
         for position, header in source.headers(0):
-            batch = clean_batch(source.read(position, header.size_bytes), header, rules)
+            batch = clean_batch(source.read_batch(position, header), header, rules)
             if batch is not None:
                 at = cleaned.write(memoryview(batch))
                 kept = read_header(batch)
                 cleaned.note_batch(at, len(batch), kept.last_offset, newest_timestamp(kept))
         for entry in source.transaction_index.entries:
-            cleaned.transaction_index.append(entry)
+            if entry.last_offset not in rules.open_batches.empty_ends:
+                cleaned.transaction_index.append(entry)
     cleaned.become_inactive()
     cleaned.sync()
     return cleaned
@@ -154,7 +182,10 @@ def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | by
     Base offset, last offset and sequences stay what they were, so that offsets keep their meaning
     and a producer's next batch still follows.
     """
-    if header.is_control or header.base_offset >= rules.keys.end_offset:
+    if header.is_control:
+        return _clean_marker(batch, header, rules)
+    rules.open_batches.note(header)
+    if header.base_offset >= rules.keys.end_offset:
         return batch
     horizon: int | None = header.base_timestamp if header.has_delete_horizon else None
     gone = rules.aborted.holds(header)
@@ -176,6 +207,26 @@ def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | by
     return _rebuild(header, kept, horizon)
 
 
+def _clean_marker(batch: bytes, header: Header, rules: CleanerRules) -> bytes | bytearray | None:
+    """Keep a marker while its transaction has batches, and `delete.retention.ms` longer.
+
+    A reader that has seen such a batch must find its marker (KAFKA-8351, KIP-534).
+    """
+    if read_marker(batch) is None:
+        return batch
+    is_needed = not rules.open_batches.end(header)
+    if (
+        is_needed
+        or header.last_offset in rules.last_batches
+        or header.base_offset >= rules.keys.end_offset
+    ):
+        return batch
+    if not header.has_delete_horizon:
+        horizon = rules.now_ms + rules.delete_retention_ms
+        return _rebuild(header, list(iterate_records(batch)), horizon)
+    return batch if rules.now_ms <= header.base_timestamp else None
+
+
 def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearray:
     options = BatchOptions(
         base_offset=header.base_offset,
@@ -186,6 +237,7 @@ def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearr
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
         is_transactional=header.is_transactional,
+        is_control=header.is_control,
     )
     if header.is_log_append_time:
         options["log_append_time"] = header.max_timestamp

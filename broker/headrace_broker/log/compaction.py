@@ -21,10 +21,10 @@ from headrace_broker.log.cleaner import (
 )
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.files import LogDirectoryFailure, remove_quietly, sync_file
-from headrace_broker.log.log_state import LogState
+from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.recovery import adopt_segment
-from headrace_broker.log.segment import RELATIVE_OFFSET_MAX, LogSegment
-from headrace_broker.log.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
+from headrace_broker.log.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headrace_broker.log.segments.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
 from headrace_broker.protocol.errors import DecodeError
 from headrace_broker.protocol.types import Offset
 
@@ -35,7 +35,7 @@ _log = structlog.get_logger(__name__)
 class Compaction:
     """A pass that has begun."""
 
-    log: LogState
+    log: PartitionLog
     now_ms: int
     candidates: list[LogSegment]
     rules: CleanerRules
@@ -44,9 +44,9 @@ class Compaction:
     _is_complete: bool = False
 
     @classmethod
-    def begin(cls, log: LogState, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
+    def begin(cls, log: PartitionLog, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
         """Decide what a pass would clean; None where that is not worth it."""
-        if not log.config.compacts:
+        if not log.config.compacts or log.is_damaged:
             return None
         first_dirty = max(log.cleaner_offset, log.log_start_offset)
         candidates = _cleanable_segments(log, now_ms)
@@ -54,7 +54,8 @@ class Compaction:
             log.config, candidates, _dirty(log, candidates, first_dirty), now_ms
         ):
             return None
-        aborted = (entry for each in candidates for entry in each.transaction_index.entries)
+        # A transaction with records among the candidates may have its marker in a later segment.
+        aborted = (entry for each in log.segments for entry in each.transaction_index.entries)
         rules = CleanerRules(
             keys=KeyMap(keys_max=keys_max, end_offset=first_dirty),
             aborted=AbortedBatches(aborted),
@@ -140,12 +141,12 @@ class Compaction:
         return LogSegment(directory, base_offset, interval, self.now_ms, suffix)
 
 
-def _next_base(log: LogState, segment: LogSegment) -> int:
+def _next_base(log: PartitionLog, segment: LogSegment) -> int:
     following = log.segments.after(segment)
     return following.base_offset if following is not None else log.log_end_offset
 
 
-def _cleanable_segments(log: LogState, now_ms: int) -> list[LogSegment]:
+def _cleanable_segments(log: PartitionLog, now_ms: int) -> list[LogSegment]:
     """Return the oldest segments whose records are all decided and older than the least lag."""
     bound = min(log.high_watermark, log.last_stable_offset)
     lag_ms = log.config.min_compaction_lag_ms
@@ -159,7 +160,7 @@ def _cleanable_segments(log: LogState, now_ms: int) -> list[LogSegment]:
     return cleanable
 
 
-def _dirty(log: LogState, candidates: list[LogSegment], first_dirty: int) -> list[LogSegment]:
+def _dirty(log: PartitionLog, candidates: list[LogSegment], first_dirty: int) -> list[LogSegment]:
     return [segment for segment in candidates if _next_base(log, segment) > first_dirty]
 
 

@@ -52,7 +52,6 @@ class LogConfig:
     segment_jitter_ms: int = 0
     segment_ms: int = _WEEK_MS
     # Settings of the broker, which Kafka keeps beside the topic's.
-    producer_id_expiration_ms: int = 24 * _HOUR_MS
 
     @property
     def compacts(self) -> bool:

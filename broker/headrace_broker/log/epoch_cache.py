@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace_broker.log.segments.segment import SuspectedDamage
 
 CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH: Final = -1
@@ -55,12 +56,18 @@ class LeaderEpochCache:
         before = self.entries
         noted = deque(entry for entry in before if entry[1] >= recovered_from)
         self._cut(recovered_from)
-        for epoch, start_offset in batches:
-            while noted and noted[0][1] <= start_offset:
-                noted_epoch, noted_start = noted.popleft()
-                if noted_epoch <= epoch:
-                    self._note(noted_epoch, noted_start)
-            self._note(epoch, start_offset)
+        try:
+            for epoch, start_offset in batches:
+                while noted and noted[0][1] <= start_offset:
+                    noted_epoch, noted_start = noted.popleft()
+                    if noted_epoch <= epoch:
+                        self._note(noted_epoch, noted_start)
+                self._note(epoch, start_offset)
+        except SuspectedDamage:
+            self._cut(0)
+            for entry in before:
+                self._note(*entry)
+            raise
         if self.entries != before:
             self._write(durable=True)
 

@@ -39,6 +39,7 @@ from headrace_broker.log.meta_properties import (
     read_meta_properties,
 )
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.log.scrub import ScrubTotals
 from headrace_broker.protocol.types import Offset, TopicId
 
 LOCK_NAME: Final = ".lock"
@@ -106,6 +107,7 @@ class LogDirectory:
         self._deleted: set[TopicPartition] = set()
         """Still named by checkpoints on disk; the next ones leave them out."""
         self.was_clean = False
+        self.scrub = ScrubTotals()
         self.previous_broker_epoch = -1
         self._unrecovered: set[str] = set()
         """Folders that a kill may have left torn and that no process has opened since."""
@@ -119,10 +121,10 @@ class LogDirectory:
             self.previous_broker_epoch = int(content.get("brokerEpoch", -1))
             self._unrecovered = set(content.get("unrecovered", ()))
         except FileNotFoundError:
-            self._unrecovered = {folder.name for folder in self._folders().values()}
+            self._unrecovered = {folder.name for folder in self.partition_folders().values()}
             return
         except (ValueError, AttributeError, TypeError):
-            self._unrecovered = {folder.name for folder in self._folders().values()}
+            self._unrecovered = {folder.name for folder in self.partition_folders().values()}
         self.was_clean = True
         remove_quietly(marker)
         sync_directory(self.path)
@@ -130,11 +132,7 @@ class LogDirectory:
     # ---- partitions
 
     def partition_folders(self) -> dict[TopicPartition, Path]:
-        """Every `topic-partition` folder; removes what a deletion left."""
-        self.remove_deleted()
-        return self._folders()
-
-    def _folders(self) -> dict[TopicPartition, Path]:
+        """Every `topic-partition` folder."""
         folders: dict[TopicPartition, Path] = {}
         for entry in self.path.iterdir():
             topic, separator, index = entry.name.rpartition("-")
@@ -143,11 +141,6 @@ class LogDirectory:
             if entry.is_dir():
                 folders[TopicPartition(topic, int(index))] = entry
         return folders
-
-    def open_all(self, config_for: Callable[[TopicPartition], LogConfig]) -> None:
-        """Open every partition that has a folder."""
-        for partition in sorted(self.partition_folders()):
-            self._adopt(partition, self._opening(partition, config_for(partition))())
 
     def recovery(
         self, topic: str, partition: int, config: LogConfig
@@ -203,7 +196,7 @@ class LogDirectory:
     def unopened(self) -> list[TopicPartition]:
         """Return the partitions that have a folder here and no open log."""
         with failing_the_directory(self.path):
-            return sorted(key for key in self._folders() if key not in self.logs)
+            return sorted(key for key in self.partition_folders() if key not in self.logs)
 
     def has_folder(self, topic: str, partition: int) -> bool:
         """Whether a partition's log is here."""
@@ -278,6 +271,7 @@ class LogDirectory:
         log.before_truncation = partial(self._lower_checkpoints, key)
         log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
         log.high_watermark = self._high_watermarks.get(key, log.log_start_offset)
+        log.recheck_markers()
         self.logs[key] = log
         return log
 

@@ -1,13 +1,39 @@
 """Transaction markers: the one record of a control batch that ends a transaction (KIP-98)."""
 
 from struct import Struct, error
-from typing import Final
+from typing import Final, NamedTuple
 
-from headrace_broker.protocol.batch import ControlType, iterate_records, parse_control_type
+from headrace_broker.protocol.batch import (
+    ControlType,
+    build_end_txn_marker,
+    iterate_records,
+    parse_control_type,
+)
 from headrace_broker.protocol.errors import DecodeError
 
 _VALUE: Final = Struct(">hi")
 """Version, coordinator epoch."""
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as a partition is told of it."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commits: bool
+    bumped_epoch: bool
+    """Whether the epoch is the one after the transaction's (transaction version 2)."""
+
+    def batch(self, now_ms: int) -> bytearray:
+        """Return the control batch to append."""
+        return build_end_txn_marker(
+            ControlType.COMMIT if self.commits else ControlType.ABORT,
+            self.coordinator_epoch,
+            now_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+        )
 
 
 def read_marker(batch: bytes | memoryview) -> tuple[ControlType, int] | None:

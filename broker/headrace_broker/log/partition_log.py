@@ -1,48 +1,72 @@
 """`PartitionLog`: the log of one partition.
 
-Owns offsets: it assigns them, and what lies at one never changes while it can be read. It must
-not know replication: the caller passes the leader epoch, and sets
-`high_watermark`, below which alone retention and compaction may remove anything.
+Owns offsets: it assigns them, and what lies at one never changes while it can be read. Owns which
+segments there are: opening and recovery, rolling, truncation, durability. It must not know
+replication: the caller passes the leader epoch, and sets `high_watermark`, below which alone
+retention and compaction may remove anything.
 """
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from struct import pack_into
-from typing import NamedTuple
+from typing import NamedTuple, Self, TypeVar
 
+import structlog
 from crc32c import crc32c
 
-from headrace_broker.log.batches import (
-    MAX_TIMESTAMP_POSITION,
-    OFFSET_LENGTH_EPOCH,
-    Header,
-    iterate_headers,
-    newest_timestamp,
-)
-from headrace_broker.log.compaction import Compaction
-from headrace_broker.log.log_state import LogState
+from headrace_broker.log.batches import Header, iterate_headers, newest_timestamp
+from headrace_broker.log.clock import Clock
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.epoch_cache import LeaderEpochCache
+from headrace_broker.log.files import remove_quietly, sync_directory
 from headrace_broker.log.markers import read_marker
-from headrace_broker.log.retention import indexes_full, removable_segments
-from headrace_broker.log.segment import LogSegment
-from headrace_broker.log.time_lookup import (
+from headrace_broker.log.producer_recovery import completed_above, rebuild_producers
+from headrace_broker.log.producer_snapshot import snapshot_offsets, snapshot_path, write_snapshot
+from headrace_broker.log.producer_state import ProducerStates
+from headrace_broker.log.recovery import load_segments, rebuild_indexes
+from headrace_broker.log.retention import (
+    index_check_size,
+    indexes_full,
+    removable_segments,
+    roll_after_ms,
+)
+from headrace_broker.log.segments.batch_check import examine
+from headrace_broker.log.segments.flush import Flush
+from headrace_broker.log.segments.reader import LogReader
+from headrace_broker.log.segments.removal import FileRemoval
+from headrace_broker.log.segments.segment import Damage, LogSegment, SuspectedDamage
+from headrace_broker.log.segments.segments import LogSegments
+from headrace_broker.log.segments.time_lookup import (
     TimestampOffset,
     first_offset_at_or_after,
     max_timestamp_record,
 )
-from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.log.segments.transaction_index import AbortedTransaction
 from headrace_broker.log.validation import (
     AppendOrigin,
     check_follower_batch,
     check_leader_batch,
+    looks_at_records,
     prepare_records,
 )
+from headrace_broker.log.verification import Verification
 from headrace_broker.protocol.batch import ControlType
 from headrace_broker.protocol.batch_header import (
     ATTRIBUTES_POSITION,
     CRC_POSITION,
     LOG_APPEND_TIME_FLAG,
+    MAX_TIMESTAMP_POSITION,
+    OFFSET_LENGTH_EPOCH,
 )
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NO_TIMESTAMP as NO_APPEND_TIME
 from headrace_broker.protocol.types import Offset, TimestampMs
+
+_END_OF_TIME = 1 << 62
+_SNAPSHOT_RECORDS = 1000  # fewer are read faster than a file is written
+_LOOKS_MAX = 100  # for damage, in one call
+_Found = TypeVar("_Found")
+_log = structlog.get_logger(__name__)
 
 
 class AppendInfo(NamedTuple):
@@ -60,8 +84,334 @@ class AppendInfo(NamedTuple):
 _new_tuple = tuple.__new__
 
 
-class PartitionLog(LogState):
-    """Appends and reads of one partition, all in its owner's thread."""
+class PartitionLog:
+    """The files of one partition and what is known of them, all in its owner's thread."""
+
+    segments: LogSegments
+    reader: LogReader
+    leader_epochs: LeaderEpochCache
+    producers: ProducerStates
+    _active: LogSegment
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        *,
+        clock: Clock,
+        recovery_point: int = 0,
+        was_clean: bool = True,
+        log_start_offset: int = 0,
+    ) -> Self:
+        """Open a folder, creating it if need be, and recover what a kill left in it."""
+        directory.mkdir(parents=True, exist_ok=True)
+        log = cls(directory, config, clock)
+        log._load(recovery_point, log_start_offset, was_clean=was_clean)
+        return log
+
+    def __init__(self, directory: Path, config: LogConfig, clock: Clock) -> None:
+        """Not for callers: a log without segments. Use `open`."""
+        self.directory = directory
+        self.log_start_offset = Offset(0)
+        self.log_end_offset = Offset(0)
+        self.recovery_point = Offset(0)
+        self.cleaner_offset = Offset(0)
+        """Where the part that compaction has not seen yet begins."""
+        self.removal = FileRemoval()
+        self.before_truncation: Callable[[int], None] = lambda _offset: None
+        """Told where the log is about to end: a checkpoint above that has to come down first."""
+        self.on_damage: Callable[[], None] = lambda: None
+        """Told when records are found damaged."""
+        self.is_damaged = False
+        """Whether there are `damages`, which readers have to go around."""
+        self.is_abandoned = False
+        """Its files are given back, and may be gone: nothing more is to be done with it."""
+        self._clock = clock
+        self._high_watermark = Offset(0)
+        self._snapshots: list[int] = []
+        self._truncations = 0
+        self._roll_after_ms = 0
+        self.update_config(config)
+
+    def _load(self, recovery_point: int, log_start_offset: int, *, was_clean: bool) -> None:
+        now_ms = self._clock.now_ms()
+        loaded = load_segments(
+            self.directory,
+            self.config,
+            recovery_point=recovery_point,
+            was_clean=was_clean,
+            now_ms=now_ms,
+        )
+        self.segments = loaded.segments
+        self.reader = LogReader(self.segments)
+        if not len(self.segments):
+            self._add_segment(log_start_offset, now_ms)
+            self.log_end_offset = Offset(log_start_offset)
+        else:
+            self.log_end_offset = Offset(loaded.log_end_offset)
+        self._active_changed()
+        start = max(log_start_offset, self.segments.first.base_offset)
+        self.log_start_offset = Offset(min(start, self.log_end_offset))
+        self.recovery_point = Offset(min(recovery_point, self.log_end_offset))
+        self._high_watermark = self.log_start_offset
+        self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        for segment in self.segments:
+            for found in segment.damages:
+                self._report(segment, found)
+        recovered_from = 0 if self.leader_epochs.is_missing else loaded.recovered_from
+        if recovered_from < self.log_end_offset:
+            self._around_damage(
+                lambda: self.leader_epochs.recover(
+                    recovered_from, self._batch_epochs(recovered_from)
+                )
+            )
+        self.reader.epoch_of = self.leader_epochs.epoch_for_offset
+        snapshots = snapshot_offsets(loaded.names)
+        self._load_producers(snapshots, loaded.reindex_from)
+        for segment in self.segments:
+            segment.transaction_index.finish_rebuild()
+
+    def _batch_epochs(self, recovered_from: int) -> Iterator[tuple[int, int]]:
+        """Yield epoch and base offset of the batches from there on."""
+        for segment in self.segments:
+            following = self.segments.after(segment)
+            if following is not None and following.base_offset <= recovered_from:
+                continue
+            for _, header in segment.headers(segment.position_of(recovered_from)):
+                yield header.partition_leader_epoch, header.base_offset
+
+    def _load_producers(self, snapshots: list[int], reindex_from: int) -> None:
+        for offset in snapshots:
+            if offset > self.log_end_offset:
+                snapshot_path(self.directory, offset).unlink(missing_ok=True)
+        self._snapshots = [offset for offset in snapshots if offset <= self.log_end_offset]
+        self.producers = self._around_damage(
+            lambda: rebuild_producers(
+                self.directory,
+                self.segments,
+                self._snapshots,
+                log_end_offset=self.log_end_offset,
+                reindex_from=reindex_from,
+            )
+        )
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take over changed topic settings, which hold from the next append on."""
+        self.config = config
+        self._looks_at_records = looks_at_records(config)
+        self._stamps_append_time = config.stamps_append_time
+        self._index_check_size = index_check_size(config)
+        if hasattr(self, "segments"):
+            self._active_changed()
+
+    def roll(self, now_ms: int) -> LogSegment:
+        """Begin a new segment at the log's end."""
+        base_offset = self.log_end_offset
+        previous = self._active
+        if previous.size == 0:
+            self.segments.remove(previous)
+            self.removal.schedule(previous, now_ms)
+        else:
+            previous.become_inactive()
+        self._take_snapshot(durable=False)
+        self._add_segment(base_offset, now_ms)
+        self._active_changed()
+        return self._active
+
+    def _add_segment(self, base_offset: int, now_ms: int) -> LogSegment:
+        interval = self.config.index_interval_bytes
+        segment = LogSegment(self.directory, base_offset, interval, now_ms)
+        segment.create()
+        self.segments.add(segment)
+        return segment
+
+    def _active_changed(self) -> None:
+        self._active = self.segments.active
+        self._roll_after_ms = roll_after_ms(self._active, self.config)
+
+    def _take_snapshot(self, *, durable: bool) -> None:
+        """Write the producers' states at the log's end, and keep one per segment besides."""
+        offset = self.log_end_offset
+        write_snapshot(self.directory, offset, self.producers, durable=durable)
+        bases = {segment.base_offset for segment in self.segments}
+        for old in self._snapshots:
+            if old != offset and old not in bases:
+                remove_quietly(snapshot_path(self.directory, old))
+        self._snapshots = [old for old in self._snapshots if old in bases and old < offset]
+        self._snapshots.append(offset)
+
+    def snapshot_producers(self) -> None:
+        """Write the producers' states now, where there is much that a start would have to read."""
+        last = self._snapshots[-1] if self._snapshots else self.segments.first.base_offset
+        if self.log_end_offset - last >= _SNAPSHOT_RECORDS and self.producers:
+            self._take_snapshot(durable=False)
+
+    # ---- positions
+
+    @property
+    def high_watermark(self) -> Offset:
+        """What the owner has said is committed: nothing above is removed or compacted."""
+        return self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int) -> None:
+        end = self.log_end_offset
+        self._high_watermark = end if offset >= end else Offset(offset)
+        if self.producers.has_unstable:
+            self.producers.note_high_watermark(self._high_watermark)
+
+    def recheck_markers(self) -> None:
+        """Hold back transactions whose marker is above the high watermark, after the log was read.
+
+        Without them a reader of a new leader could see what its marker does not decide yet.
+        """
+        if self._high_watermark < self.log_end_offset and self.producers.has_markers:
+            self.producers.unreplicated = self._around_damage(
+                lambda: completed_above(
+                    self.directory, self.segments, self._snapshots, self._high_watermark
+                )
+            )
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Where the first transaction begins that is not decided, else the log's end.
+
+        A read_committed reader stops here or at the high watermark, whichever comes first.
+        """
+        unstable = self.producers.first_unstable_offset()
+        if unstable is None:
+            return self.log_end_offset
+        # DeleteRecords and retention may have taken the transaction's first records.
+        return Offset(max(unstable, self.log_start_offset))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all `.log` files."""
+        return sum(segment.size for segment in self.segments)
+
+    # ---- durability
+
+    def begin_flush(self) -> Flush:
+        """Write what waits in memory and return the fsync that may run in another thread."""
+        self._active.write_indexes()
+        return Flush(
+            directory=self.directory,
+            offset=self.log_end_offset,
+            epochs=self.leader_epochs.path,
+            truncations=self._truncations,
+            # The one that ends at the recovery point, too: a roll wrote its last time entry since.
+            segments=tuple(self.segments.from_offset(self.recovery_point - 1)),
+            snapshots=tuple(
+                snapshot_path(self.directory, offset)
+                for offset in self._snapshots
+                if offset >= self.recovery_point
+            ),
+        )
+
+    def finish_flush(self, flush: Flush) -> Offset:
+        """Move the recovery point after `Flush.run`; return it.
+
+        A truncation in between leaves it: what was appended since is not what was flushed.
+        """
+        if flush.truncations != self._truncations:
+            return self.recovery_point
+        reached = min(flush.offset, self.log_end_offset)
+        self.recovery_point = Offset(max(self.recovery_point, reached))
+        return self.recovery_point
+
+    def flush(self) -> Offset:
+        """Fsync everything appended so far; return the recovery point."""
+        flush = self.begin_flush()
+        flush.run()
+        return self.finish_flush(flush)
+
+    def close(self) -> None:
+        """Make everything durable, with the producers' states, so that opening reads nothing."""
+        end = self.log_end_offset
+        is_flushed = end == self.recovery_point
+        has_news = not is_flushed or (end not in self._snapshots and bool(self.producers))
+        if has_news:
+            # Thousands of idle logs are closed without an fsync each.
+            self._active.become_inactive()
+            self._take_snapshot(durable=True)
+            self.flush()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give the files back as they are: after a failure of the disk, or to delete them."""
+        self.is_abandoned = True
+        for segment in self.segments:
+            segment.close()
+
+    # ---- truncation
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut every batch with a record at or above `offset`: a follower whose leader differs."""
+        if offset >= self.log_end_offset:
+            return
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return
+        self.before_truncation(offset)
+        for segment in [held for held in self.segments if held.base_offset > offset]:
+            self.segments.remove(segment)
+            self.removal.schedule(segment, 0)
+        self.segments.active.truncate(offset)
+        if self.is_damaged:
+            self.is_damaged = bool(self.damages)
+        # Before anything follows: a power cut that brought the tail back would put it in front of
+        # what is appended, and flushed, in later segments.
+        self.segments.active.sync()
+        self._truncated(offset)
+        self.log_start_offset = Offset(min(self.log_start_offset, offset))
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and begin at `offset`: a follower that its leader has outrun."""
+        self.before_truncation(offset)
+        for segment in list(self.segments):
+            self.segments.remove(segment)
+            self.removal.schedule(segment, 0)
+        self.removal.run_all()
+        self._add_segment(offset, self._clock.now_ms())
+        self.log_start_offset = Offset(offset)
+        for snapshot in self._snapshots:
+            remove_quietly(snapshot_path(self.directory, snapshot))
+        self._snapshots = []
+        self.leader_epochs.clear()
+        self._truncated(offset)
+
+    def _truncated(self, offset: int) -> None:
+        self._truncations += 1
+        self.removal.run_all()
+        sync_directory(self.directory)
+        self.reader.forget()
+        self._active_changed()
+        self.log_end_offset = Offset(offset)
+        self.recovery_point = Offset(min(self.recovery_point, offset))
+        self._high_watermark = Offset(min(self._high_watermark, offset))
+        self.cleaner_offset = Offset(min(self.cleaner_offset, offset))
+        self.leader_epochs.truncate_from_end(offset)
+        self._load_producers(self._snapshots, _END_OF_TIME)
+        self.recheck_markers()
+
+    def delete_records_before(self, offset: int) -> Offset:
+        """Move the log start offset up (DeleteRecords); return it. Retention frees the space.
+
+        Raises OFFSET_OUT_OF_RANGE above the log's end. `LogDirectory` makes it durable.
+        """
+        if offset > self.log_end_offset:
+            raise ApiError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is above the log's end, {self.log_end_offset}",
+            )
+        if offset > self.log_start_offset:
+            self.log_start_offset = Offset(offset)
+            self.leader_epochs.truncate_from_start(offset)
+            if self.is_damaged:
+                self.is_damaged = bool(self.damages)
+        return self.log_start_offset
 
     # ---- append
 
@@ -72,11 +422,12 @@ class PartitionLog(LogState):
         *,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        verification: Verification | None = None,
     ) -> AppendInfo:
         """Validate one batch, give it offsets, and write it by one system call.
 
-        A writable buffer is patched in place. Raises ApiError with nothing appended;
-        LogDirectoryFailure when the outcome is unknown.
+        A transactional one needs a `verification`. A writable buffer is patched in place. Raises
+        ApiError with nothing appended; LogDirectoryFailure when the outcome is unknown.
         """
         view = records if type(records) is memoryview else memoryview(records)
         config = self.config
@@ -91,7 +442,7 @@ class PartitionLog(LogState):
             )
         producer_id = header.producer_id
         if producer_id >= 0:
-            known = self._check_producer(view, header)
+            known = self._check_producer(view, header, origin, verification)
             if known is not None:
                 return known
         delta = header.last_offset_delta
@@ -177,13 +528,22 @@ class PartitionLog(LogState):
             self.log_start_offset, self._high_watermark = start, high_watermark
         return self.log_end_offset
 
-    def _check_producer(self, view: memoryview, header: Header) -> AppendInfo | None:
+    def _check_producer(
+        self,
+        view: memoryview,
+        header: Header,
+        origin: AppendOrigin,
+        verification: Verification | None,
+    ) -> AppendInfo | None:
         if header.is_control:
             marker = read_marker(view)
             if marker is not None:
                 self.producers.check_marker(header, marker[1])
             return None
-        known = self.producers.check(header)
+        if origin is AppendOrigin.COORDINATOR and verification is not None:
+            self.producers.check_coordinated(header, verification)
+            return None
+        known = self.producers.check(header, verification)
         if known is None:
             return None
         stamped = self.config.stamps_append_time
@@ -236,7 +596,8 @@ class PartitionLog(LogState):
     ) -> bytes | memoryview:
         """Return whole batches, the first of which holds `offset`, all below `upper_bound`.
 
-        Up to `max_bytes`, or one batch of any size if `at_least_one`. Raises OFFSET_OUT_OF_RANGE.
+        Up to `max_bytes`, or one batch of any size if `at_least_one`. Raises OFFSET_OUT_OF_RANGE,
+        and CORRUPT_MESSAGE where the record at `offset` is damaged.
         """
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
@@ -247,15 +608,40 @@ class PartitionLog(LogState):
         bound = min(upper_bound, end)
         if offset >= bound:
             return b""
-        return self.reader.read(offset, max_bytes, bound, at_least_one=at_least_one)
+        if self.is_damaged:
+            bound = self._whole_until(offset, bound)
+        try:
+            return self.reader.read(offset, max_bytes, bound, at_least_one=at_least_one)
+        except SuspectedDamage as suspicion:
+            self._look(suspicion)
+        return self._around_damage(
+            lambda: self.reader.read(
+                offset, max_bytes, self._whole_until(offset, bound), at_least_one=at_least_one
+            )
+        )
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """Return the first record at or after a time, as (offset, timestamp, leader epoch)."""
-        return first_offset_at_or_after(self.segments, timestamp, self.log_start_offset)
+        return self._around_damage(
+            lambda: first_offset_at_or_after(self.segments, timestamp, self.log_start_offset)
+        )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """Return the record with the largest timestamp (ListOffsets' -3)."""
-        return max_timestamp_record(self.segments, self.log_start_offset)
+        return self._around_damage(
+            lambda: max_timestamp_record(self.segments, self.log_start_offset)
+        )
+
+    def aborted_within(
+        self, fetch_offset: int, records: bytes | memoryview
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records among those that a fetch returned."""
+        if not records:
+            return []
+        upper_bound = fetch_offset
+        for _, header in iterate_headers(records):
+            upper_bound = header.next_offset
+        return self.aborted_transactions(fetch_offset, upper_bound)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in the range that a fetch returned."""
@@ -267,11 +653,107 @@ class PartitionLog(LogState):
                 break
         return found
 
+    # ---- damage
+
+    @property
+    def damages(self) -> list[Damage]:
+        """Ranges whose records cannot be read, ascending, from the log's start on."""
+        start = self.log_start_offset
+        return [
+            found
+            for segment in self.segments
+            for found in segment.damages
+            if found.next_offset > start
+        ]
+
+    def cut_damage(self) -> Offset:
+        """Cut the log where damage begins, to be replicated again; return its end then.
+
+        Only for a replica that nobody counts on: what it cuts was committed.
+        """
+        found = self.damages
+        if found:
+            first = found[0].first_offset
+            if first <= max(self.log_start_offset, self.segments.first.base_offset):
+                self.truncate_fully_and_start_at(self.log_start_offset)
+            else:
+                self.truncate_to(first)
+            self.is_damaged = False
+        return self.log_end_offset
+
+    @property
+    def truncations(self) -> int:
+        """How often it was truncated since it was opened."""
+        return self._truncations
+
+    def look_for_damage(self, segment: LogSegment, position: int) -> bool:
+        """Look what is wrong around a position; True where that is known, or mended, by now.
+
+        A damaged index is built again; damaged records are noted and told to `on_damage`.
+        """
+        following = self.segments.after(segment)
+        limit = self.log_end_offset if following is None else following.base_offset
+        known = set(segment.damages)
+        epoch_of = self.leader_epochs.epoch_for_offset
+        found = examine(segment, position, (segment.size, limit), epoch_of)
+        for damage in found:
+            segment.note_damage(damage)
+        self.reader.forget()
+        for damage in found:
+            if damage not in known:
+                self._report(segment, damage)
+        if not found and segment.damages == ():
+            rebuild_indexes(segment)
+        return set(segment.damages) != known or not found
+
+    def _look(self, suspicion: SuspectedDamage) -> None:
+        if not self.segments.holds(suspicion.segment) or not self.look_for_damage(
+            suspicion.segment, suspicion.position
+        ):
+            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(suspicion)) from suspicion
+
+    def _around_damage(self, work: Callable[[], _Found]) -> _Found:
+        """Work, and again after each look at what stopped it; raises KAFKA_STORAGE_ERROR."""
+        for _ in range(_LOOKS_MAX):
+            try:
+                return work()
+            except SuspectedDamage as suspicion:
+                self._look(suspicion)
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.directory} cannot be read")
+
+    def _report(self, segment: LogSegment, damage: Damage) -> None:
+        self.is_damaged = True
+        topic, _, partition = self.directory.name.rpartition("-")
+        _log.error(
+            "records are damaged",
+            topic=topic,
+            partition=partition,
+            first_offset=damage.first_offset,
+            next_offset=damage.next_offset,
+            path=str(segment.path),
+            position=damage.start,
+            bytes=damage.end - damage.start,
+            reason=damage.reason,
+        )
+        self.on_damage()
+
+    def _whole_until(self, offset: int, bound: int) -> int:
+        """Return how far from `offset` on no record is known to be damaged, `bound` at most."""
+        for found in self.damages:
+            if found.first_offset <= offset < found.next_offset:
+                raise ApiError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"the records {found.first_offset} to {found.next_offset - 1} are damaged",
+                )
+            if offset < found.first_offset:
+                return min(bound, found.first_offset)
+        return bound
+
     # ---- age
 
-    def expire_producers(self, now_ms: int, elapsed_ms: int) -> None:
-        """Forget producers that were silent for long; `elapsed_ms` is on a monotonic clock."""
-        self.producers.remove_expired(now_ms, elapsed_ms, self.config.producer_id_expiration_ms)
+    def expire_producers(self, now_ms: int, elapsed_ms: int, expiration_ms: int) -> None:
+        """Forget producers that were silent for so long; `elapsed_ms` is on a monotonic clock."""
+        self.producers.remove_expired(now_ms, elapsed_ms, expiration_ms)
 
     def apply_retention(self, now_ms: int) -> int:
         """Roll an old active segment, drop what retention no longer keeps; return its bytes."""
@@ -292,17 +774,6 @@ class PartitionLog(LogState):
             self._remove_segment(segment, now_ms + self.config.file_delete_delay_ms)
         return sum(segment.size for segment in removable)
 
-    def compact(self, now_ms: int) -> bool:
-        """Clean what is dirty enough; return whether anything was.
-
-        `Compaction` does the same in steps, of which the long one may run in another thread.
-        """
-        compaction = Compaction.begin(self, now_ms)
-        if compaction is None:
-            return False
-        compaction.run()
-        return compaction.finish()
-
     def _remove_segment(self, segment: LogSegment, due_ms: int) -> None:
         self.segments.remove(segment)
         self.removal.schedule(segment, due_ms)
@@ -311,6 +782,8 @@ class PartitionLog(LogState):
         if start > self.log_start_offset:
             self.log_start_offset = Offset(start)
             self.leader_epochs.truncate_from_start(start)
+        if self.is_damaged:
+            self.is_damaged = bool(self.damages)
 
 
 def _stamp_append_time(view: memoryview, attributes: int, now_ms: int) -> memoryview:

@@ -4,6 +4,7 @@ Owns the replay, which also writes the `.txnindex` entries that a kill lost.
 """
 
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -12,11 +13,12 @@ from headrace_broker.log.batches import (
 )
 from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_snapshot import load_latest_snapshot
-from headrace_broker.log.producer_state import ProducerStates
-from headrace_broker.log.segment import LogSegment
-from headrace_broker.log.segments import LogSegments
+from headrace_broker.log.producer_state import CompletedTransaction, ProducerStates
+from headrace_broker.log.segments.segment import LogSegment
+from headrace_broker.log.segments.segments import LogSegments
 from headrace_broker.protocol.batch import ControlType
 
+_NEVER: Final = 1 << 62
 _log = structlog.get_logger(__name__)
 
 
@@ -45,6 +47,19 @@ def rebuild_producers(
     return states
 
 
+def completed_above(
+    directory: Path, segments: LogSegments, snapshots: list[int], high_watermark: int
+) -> list[CompletedTransaction]:
+    """Return the transactions whose marker is at or above the high watermark: it may yet go.
+
+    A snapshot of the log's end does not tell; one from below the high watermark does.
+    """
+    start, states = _snapshot_or_nothing(directory, segments, snapshots, high_watermark)
+    _replay_from(start, states, segments, _NEVER)
+    states.note_high_watermark(high_watermark)
+    return states.unreplicated
+
+
 def _snapshot_or_nothing(
     directory: Path, segments: LogSegments, snapshots: list[int], offset_max: int
 ) -> tuple[int, ProducerStates]:
@@ -71,7 +86,7 @@ def _replay(
     if not header.is_control:
         states.append(header, header.base_offset, header.max_timestamp)
         return
-    marker = read_marker(segment.read(position, header.size_bytes))
+    marker = read_marker(segment.read_batch(position, header))
     if marker is None:
         return
     completed = states.end_transaction(

@@ -13,7 +13,9 @@ from headrace_broker.log.batches import (
     Header,
     last_sequence,
 )
-from headrace_broker.log.transaction_index import AbortedTransaction
+from headrace_broker.log.segments.transaction_index import AbortedTransaction
+from headrace_broker.log.verification import Verification, Verifications
+from headrace_broker.protocol.batch_header import TRANSACTIONAL_FLAG
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 RETAINED_BATCHES: Final = 5
@@ -78,15 +80,17 @@ class CompletedTransaction(NamedTuple):
 class ProducerStates:
     """All producers of a partition, by id."""
 
-    __slots__ = ("_silent", "_states", "_unreplicated", "ongoing")
+    __slots__ = ("_silent", "_states", "ongoing", "unreplicated", "verifications")
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
         self.ongoing: dict[int, int] = {}
         """Producer id to the first offset of its ongoing transaction."""
-        self._unreplicated: list[CompletedTransaction] = []
+        self.unreplicated: list[CompletedTransaction] = []
+        """Ended by a marker that is not known to be below the high watermark."""
         self._silent: dict[int, tuple[int, int]] = {}
         """Producers that look expired: their last offset, and since when they do."""
+        self.verifications = Verifications()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -110,19 +114,28 @@ class ProducerStates:
         self._states.clear()
         self._silent.clear()
         self.ongoing.clear()
-        self._unreplicated.clear()
+        self.unreplicated.clear()
+        self.verifications.clear()
 
     # ---- append
 
-    def check(self, header: Header) -> BatchMetadata | None:
+    def check(
+        self, header: Header, verification: Verification | None = None
+    ) -> BatchMetadata | None:
         """Return the batch that this one repeats, or None when it may be appended.
 
-        Raises INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_TXN_STATE: the batch
-        was certainly not appended.
+        `verification` comes with whatever names a transactional id. Raises
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_TXN_STATE: the batch was certainly not appended.
         """
+        is_transactional = header.attributes & TRANSACTIONAL_FLAG
+        if is_transactional and verification is None:
+            raise _without_id(header)
         state = self._states.get(header.producer_id)
         if state is None:
             # Unknown, perhaps because retention removed all it wrote: any sequence may begin.
+            if verification is not None and is_transactional:
+                self._check_begin(header, verification, header.base_sequence)
             return None
         first, epoch = header.base_sequence, header.producer_epoch
         if epoch != state.epoch:
@@ -135,13 +148,34 @@ class ProducerStates:
                     if batch.last_sequence == wanted and batch.first_sequence == first:
                         return batch
                 raise _out_of_order(header, state)
-        if state.txn_first_offset >= 0 and not header.is_transactional:
-            raise ApiError(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} wrote outside its transaction, which began at "
-                f"offset {state.txn_first_offset}",
-            )
+        if state.txn_first_offset >= 0:
+            if not is_transactional or epoch != state.epoch:
+                raise _outside_transaction(header, state)
+        elif verification is not None and is_transactional:
+            begins = first if epoch != state.epoch else None
+            self._check_begin(header, verification, begins)
         return None
+
+    def check_coordinated(self, header: Header, verification: Verification) -> None:
+        """Refuse a transactional batch that a coordinator of this broker writes for a producer.
+
+        Such batches have no sequences of their own. Raises as `check`.
+        """
+        state = self._states.get(header.producer_id)
+        if state is not None:
+            if header.producer_epoch < state.epoch:
+                raise _old_epoch(header, state)
+            if state.txn_first_offset >= 0:
+                if header.producer_epoch != state.epoch:
+                    raise _outside_transaction(header, state)
+                return
+        self._check_begin(header, verification, None)
+
+    def _check_begin(
+        self, header: Header, verification: Verification, sequence: int | None
+    ) -> None:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        self.verifications.check(producer_id, epoch, verification, sequence)
 
     def append(self, header: Header, first_offset: int, timestamp: int) -> None:
         """Remember a data batch that now lies at `first_offset`."""
@@ -165,12 +199,18 @@ class ProducerStates:
         if state.txn_first_offset < 0 and header.is_transactional:
             state.txn_first_offset = first_offset
             self.ongoing[producer_id] = first_offset
+            self.verifications.end(producer_id)
 
     def end_transaction(
         self, header: Header, marker_offset: int, coordinator_epoch: int, *, is_commit: bool
     ) -> CompletedTransaction | None:
-        """Apply a transaction marker; return the transaction it ended, if one was open."""
+        """Apply a transaction marker; return the transaction it ended, if one was open.
+
+        What the next epoch's transaction asked stays: whoever writes a marker of the transaction's
+        own epoch ends that, too.
+        """
         producer_id = header.producer_id
+        self.verifications.end_older(producer_id, header.producer_epoch)
         state = self._states.get(producer_id)
         if state is None:
             state = self._states[producer_id] = ProducerState(header.producer_epoch)
@@ -184,7 +224,7 @@ class ProducerStates:
             return None
         self.ongoing.pop(producer_id, None)
         completed = CompletedTransaction(producer_id, first_offset, marker_offset, not is_commit)
-        self._unreplicated.append(completed)
+        self.unreplicated.append(completed)
         return completed
 
     def check_marker(self, header: Header, coordinator_epoch: int) -> None:
@@ -204,6 +244,29 @@ class ProducerStates:
                 f"coordinator epoch {coordinator_epoch} is older than {state.coordinator_epoch}",
             )
 
+    def is_marked(self, producer_id: int, epoch: int, coordinator_epoch: int) -> bool:
+        """Whether the marker of a transaction that bumped its epoch is in the log already.
+
+        Such a marker has the epoch after the transaction's (KIP-890, KIP-1228), so the same epoch
+        with nothing open is a repetition. Raises INVALID_PRODUCER_EPOCH where it would end the
+        producer's next transaction, TRANSACTION_COORDINATOR_FENCED.
+        """
+        state = self._states.get(producer_id)
+        if state is None or epoch > state.epoch:
+            return False
+        if coordinator_epoch < state.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch} is older than {state.coordinator_epoch}",
+            )
+        if epoch < state.epoch or state.txn_first_offset >= 0:
+            raise ApiError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {epoch} must not end what producer {producer_id} wrote with "
+                f"epoch {state.epoch}",
+            )
+        return True
+
     # ---- transactions
 
     def aborted_entry(self, completed: CompletedTransaction) -> AbortedTransaction:
@@ -215,21 +278,26 @@ class ProducerStates:
 
     def first_unstable_offset(self) -> int | None:
         """First offset of a transaction that is open, or ended above the high watermark."""
-        if not self.ongoing and not self._unreplicated:
+        if not self.ongoing and not self.unreplicated:
             return None
-        starts = [*self.ongoing.values(), *(done.first_offset for done in self._unreplicated)]
+        starts = [*self.ongoing.values(), *(done.first_offset for done in self.unreplicated)]
         return min(starts)
+
+    @property
+    def has_markers(self) -> bool:
+        """Whether any producer has ended a transaction here."""
+        return any(state.coordinator_epoch >= 0 for state in self._states.values())
 
     @property
     def has_unstable(self) -> bool:
         """Whether the last stable offset may be below the high watermark."""
-        return bool(self.ongoing or self._unreplicated)
+        return bool(self.ongoing or self.unreplicated)
 
     def note_high_watermark(self, high_watermark: int) -> None:
         """Let go of transactions whose marker is now below the high watermark."""
-        if self._unreplicated:
-            self._unreplicated = [
-                done for done in self._unreplicated if done.last_offset >= high_watermark
+        if self.unreplicated:
+            self.unreplicated = [
+                done for done in self.unreplicated if done.last_offset >= high_watermark
             ]
 
     # ---- age
@@ -242,6 +310,7 @@ class ProducerStates:
         timestamps: they go when they wrote nothing for as long as clients retry, on `elapsed_ms`,
         a clock that never jumps.
         """
+        self.verifications.remove_older(now_ms - expiration_ms)
         grace_ms = min(expiration_ms, RETRIED_MS_MAX)
         before, self._silent = self._silent, {}
         expired = []
@@ -262,13 +331,32 @@ class ProducerStates:
 
 def _check_new_epoch(header: Header, state: ProducerState) -> None:
     if header.producer_epoch < state.epoch:
-        raise ApiError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} has epoch {header.producer_epoch}, the partition "
-            f"knows {state.epoch}",
-        )
+        raise _old_epoch(header, state)
     if header.base_sequence != 0 and state.epoch != NO_EPOCH:
         raise _out_of_order(header, state)
+
+
+def _old_epoch(header: Header, state: ProducerState) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {header.producer_id} has epoch {header.producer_epoch}, the partition "
+        f"knows {state.epoch}",
+    )
+
+
+def _outside_transaction(header: Header, state: ProducerState) -> ApiError:
+    return ApiError(
+        ErrorCode.INVALID_TXN_STATE,
+        f"producer {header.producer_id} wrote outside its transaction, which began at "
+        f"offset {state.txn_first_offset} with epoch {state.epoch}",
+    )
+
+
+def _without_id(header: Header) -> ApiError:
+    return ApiError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        f"producer {header.producer_id} wrote a transactional batch without a transactional id",
+    )
 
 
 def _out_of_order(header: Header, state: ProducerState) -> ApiError:

@@ -9,31 +9,25 @@ import os
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import structlog
-from crc32c import crc32c
 
-from headrace_broker.log.batches import (
-    LENGTH_MIN,
-    Header,
-    newest_timestamp,
-    read_header,
-)
+from headrace_broker.log.batches import newest_timestamp
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_file
-from headrace_broker.log.segment import LOG_SUFFIX, RELATIVE_OFFSET_MAX, LogSegment
-from headrace_broker.log.segments import LogSegments
-from headrace_broker.log.sparse_index import Entry
-from headrace_broker.log.swap import finish_swaps
-from headrace_broker.protocol.batch_header import (
-    ATTRIBUTES_POSITION,
-    HEADER_SIZE,
-    MAGIC_V2,
+from headrace_broker.log.segments.batch_check import BatchWindow, examine
+from headrace_broker.log.segments.segment import (
+    LOG_SUFFIX,
+    RELATIVE_OFFSET_MAX,
+    Damage,
+    LogSegment,
+    SuspectedDamage,
 )
+from headrace_broker.log.segments.segments import LogSegments
+from headrace_broker.log.segments.sparse_index import Entry
+from headrace_broker.log.segments.swap import finish_swaps
 
 _log = structlog.get_logger(__name__)
-_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +37,9 @@ class LoadedSegments:
     segments: LogSegments
     log_end_offset: int
     recovered_from: int
-    """Transaction indexes hold nothing true from this offset on and are written again."""
+    """What lies at or above this offset was read again."""
+    reindex_from: int
+    """Transaction indexes have nothing from this offset on, and are written again."""
     names: list[str]
 
 
@@ -59,7 +55,8 @@ def load_segments(
             segments.add(LogSegment(directory, base_offset, config.index_interval_bytes, now_ms))
     damaged = {segment for segment in segments if not adopt_segment(segment, names)}
     recovered_from = RELATIVE_OFFSET_MAX << 32
-    suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point)
+    # One that ends at the recovery point may have been rolled since, and lack its last time entry.
+    suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point - 1)
     if suspect:
         recovered_from = _recover_tail(
             segments, suspect, recovery_point, damaged, has_holes=config.compacts
@@ -67,14 +64,82 @@ def load_segments(
     # In order: a set's own would differ from one run of a simulated seed to another.
     for segment in sorted(damaged.difference(suspect), key=lambda each: each.base_offset):
         recovered_from = min(recovered_from, segment.base_offset)
+        size, following = segment.size, segments.after(segment)
         _recover_tail(segments, [segment], 0, damaged, has_holes=True)
-    log_end_offset = segments.active.load_tail() if len(segments) else -1
+        if segment.size < size and following is not None:
+            end, limit = segment.load_tail(is_lenient=True), following.base_offset
+            missing = Damage(segment.size, segment.size, end, limit, "index and records")
+            segment.note_damage(missing)
+    log_end_offset = _load_end(segments, recovery_point if was_clean else 0)
+    for segment in segments:
+        segment.unchecked = (0, segment.size)
+    lost = [segment.base_offset for segment in segments if segment.transaction_index.is_lost]
+    for segment in segments.from_offset(lost[0]) if lost else ():
+        segment.transaction_index.begin_rebuild(lost[0])
+    reindex_from = min([recovered_from, *lost])
     return LoadedSegments(
         segments=segments,
         log_end_offset=log_end_offset,
         recovered_from=recovered_from,
+        reindex_from=reindex_from,
         names=names,
     )
+
+
+def _load_end(segments: LogSegments, known_end: int) -> int:
+    """Return the log's end, which a clean stop has noted; what is missing before it is damaged."""
+    if not len(segments):
+        return -1
+    active = segments.active
+    try:
+        end = active.load_tail()
+    except SuspectedDamage as suspicion:
+        end = active.load_tail(is_lenient=True)
+        limit = known_end if known_end > end else RELATIVE_OFFSET_MAX << 32
+        damages = examine(active, suspicion.position, (active.size, limit), _no_epoch)
+        for found in damages:
+            is_open = found.next_offset == limit and limit != known_end
+            active.note_damage(found._replace(next_offset=found.first_offset) if is_open else found)
+        if not damages:
+            rebuild_indexes(active)
+        end = active.load_tail(is_lenient=True)
+    if known_end > 0 and end != known_end and active.size:
+        # No checksum covers an offset: the last batch may lie about where it is.
+        for found in examine(active, active.size - 1, (active.size, known_end), _no_epoch):
+            if found.first_offset < known_end:
+                active.note_damage(found)
+        if active.damages:
+            end = max(active.load_tail(is_lenient=True), active.damages[-1].next_offset)
+            end = min(end, known_end)
+    if end < known_end and active.base_offset <= end:
+        # A follower of this log would take it for all that was ever acknowledged.
+        missing = Damage(active.size, active.size, end, known_end, "records are missing")
+        active.note_damage(missing)
+        end = known_end
+    return end
+
+
+def _no_epoch(_offset: int) -> int:
+    """Leader epochs are not loaded yet."""
+    return -1
+
+
+def rebuild_indexes(segment: LogSegment) -> None:
+    """Build the indexes of a segment again from its batches, whose checksums were looked at."""
+    _log.warning("index file is damaged and is built again", path=str(segment.offset_index.path))
+    indexes = segment.offset_index, segment.time_index
+    for index in indexes:
+        index.begin_rebuild()
+    size, segment.size = segment.size, 0
+    segment.load_tail()
+    segment.size = size
+    for position, header in segment.headers(0):
+        segment.note_batch(
+            position, header.size_bytes, header.last_offset, newest_timestamp(header)
+        )
+    segment.become_inactive()
+    for index in indexes:
+        index.finish_rebuild()
 
 
 def adopt_segment(segment: LogSegment, names: Container[str]) -> bool:
@@ -123,7 +188,9 @@ def _recover_tail(
             is_cut = _rebuild(segment, limit)
         else:
             is_cut = bool(recover_segment(segment, recovery_point, limit))
-        is_apart = following is not None and not has_holes and segment.load_tail() < limit
+        is_apart = (
+            following is not None and not has_holes and segment.load_tail(is_lenient=True) < limit
+        )
         if not is_cut and not is_apart:
             continue
         for later in suspect[number + 1 :]:
@@ -145,7 +212,7 @@ def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
     durable = recovery_point - 1 - segment.base_offset
     entry = index.floor(durable)
     if entry is not None:
-        found = next(segment.headers(entry[1]), None)
+        found = next(segment.headers(entry[1], is_lenient=True), None)
         if found is None or found[1].last_offset - segment.base_offset != entry[0]:
             return True
     time = times.floor_by_value(durable)
@@ -155,7 +222,9 @@ def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
 def _is_time_of_a_batch(segment: LogSegment, entry: Entry) -> bool:
     """Whether the batch at an entry's offset has its time; a torn one names an earlier batch."""
     timestamp, offset = entry[0], segment.base_offset + entry[1]
-    found = next(segment.headers(segment.position_of(offset)), None)
+    found = next(
+        segment.headers(segment.position_of(offset, is_lenient=True), is_lenient=True), None
+    )
     return found is not None and (
         found[1].base_offset <= offset and newest_timestamp(found[1]) == timestamp
     )
@@ -184,8 +253,8 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
     segment.offset_index.truncate_from_key(next_offset - segment.base_offset)
     segment.time_index.truncate_above_value(next_offset - segment.base_offset - 1)
     segment.size = start
-    segment.load_tail()
-    position, reason, window = start, "", _Window(segment, full_size)
+    segment.load_tail(is_lenient=True)
+    position, reason, window = start, "", BatchWindow(segment, full_size)
     while position < full_size:
         header, reason = window.check(position, next_offset, limit)
         if header is None:
@@ -220,66 +289,11 @@ def _end_of_whole_batches(segment: LogSegment, recovery_point: int) -> tuple[int
     """
     entry = segment.offset_index.floor(recovery_point - 1 - segment.base_offset)
     end, next_offset = entry[1] if entry is not None else 0, segment.base_offset
-    for position, header in segment.headers(end):
+    for position, header in segment.headers(end, is_lenient=True):
         if header.last_offset >= recovery_point or position + header.size_bytes > segment.size:
             break
         end, next_offset = position + header.size_bytes, header.last_offset + 1
     return end, next_offset
-
-
-class _Window:
-    """A piece of the file in memory, so that small batches do not cost a read each."""
-
-    __slots__ = ("_data", "_end", "_segment", "_start")
-
-    def __init__(self, segment: LogSegment, end: int) -> None:
-        self._segment, self._end = segment, end
-        self._data, self._start = memoryview(b""), 0
-
-    def at(self, position: int, size: int) -> memoryview:
-        """Return `size` bytes, fewer at the end of the file."""
-        inside = position - self._start
-        if inside < 0 or inside + size > len(self._data):
-            wanted = min(max(size, _CHUNK), self._end - position)
-            self._data, self._start = memoryview(self._segment.read(position, wanted)), position
-            inside = 0
-        return self._data[inside : inside + size]
-
-    def crc(self, position: int, size: int) -> int:
-        """Checksum a range, never holding more than a piece of it."""
-        crc, end = 0, position + size
-        while position < end:
-            piece = self.at(position, min(_CHUNK, end - position))
-            if not piece:
-                break
-            crc = crc32c(piece, crc)
-            position += len(piece)
-        return crc
-
-    def check(  # noqa: PLR0911 - one return per thing that can be wrong reads best
-        self, position: int, next_offset: int, limit: int
-    ) -> tuple[Header | None, str]:
-        """Return the header of a whole batch, or why what lies there is none."""
-        data = self.at(position, HEADER_SIZE)
-        if len(data) < HEADER_SIZE:
-            return None, "partial header"
-        header = read_header(data)
-        if header.batch_length < LENGTH_MIN:
-            return None, f"batch length {header.batch_length}"
-        if header.magic != MAGIC_V2:
-            return None, f"magic {header.magic}"
-        if position + header.size_bytes > self._end:
-            return None, "partial batch"
-        if header.base_offset < next_offset or header.last_offset_delta < 0:
-            return None, f"offset {header.base_offset} where {next_offset} was expected"
-        if header.last_offset >= limit or not self._segment.fits(header.last_offset):
-            return None, f"offset {header.last_offset} does not belong into this segment"
-        if (
-            self.crc(position + ATTRIBUTES_POSITION, header.size_bytes - ATTRIBUTES_POSITION)
-            != header.crc
-        ):
-            return None, "checksum differs"
-        return header, ""
 
 
 def remove_segment_files(segment: LogSegment) -> None:

@@ -7,9 +7,9 @@ removes nothing itself.
 from crc32c import crc32c
 
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.segment import LogSegment
-from headrace_broker.log.segments import LogSegments
-from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY
+from headrace_broker.log.segments.segment import LogSegment
+from headrace_broker.log.segments.segments import LogSegments
+from headrace_broker.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 
 
 def roll_after_ms(segment: LogSegment, config: LogConfig) -> int:

@@ -9,10 +9,7 @@ from typing import Final, NoReturn
 
 from crc32c import crc32c
 
-from headrace_broker.log.batches import (
-    LENGTH_MIN,
-    Header,
-)
+from headrace_broker.log.batches import Header
 from headrace_broker.log.config import INFINITE, LogConfig
 from headrace_broker.protocol.batch import iterate_records
 from headrace_broker.protocol.batch_header import (
@@ -21,6 +18,7 @@ from headrace_broker.protocol.batch_header import (
     CONTROL_FLAG,
     HEADER_LAYOUT,
     HEADER_SIZE,
+    LENGTH_MIN,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     MAGIC_POSITION,
@@ -29,7 +27,7 @@ from headrace_broker.protocol.batch_header import (
     seal,
 )
 from headrace_broker.protocol.compression import Compression, compress, decompress
-from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
+from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode, RecordsRefusedError
 
 
 @unique
@@ -182,20 +180,8 @@ def prepare_records(
     view: memoryview, header: Header, config: LogConfig, now_ms: int
 ) -> tuple[memoryview, Header]:
     """Check each record as the settings ask, and compress again where the topic's codec differs."""
-    oldest = now_ms - config.message_timestamp_before_max_ms
-    checks_age = not config.stamps_append_time
     try:
-        for record in iterate_records(view):
-            if config.compacts and record.key is None:
-                raise ApiError(
-                    ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key"
-                )
-            if checks_age and 0 <= record.timestamp < oldest:
-                raise ApiError(
-                    ErrorCode.INVALID_TIMESTAMP,
-                    f"timestamp {record.timestamp} is more than "
-                    f"{config.message_timestamp_before_max_ms} ms behind the broker's, {now_ms}",
-                )
+        _check_records(view, config, now_ms)
         wanted = _CODECS.get(config.compression_type, header.compression)
         if wanted == header.compression:
             return view, header
@@ -211,3 +197,29 @@ def prepare_records(
     batch += body
     seal(batch)
     return memoryview(batch), header
+
+
+def _check_records(view: memoryview, config: LogConfig, now_ms: int) -> None:
+    """Raise RecordsRefusedError that names every record which the topic's settings do not allow."""
+    oldest = now_ms - config.message_timestamp_before_max_ms
+    checks_age = not config.stamps_append_time
+    code = ErrorCode.INVALID_RECORD
+    wrong: list[tuple[int, str]] = []
+    for place, record in enumerate(iterate_records(view)):
+        if config.compacts and record.key is None:
+            wrong.append((place, "Compacted topic cannot accept message without key."))
+        elif checks_age and 0 <= record.timestamp < oldest:
+            # As in Kafka: one record of a wrong time makes it the batch's error.
+            code = ErrorCode.INVALID_TIMESTAMP
+            reason = (
+                f"timestamp {record.timestamp} is more than "
+                f"{config.message_timestamp_before_max_ms} ms behind the broker's, {now_ms}"
+            )
+            wrong.append((place, reason))
+    if wrong:
+        shown = "; ".join(f"record {place}: {reason}" for place, reason in wrong[:3])
+        raise RecordsRefusedError(
+            code,
+            f"One or more records have been rejected, {len(wrong)} in all: {shown}",
+            tuple(wrong),
+        )

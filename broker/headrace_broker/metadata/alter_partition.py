@@ -7,8 +7,8 @@ KIP-903). The errors are KRaft's (ReplicationControlManager.alterPartition).
 
 from collections.abc import Mapping
 
-from headrace_broker.metadata.broker_liveness import registered_broker
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.brokers.liveness import registered_broker
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.entities import BrokerImage, PartitionImage, merge_partition
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import LeaderRecoveryState, PartitionTarget
@@ -31,7 +31,7 @@ _ANY_BROKER_EPOCH = -1
 
 def decide_alter_partition(
     image: MetadataImage, request: AlterPartitionRequest, policy: TopicPolicy
-) -> Decision[AlterPartitionResponse]:
+) -> MetadataDecision[AlterPartitionResponse]:
     """Decide the in-sync replicas that one leader asks for; each partition has its own outcome.
 
     A response without an error holds the partition as it is from now on. Raises
@@ -49,7 +49,9 @@ def decide_alter_partition(
         )
         for topic in request.topics
     ]
-    return Decision(records=alteration.records, response=AlterPartitionResponse(topics=topics))
+    return MetadataDecision(
+        records=alteration.records, response=AlterPartitionResponse(topics=topics)
+    )
 
 
 class _Alteration:

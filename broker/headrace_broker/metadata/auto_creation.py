@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.metadata.cordons import placeable_brokers
-from headrace_broker.metadata.decision import Decision, RandomSource
+from headrace_broker.metadata.decision import MetadataDecision, RandomSource
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.topics import decide_create_topics
@@ -30,14 +30,14 @@ class WantedTopic:
 
 def decide_ensure_topic(
     image: MetadataImage, wanted: WantedTopic, policy: TopicPolicy, rng: RandomSource
-) -> Decision[None]:
+) -> MetadataDecision[None]:
     """Decide that one of the cluster's own topics exists; raises ApiError where it cannot.
 
     Its replication factor is lowered to the number of active brokers, so that a small cluster can
     hold groups at all; Kafka refuses there until enough brokers have come.
     """
     if wanted.name in image.topics:
-        return Decision(records=[], response=None)
+        return MetadataDecision(records=[], response=None)
     factor = max(1, min(wanted.replication_factor, len(placeable_brokers(image))))
     topic = CreatableTopic(
         name=wanted.name,
@@ -51,12 +51,12 @@ def decide_ensure_topic(
     result = made.response.topics[0]
     if result.error_code != ErrorCode.NONE:
         raise ApiError(ErrorCode(result.error_code), result.error_message or "")
-    return Decision(records=made.records, response=None)
+    return MetadataDecision(records=made.records, response=None)
 
 
 def decide_auto_create_topics(
     image: MetadataImage, names: Sequence[str], policy: TopicPolicy, rng: RandomSource
-) -> Decision[Mapping[str, ErrorCode]]:
+) -> MetadataDecision[Mapping[str, ErrorCode]]:
     """Decide topics with the broker's defaults; answer each name's error, NONE where it exists."""
     missing = [name for name in dict.fromkeys(names) if name not in image.topics]
     request = CreateTopicsRequest(
@@ -69,4 +69,4 @@ def decide_auto_create_topics(
     outcome = dict.fromkeys(names, ErrorCode.NONE)
     for result in made.response.topics:
         outcome[result.name] = ErrorCode(result.error_code)
-    return Decision(records=made.records, response=outcome)
+    return MetadataDecision(records=made.records, response=outcome)

@@ -7,10 +7,10 @@ keeps what it has and goes on serving it.
 
 from collections.abc import Iterable
 
-from headrace_broker.metadata.broker_settings import CORDONED_LOG_DIRS
 from headrace_broker.metadata.entities import BrokerImage
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.resources import broker_resource
+from headrace_broker.metadata.settings.broker_settings import CORDONED_LOG_DIRS
+from headrace_broker.metadata.settings.resources import broker_resource
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId
 

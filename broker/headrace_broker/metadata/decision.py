@@ -10,7 +10,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision(Generic[R_co]):
+class MetadataDecision(Generic[R_co]):
     """`records` become one batch of the metadata log: all of them are committed, or none is.
 
     Only replaying them changes the image. `response` holds from then on.
@@ -21,7 +21,7 @@ class Decision(Generic[R_co]):
 
 
 class RandomSource(Protocol):
-    """Chance as the caller hands it in; `random.Random` fits."""
+    """Randomness as the caller hands it in; `random.Random` fits."""
 
     def getrandbits(self, k: int, /) -> int:
         """Return `k` random bits."""

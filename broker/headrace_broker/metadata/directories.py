@@ -2,8 +2,8 @@
 
 from uuid import UUID
 
-from headrace_broker.metadata.broker_liveness import leaves_partition, registered_broker
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.brokers.liveness import leaves_partition, registered_broker
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import PartitionTarget
 from headrace_broker.metadata.partitions import TopicPolicy
@@ -17,13 +17,23 @@ from headrace_broker.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponsePartitionData,
     AssignReplicasToDirsResponseTopicData,
 )
-from headrace_broker.protocol.types import BrokerEpoch, NodeId, PartitionIndex, TopicId
+from headrace_broker.protocol.types import (
+    LOST_DIRECTORY,
+    BrokerEpoch,
+    NodeId,
+    PartitionIndex,
+    TopicId,
+)
 
 
 def decide_assign_replicas_to_dirs(
     image: MetadataImage, request: AssignReplicasToDirsRequest, policy: TopicPolicy
-) -> Decision[AssignReplicasToDirsResponse]:
+) -> MetadataDecision[AssignReplicasToDirsResponse]:
     """Decide the directories of one broker's replicas; each replica has its own outcome.
+
+    A replica whose records are damaged is said to be in `LOST_DIRECTORY`: it leads no more, and is
+    neither in sync nor eligible to lead (KIP-966) before it has been replicated again. The last one
+    in sync stays: INELIGIBLE_REPLICA.
 
     Raises ApiError(STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED).
     """
@@ -53,7 +63,7 @@ def decide_assign_replicas_to_dirs(
         )
         for directory in request.directories
     ]
-    return Decision(
+    return MetadataDecision(
         records=assigning.records,
         response=AssignReplicasToDirsResponse(directories=directories),
     )
@@ -82,11 +92,16 @@ class _Assigning:
         if (topic_id, index) in self._assigned:
             return ErrorCode.INVALID_REQUEST
         self._assigned.add((topic_id, index))
-        target = PartitionTarget(directories={self._node_id: directory})
+        lost: frozenset[NodeId] = frozenset()
+        if directory == LOST_DIRECTORY:
+            if set(partition.isr) <= {self._node_id}:
+                return ErrorCode.INELIGIBLE_REPLICA  # damaged as it is, there is no better one
+            lost = frozenset({self._node_id})
+        target = PartitionTarget(directories={self._node_id: directory}, lost=lost)
         if self._rules.is_online(self._node_id, directory):
             record = self._rules.change(topic, index, target)
         else:
-            # It failed before it was known to hold the replica.
+            # It failed before it was known to hold the replica, or the replica is damaged.
             record = leaves_partition(self._rules, topic, index, self._node_id, target)
         self.records += [] if record is None else [record]
         return ErrorCode.NONE

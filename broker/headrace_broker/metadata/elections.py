@@ -7,7 +7,7 @@ topic allows it or an operator asks for it.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.entities import NO_LEADER, PartitionImage
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import Election, PartitionTarget
@@ -31,7 +31,7 @@ _ELECTIONS = {0: Election.PREFERRED, 1: Election.UNCLEAN}
 
 def decide_elect_leaders(
     image: MetadataImage, request: ElectLeadersRequest, policy: TopicPolicy
-) -> Decision[ElectLeadersResponse]:
+) -> MetadataDecision[ElectLeadersResponse]:
     """Decide the elections of an ElectLeaders request; each partition has its own outcome.
 
     Without partitions all are meant, and those that need no election are left out of the answer.
@@ -56,7 +56,7 @@ def decide_elect_leaders(
                 outcomes.append(outcome)
         if outcomes:
             results.append(ReplicaElectionResult(topic=topic, partition_result=outcomes))
-    return Decision(
+    return MetadataDecision(
         records=records, response=ElectLeadersResponse(replica_election_results=results)
     )
 
@@ -111,7 +111,7 @@ def decide_preferred_leaders(
     limit: int = ELECTIONS_PER_BATCH_MAX,
     *,
     among: Collection[NodeId] | None = None,
-) -> Decision[int]:
+) -> MetadataDecision[int]:
     """Decide that up to `limit` partitions return to their preferred leader; answer how many.
 
     Only those whose first replica is in sync and active (and `among` these): the rest is left as
@@ -130,7 +130,7 @@ def decide_preferred_leaders(
 
 def decide_leaderless_partitions(
     image: MetadataImage, policy: TopicPolicy, limit: int = ELECTIONS_PER_BATCH_MAX
-) -> Decision[int]:
+) -> MetadataDecision[int]:
     """Decide leaders where there is none and there may be one now; answer how many.
 
     A broker's coming elects by itself; this finds what a changed setting has made possible
@@ -149,7 +149,7 @@ def _elect_where(
     is_due: Callable[[PartitionImage], bool],
     election: Election | None,
     limit: int,
-) -> Decision[int]:
+) -> MetadataDecision[int]:
     records: list[MetadataRecord] = []
     for topic, index, partition in partitions_of(rules.image):
         if len(records) == limit:
@@ -159,4 +159,4 @@ def _elect_where(
             record = rules.change(topic, index, PartitionTarget(election=how))
             if record is not None:
                 records.append(record)
-    return Decision(records=records, response=len(records))
+    return MetadataDecision(records=records, response=len(records))

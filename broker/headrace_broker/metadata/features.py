@@ -12,20 +12,29 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from headrace_broker.metadata.brokers import (
+from headrace_broker.metadata.brokers.registration import (
+    GROUP_VERSION,
+    GROUP_VERSION_FEATURE,
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     METADATA_VERSION_MIN,
+    SHARE_VERSION,
+    SHARE_VERSION_FEATURE,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_FEATURE,
 )
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.records import FeatureLevelRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import NodeId
 
 __all__ = [
+    "GROUP_VERSION_FEATURE",
     "KRAFT_VERSION_FEATURE",
+    "SHARE_VERSION_FEATURE",
     "SUPPORTED_FEATURES",
+    "TRANSACTION_VERSION_FEATURE",
     "FeatureUpdate",
     "LevelRange",
     "UpgradeType",
@@ -38,6 +47,11 @@ KRAFT_VERSION_FEATURE: Final = "kraft.version"
 
 ELR_VERSION_FEATURE: Final = "eligible.leader.replicas.version"
 ELR_VERSION: Final = 1
+
+#: Features that may be lowered and raised again while the cluster runs.
+_CAN_BE_LOWERED: Final = frozenset(
+    {GROUP_VERSION_FEATURE, SHARE_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE}
+)
 
 #: The last level that changed what is written (4.0-IV1): below it records would be lost.
 _METADATA_CHANGED: Final = 23
@@ -58,6 +72,9 @@ SUPPORTED_FEATURES: Final[Mapping[str, LevelRange]] = {
     METADATA_VERSION_FEATURE: LevelRange(METADATA_VERSION_MIN, METADATA_VERSION),
     KRAFT_VERSION_FEATURE: LevelRange(0, 1),
     ELR_VERSION_FEATURE: LevelRange(0, ELR_VERSION),
+    GROUP_VERSION_FEATURE: LevelRange(0, GROUP_VERSION),
+    SHARE_VERSION_FEATURE: LevelRange(0, SHARE_VERSION),
+    TRANSACTION_VERSION_FEATURE: LevelRange(0, TRANSACTION_VERSION),
 }
 
 
@@ -99,7 +116,7 @@ def decide_update_features(
     node_id: NodeId,
     kraft_version: int,
     validate_only: bool,
-) -> Decision[None]:
+) -> MetadataDecision[None]:
     """Decide all updates or none. Raises ApiError(INVALID_UPDATE_VERSION) in Kafka's words."""
     current = finalized_features(image, kraft_version)
     records = []
@@ -111,7 +128,7 @@ def decide_update_features(
         if update.name == METADATA_VERSION_FEATURE:
             _check_metadata_version(update, level)
         records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
-    return Decision(records=[] if validate_only else records, response=None)
+    return MetadataDecision(records=[] if validate_only else records, response=None)
 
 
 def _check(update: FeatureUpdate, current: int, node_id: NodeId) -> None:
@@ -136,7 +153,7 @@ def _check(update: FeatureUpdate, current: int, node_id: NodeId) -> None:
         raise _refused(update, "Can't downgrade to a newer version.")
     if update.name == METADATA_VERSION_FEATURE:
         return
-    if update.level < current:
+    if update.level < current and update.name not in _CAN_BE_LOWERED:
         raise _refused(update, "Can't downgrade the version of this feature.")
     if update.level > current and update.name == KRAFT_VERSION_FEATURE:
         raise _refused(

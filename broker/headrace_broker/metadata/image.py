@@ -33,7 +33,11 @@ from headrace_broker.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from headrace_broker.metadata.resources import ConfigResource, broker_resource, topic_resource
+from headrace_broker.metadata.settings.resources import (
+    ConfigResource,
+    broker_resource,
+    topic_resource,
+)
 from headrace_broker.protocol.types import (
     NO_OFFSET,
     LeaderEpoch,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from headrace_broker.metadata.cordons import placeable_brokers
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.entities import PartitionImage, TopicImage
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import is_reassigning, without
@@ -23,7 +23,7 @@ from headrace_broker.protocol.types import NodeId
 
 def decide_grow_internal_topics(
     image: MetadataImage, factors: Mapping[str, int], policy: TopicPolicy
-) -> Decision[int]:
+) -> MetadataDecision[int]:
     """Decide more replicas for the topics that have fewer than `factors` says; answer how many.
 
     New replicas go to active brokers, into racks that have none yet, then where there are fewest.
@@ -34,7 +34,7 @@ def decide_grow_internal_topics(
         if (topic := image.topics.get(name)) is not None and _is_small(image, topic, factor)
     ]
     if not growing:
-        return Decision(records=[], response=0)
+        return MetadataDecision(records=[], response=0)
     rules = ReplicationRules(image, policy)
     replicas, firsts = replica_counts(image), preferred_leader_counts(image)
     records: list[MetadataRecord] = []
@@ -51,7 +51,7 @@ def decide_grow_internal_topics(
             target = [first, *without(grown, [first])]
             record = rules.change(topic, index, reassignment_target(partition, target))
             records += [] if record is None else [record]
-    return Decision(records=records, response=len(records))
+    return MetadataDecision(records=records, response=len(records))
 
 
 def _is_small(image: MetadataImage, topic: TopicImage, factor: int) -> bool:

@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace_broker.metadata.image import MetadataImage
-from headrace_broker.metadata.resources import ConfigSource, broker_resource, topic_resource
-from headrace_broker.metadata.setting_types import format_value
-from headrace_broker.metadata.topic_config import ConfigLayer, effective_topic_config
+from headrace_broker.metadata.settings.resources import (
+    ConfigSource,
+    broker_resource,
+    topic_resource,
+)
+from headrace_broker.metadata.settings.topic_config import ConfigLayer, effective_topic_config
 from headrace_broker.protocol.types import NodeId
 
 
@@ -32,11 +35,3 @@ def topic_values(
     """Return every effective setting of `topic` on the broker `node_id`, typed, by Kafka's name."""
     overrides = image.config(topic_resource(topic))
     return effective_topic_config(overrides, broker_layers(image, node_id, static))
-
-
-def topic_texts(
-    image: MetadataImage, topic: str, node_id: NodeId, static: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the same settings as texts, as a properties file would hold them."""
-    values = topic_values(image, topic, node_id, static)
-    return {name: format_value(value) or "" for name, value in values.items()}

@@ -1,7 +1,8 @@
 """Settles one change of one partition: leader, in-sync replicas, ELR and reassignment together.
 
 Every decision about a partition ends here, so that the invariants have one home: ISR ⊆ replicas,
-ELR and ISR have nothing in common, the leader is in the ISR, an empty ISR has no leader. The rules
+ELR ⊆ replicas, ELR and ISR have nothing in common, the leader is in the ISR, an empty ISR has no
+leader. (That a last known leader is a replica is `cancel_reassignment`'s to see to.) The rules
 are those of KRaft's PartitionChangeBuilder and of KIP-966 (eligible leader replicas, last known
 leader).
 """
@@ -14,6 +15,7 @@ from uuid import UUID
 from headrace_broker.metadata.entities import NO_LEADER, PartitionImage
 from headrace_broker.metadata.records import PartitionChangeRecord
 from headrace_broker.protocol.types import (
+    LOST_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     NodeId,
     PartitionIndex,
@@ -197,8 +199,14 @@ def _record(
         last_known_elr=_changed(before.last_known_elr, _last_known_leader(before, sync)),
         directories=_directories(before, target, assignment.replicas),
     )
-    # A replica that is taken away must not go on as a follower of the same leader epoch.
-    if sync.leader != before.leader or not set(before.replicas) <= set(assignment.replicas):
+    # A replica that is taken away must not go on as a follower of the same leader epoch, and what
+    # one with damaged records has fetched in it counts no more.
+    is_damaged = any(target.directories.get(node) == LOST_DIRECTORY for node in target.lost)
+    if (
+        sync.leader != before.leader
+        or not set(before.replicas) <= set(assignment.replicas)
+        or is_damaged
+    ):
         record.leader = sync.leader
     recovery = before.leader_recovery_state if target.recovery is None else target.recovery
     if sync.is_unclean:

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from headrace_broker.metadata.cordons import check_not_cordoned
-from headrace_broker.metadata.decision import Decision
-from headrace_broker.metadata.entities import PartitionImage, TopicImage
+from headrace_broker.metadata.decision import MetadataDecision
+from headrace_broker.metadata.entities import PartitionImage, TopicImage, merge_partition
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partition_change import (
     Election,
@@ -40,7 +40,7 @@ from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 def decide_alter_reassignments(
     image: MetadataImage, request: AlterPartitionReassignmentsRequest, policy: TopicPolicy
-) -> Decision[AlterPartitionReassignmentsResponse]:
+) -> MetadataDecision[AlterPartitionReassignmentsResponse]:
     """Decide which reassignments begin, change or are cancelled; each has its own outcome."""
     rules = ReplicationRules(image, policy)
     allow_factor_change = request.allow_replication_factor_change
@@ -74,7 +74,7 @@ def decide_alter_reassignments(
         error_message=None,
         responses=responses,
     )
-    return Decision(records=records, response=response)
+    return MetadataDecision(records=records, response=response)
 
 
 def _reassign(
@@ -160,7 +160,16 @@ def cancel_reassignment(
         isr=isr,
         election=Election.ONLINE if isr else Election.UNCLEAN,
     )
-    return rules.change(topic, index, target)
+    record = rules.change(topic, index, target)
+    after = partition if record is None else merge_partition(partition, record)
+    if not set(after.last_known_elr) <= set(after.replicas):
+        # Without a leader the partition would wait for a broker that no longer has a replica.
+        raise ApiError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Unable to revert the partition assignment of {topic.name}-{index}: none of the "
+            f"replicas {list(after.replicas)} is available to lead.",
+        )
+    return record
 
 
 def list_reassignments(
@@ -190,7 +199,9 @@ def list_reassignments(
     return ListPartitionReassignmentsResponse(error_message=None, topics=topics)
 
 
-def decide_complete_reassignments(image: MetadataImage, policy: TopicPolicy) -> Decision[int]:
+def decide_complete_reassignments(
+    image: MetadataImage, policy: TopicPolicy
+) -> MetadataDecision[int]:
     """Decide the end of reassignments that can be completed as they stand; answer how many.
 
     A growing ISR completes them by itself; this is for what was left by something else.
@@ -203,4 +214,4 @@ def decide_complete_reassignments(image: MetadataImage, policy: TopicPolicy) -> 
             record = rules.change(topic, index, target)
             if record is not None:
                 records.append(record)
-    return Decision(records=records, response=len(records))
+    return MetadataDecision(records=records, response=len(records))

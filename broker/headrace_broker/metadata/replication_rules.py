@@ -15,9 +15,9 @@ from headrace_broker.metadata.partition_change import (
 )
 from headrace_broker.metadata.partitions import TopicPolicy
 from headrace_broker.metadata.records import PartitionChangeRecord
-from headrace_broker.metadata.resources import topic_resource
-from headrace_broker.metadata.topic_config import topic_candidates
-from headrace_broker.metadata.topic_settings import TOPIC_SETTINGS
+from headrace_broker.metadata.settings.resources import topic_resource
+from headrace_broker.metadata.settings.topic_config import topic_candidates
+from headrace_broker.metadata.settings.topic_settings import TOPIC_SETTINGS
 from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 _MIN_ISR = TOPIC_SETTINGS["min.insync.replicas"]

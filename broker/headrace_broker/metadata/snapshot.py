@@ -1,21 +1,17 @@
 """The image as the records that make it anew, and the way from one image to another (KIP-630)."""
 
-from headrace_broker.metadata.brokers import (
-    METADATA_VERSION,
+from headrace_broker.metadata.brokers.registration import (
     METADATA_VERSION_FEATURE,
-    METADATA_VERSION_MIN,
+    registration_record,
 )
-from headrace_broker.metadata.entities import BrokerImage, PartitionImage
+from headrace_broker.metadata.entities import PartitionImage
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.records import (
-    BrokerEndpoint,
-    BrokerFeature,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
     TopicRecord,
 )
 from headrace_broker.protocol.types import PartitionIndex, TopicId
@@ -27,7 +23,7 @@ def snapshot_records(image: MetadataImage) -> list[MetadataRecord]:
     records: list[MetadataRecord] = [
         FeatureLevelRecord(name=name, feature_level=image.features[name]) for name in features
     ]
-    records += [_broker_record(broker) for _, broker in sorted(image.brokers.items())]
+    records += [registration_record(broker) for _, broker in sorted(image.brokers.items())]
     for topic in image.topics.values():
         records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))
         records += [
@@ -83,34 +79,6 @@ def _changed_partitions(
         for index, partition in after.topics_by_id[topic_id].partitions.items()
         if known is None or known.partitions.get(index) != partition
     ]
-
-
-def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=broker.node_id,
-        incarnation_id=broker.incarnation_id,
-        broker_epoch=broker.epoch,
-        end_points=[
-            BrokerEndpoint(
-                name=endpoint.name,
-                host=endpoint.host,
-                port=endpoint.port,
-                security_protocol=endpoint.security_protocol,
-            )
-            for endpoint in broker.endpoints
-        ],
-        features=[
-            BrokerFeature(
-                name=METADATA_VERSION_FEATURE,
-                min_supported_version=METADATA_VERSION_MIN,
-                max_supported_version=METADATA_VERSION,
-            )
-        ],
-        rack=broker.rack,
-        fenced=broker.fenced,
-        in_controlled_shutdown=broker.in_controlled_shutdown,
-        log_dirs=list(broker.log_dirs),
-    )
 
 
 def _partition_record(

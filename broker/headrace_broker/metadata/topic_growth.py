@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from headrace_broker.metadata.decision import Decision, RandomSource
+from headrace_broker.metadata.decision import MetadataDecision, RandomSource
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.partitions import (
     PartitionBudget,
@@ -27,7 +27,7 @@ def decide_create_partitions(
     request: CreatePartitionsRequest,
     policy: TopicPolicy,
     rng: RandomSource,
-) -> Decision[CreatePartitionsResponse]:
+) -> MetadataDecision[CreatePartitionsResponse]:
     """Decide which topics grow, and where their new partitions go."""
     growth = _Growth(image, policy, rng)
     times = Counter(topic.name for topic in request.topics)
@@ -40,7 +40,7 @@ def decide_create_partitions(
             records.extend(growth.grow(topic, times=times[topic.name]))
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
-    return Decision(
+    return MetadataDecision(
         records=[] if request.validate_only else records,
         response=CreatePartitionsResponse(results=results),
     )

@@ -1,15 +1,15 @@
 """Decides creation and deletion of topics.
 
-Pure: the image, the request, the policy and chance come in; records and a response come out. Each
-topic of a request succeeds or fails by itself, with the error that Kafka's controller gives
-(ReplicationControlManager), and a topic's records stand together in one batch.
+Pure: the image, the request, the policy and random numbers come in; records and a response come
+out. Each topic of a request succeeds or fails by itself, with the error that Kafka's controller
+gives (ReplicationControlManager), and a topic's records stand together in one batch.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from headrace_broker.metadata.decision import Decision, RandomSource
+from headrace_broker.metadata.decision import MetadataDecision, RandomSource
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.layers import broker_layers
 from headrace_broker.metadata.names import (
@@ -31,14 +31,14 @@ from headrace_broker.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from headrace_broker.metadata.resources import ConfigResourceType
-from headrace_broker.metadata.setting_types import format_value
-from headrace_broker.metadata.topic_config import (
+from headrace_broker.metadata.settings.resources import ConfigResourceType
+from headrace_broker.metadata.settings.setting_types import format_value
+from headrace_broker.metadata.settings.topic_config import (
     ConfigLayer,
     topic_candidates,
     validate_topic_config,
 )
-from headrace_broker.metadata.topic_settings import TOPIC_SETTINGS
+from headrace_broker.metadata.settings.topic_settings import TOPIC_SETTINGS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_topics import (
     CreatableTopic,
@@ -64,7 +64,7 @@ def decide_create_topics(
     request: CreateTopicsRequest,
     policy: TopicPolicy,
     rng: RandomSource,
-) -> Decision[CreateTopicsResponse]:
+) -> MetadataDecision[CreateTopicsResponse]:
     """Decide which of the request's topics come into being, where, and with what settings.
 
     With `validate_only` the response is the same and there are no records.
@@ -81,7 +81,7 @@ def decide_create_topics(
         else:
             records.extend(made)
             results.append(result)
-    return Decision(
+    return MetadataDecision(
         records=[] if request.validate_only else records,
         response=CreateTopicsResponse(topics=results),
     )
@@ -137,6 +137,7 @@ class _Creation:
             for name, value in overrides.items()
         ]
         result = CreatableTopicResult(
+            error_message=None,
             name=topic.name,
             topic_id=topic_id,
             num_partitions=len(placements),
@@ -240,7 +241,7 @@ def new_topic_id(rng: RandomSource) -> TopicId:
 
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, policy: TopicPolicy
-) -> Decision[DeleteTopicsResponse]:
+) -> MetadataDecision[DeleteTopicsResponse]:
     """Decide which topics go, named by name (all versions) or by id (version 6)."""
     asked = list(request.topics) or [DeleteTopicState(name=name) for name in request.topic_names]
     records: list[MetadataRecord] = []
@@ -257,7 +258,7 @@ def decide_delete_topics(
         seen.add(topic_id)
         result.topic_id, result.name = topic_id, image.topics_by_id[topic_id].name
         records.append(RemoveTopicRecord(topic_id=topic_id))
-    return Decision(records=records, response=DeleteTopicsResponse(responses=results))
+    return MetadataDecision(records=records, response=DeleteTopicsResponse(responses=results))
 
 
 def _deletable(

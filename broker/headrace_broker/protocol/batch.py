@@ -26,7 +26,6 @@ from .batch_header import (
     iterate_batches,
     parse_batch_header,
     patch_base_offset,
-    patch_log_append_time,
     patch_offset_and_epoch,
     seal,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "parse_batch_header",
     "parse_control_type",
     "patch_base_offset",
-    "patch_log_append_time",
     "patch_offset_and_epoch",
     "seal",
 ]

@@ -17,6 +17,8 @@ HEADER_LAYOUT: Final = Layout(">qiibIhiqqqhii")
 HEADER_SIZE: Final = HEADER_LAYOUT.size
 # Base offset and batch length, which the batch length does not count.
 LOG_OVERHEAD: Final = 12
+LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
+"""The batchLength of a batch without records."""
 CRC_POSITION: Final = 17
 # Where the checksummed bytes start.
 ATTRIBUTES_POSITION: Final = 21
@@ -31,13 +33,15 @@ DELETE_HORIZON_FLAG: Final = 0x40
 
 _LEGACY_HEAD: Final = Layout(">qiib")
 _BASE_OFFSET: Final = Layout(">q")
-_OFFSET_LENGTH_EPOCH: Final = Layout(">qii")
+OFFSET_LENGTH_EPOCH: Final = Layout(">qii")
 _LENGTH: Final = Layout(">i")
 _LENGTH_POSITION: Final = 8
 _CRC: Final = Layout(">I")
 _ATTRIBUTES: Final = Layout(">h")
 _MAX_TIMESTAMP: Final = Layout(">q")
-_MAX_TIMESTAMP_POSITION: Final = 35
+MAX_TIMESTAMP_POSITION: Final = 35
+
+_new_tuple: Final = tuple.__new__  # a named tuple's own constructor is Python code
 
 
 class BatchHeader(NamedTuple):
@@ -137,18 +141,27 @@ def has_valid_crc(buffer: Buffer, header: BatchHeader, position: int = 0) -> boo
     return crc32c(memoryview(buffer)[position + ATTRIBUTES_POSITION : end]) == header.crc
 
 
-def iterate_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the position and header of each whole batch; stop at a torn tail."""
+def iterate_batches(
+    buffer: Buffer, position: int = 0, *, stops_at_damage: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the position and header of each whole batch; stop at a torn tail.
+
+    A length that no batch has is a DecodeError, or with `stops_at_damage` the end, too.
+    """
     end = len(buffer)
-    while end - position >= HEADER_SIZE:
-        header = parse_batch_header(buffer, position)
-        size = header.size_bytes
-        if size <= LOG_OVERHEAD:
-            raise DecodeError(f"a batch of {size} bytes at offset {header.base_offset}")
-        if size > end - position:
+    while position + HEADER_SIZE <= end:
+        header: BatchHeader = _new_tuple(BatchHeader, HEADER_LAYOUT.unpack_from(buffer, position))
+        if header.batch_length < LENGTH_MIN:
+            if stops_at_damage:
+                return
+            raise DecodeError(
+                f"a batch of {header.size_bytes} bytes at offset {header.base_offset}"
+            )
+        following = position + header.size_bytes
+        if following > end:
             return
         yield position, header
-        position += size
+        position = following
 
 
 def patch_base_offset(batch: bytearray | memoryview, offset: Offset, position: int = 0) -> None:
@@ -161,17 +174,7 @@ def patch_offset_and_epoch(
 ) -> None:
     """Give a batch its place in the log and its leader's epoch."""
     (length,) = _LENGTH.unpack_from(batch, position + _LENGTH_POSITION)
-    _OFFSET_LENGTH_EPOCH.pack_into(batch, position, offset, length, epoch)
-
-
-def patch_log_append_time(
-    batch: bytearray | memoryview, timestamp: TimestampMs, position: int = 0
-) -> None:
-    """Make every record's timestamp the time of the append, and recompute the checksum."""
-    (attributes,) = _ATTRIBUTES.unpack_from(batch, position + ATTRIBUTES_POSITION)
-    _ATTRIBUTES.pack_into(batch, position + ATTRIBUTES_POSITION, attributes | LOG_APPEND_TIME_FLAG)
-    _MAX_TIMESTAMP.pack_into(batch, position + _MAX_TIMESTAMP_POSITION, timestamp)
-    seal(batch, position)
+    OFFSET_LENGTH_EPOCH.pack_into(batch, position, offset, length, epoch)
 
 
 def seal(batch: bytearray | memoryview, position: int = 0) -> None:

@@ -245,6 +245,14 @@ class ApiError(Exception):
         return f"{self.code.name} ({self.code.value}): {self.message}"
 
 
+class RecordsRefusedError(ApiError):
+    """A batch is refused for single records (KIP-467): `records` has their places and why."""
+
+    def __init__(self, code: ErrorCode, message: str, records: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.records = records
+
+
 class DecodeError(Exception):
     """Bytes that are not what they claim to be; the connection that sent them is closed."""
 

@@ -25,7 +25,6 @@ NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)
 NO_TIMESTAMP: Final = TimestampMs(-1)
-NO_TOPIC_ID: Final = TopicId(uuid.UUID(int=0))
 
 #: KIP-858's DirectoryId: a replica's broker has not said where (0), is to choose (1), lost it (2).
 MIGRATING_DIRECTORY: Final = uuid.UUID(int=0)

@@ -108,7 +108,7 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class LostLeadership:
-    """This replica leads `epoch` no more; what it appended and did not commit may be lost."""
+    """This replica lost the leadership of `epoch`; what it did not commit may be lost."""
 
     epoch: LeaderEpoch
 

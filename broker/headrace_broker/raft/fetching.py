@@ -1,4 +1,4 @@
-"""How a leader answers Fetch: at once, or when there is news (KIP-595, KIP-1166)."""
+"""How a leader answers Fetch: at once, or when there is something to send (KIP-595, KIP-1166)."""
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import (
@@ -15,13 +15,13 @@ from .leading import end_of, leader_epoch_error, note_fetch, note_heard, update_
 from .log_index import Diverging, NeedsSnapshot
 from .messages import check_cluster, fetch_response, sole_partition
 from .replica import Replica
-from .roles import Leader, ParkedFetch
+from .roles import DelayedFetch, Leader
 from .types import ReplicaKey
 
 # Fetch v12 brought the epochs that KRaft needs (KIP-595).
 _FETCH_VERSION_MIN = 12
 # Fetches that may wait; one more is answered at once, so memory stays bounded.
-_PARKED_MAX = 10_000
+_DELAYED_MAX = 10_000
 # Replicas whose progress is remembered, voters aside.
 _OBSERVERS_MAX = 10_000
 # Kafka's LeaderState.OBSERVER_SESSION_TIMEOUT_MS.
@@ -50,20 +50,20 @@ def handle_fetch(replica: Replica, event: ReceivedRequest, request: FetchRequest
             update_high_watermark(replica, leader)
         else:
             note_heard(replica, leader, key)
-    parked = ParkedFetch(
+    delayed = DelayedFetch(
         ticket=event.ticket,
         request=request,
         api_version=event.api_version,
         deadline_ms=replica.now_ms
         + min(max(request.max_wait_ms, 0), replica.config.fetch_wait_ms_max),
     )
-    is_full = len(leader.parked) >= _PARKED_MAX
-    if verdict is not None or is_full or _is_due(replica, parked, partition):
-        _answer(replica, parked, verdict)
+    is_full = len(leader.delayed) >= _DELAYED_MAX
+    if verdict is not None or is_full or _is_due(replica, delayed, partition):
+        _answer(replica, delayed, verdict)
         return
     place = key if key is not None else event.ticket
-    superseded = leader.parked.pop(place, None)
-    leader.parked[place] = parked
+    superseded = leader.delayed.pop(place, None)
+    leader.delayed[place] = delayed
     if superseded is not None:
         _answer(replica, superseded, None)
 
@@ -79,40 +79,40 @@ def has_room(leader: Leader, key: ReplicaKey) -> bool:
     return key in leader.progress or len(leader.progress) < _OBSERVERS_MAX
 
 
-def _is_due(replica: Replica, parked: ParkedFetch, partition: FetchPartition) -> bool:
-    """Whether there is news for a fetcher: records, a high watermark (KIP-1166), or its time."""
+def _is_due(replica: Replica, delayed: DelayedFetch, partition: FetchPartition) -> bool:
+    """Whether to answer a fetch: records, a high watermark (KIP-1166), or its time."""
     return (
         replica.log.end_offset > partition.fetch_offset
         or replica.high_watermark > partition.high_watermark
-        or parked.deadline_ms <= replica.now_ms
+        or delayed.deadline_ms <= replica.now_ms
     )
 
 
 def answer_parked(replica: Replica, leader: Leader) -> None:
-    """Answer the fetches for which there is news now."""
-    for place, parked in list(leader.parked.items()):
-        partition = parked.request.topics[0].partitions[0]
-        if _is_due(replica, parked, partition):
-            del leader.parked[place]
+    """Answer the fetches for which there is something to send now."""
+    for place, delayed in list(leader.delayed.items()):
+        partition = delayed.request.topics[0].partitions[0]
+        if _is_due(replica, delayed, partition):
+            del leader.delayed[place]
             # The log may have been trimmed while the fetch waited.
             end = end_of(partition.fetch_offset, partition.last_fetched_epoch)
-            _answer(replica, parked, replica.log.check(end))
+            _answer(replica, delayed, replica.log.check(end))
 
 
 def refuse_parked(replica: Replica, leader: Leader) -> None:
     """Tell those who wait that this replica does not lead any more."""
-    for parked in leader.parked.values():
+    for delayed in leader.delayed.values():
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        replica.reply(parked.ticket, fetch_response(replica, parked.api_version, error))
-    leader.parked.clear()
+        replica.reply(delayed.ticket, fetch_response(replica, delayed.api_version, error))
+    leader.delayed.clear()
 
 
 def _answer(
-    replica: Replica, parked: ParkedFetch, verdict: Diverging | NeedsSnapshot | None
+    replica: Replica, delayed: DelayedFetch, verdict: Diverging | NeedsSnapshot | None
 ) -> None:
-    response = fetch_response(replica, parked.api_version)
+    response = fetch_response(replica, delayed.api_version)
     answer = response.responses[0].partitions[0]
-    partition = parked.request.topics[0].partitions[0]
+    partition = delayed.request.topics[0].partitions[0]
     if isinstance(verdict, Diverging):
         end = verdict.end
         answer.diverging_epoch = EpochEndOffset(epoch=end.epoch, end_offset=end.offset)
@@ -120,16 +120,16 @@ def _answer(
         found = verdict.snapshot_id
         answer.snapshot_id = SnapshotId(end_offset=found.offset, epoch=found.epoch)
     elif replica.log.end_offset > partition.fetch_offset:
-        size = min(parked.request.max_bytes, partition.partition_max_bytes)
+        size = min(delayed.request.max_bytes, partition.partition_max_bytes)
         replica.emit(
-            ReplyWithRecords(parked.ticket, response, Offset(partition.fetch_offset), size)
+            ReplyWithRecords(delayed.ticket, response, Offset(partition.fetch_offset), size)
         )
         return
-    replica.reply(parked.ticket, response)
+    replica.reply(delayed.ticket, response)
 
 
 def forget_silent_observers(replica: Replica, leader: Leader) -> None:
-    """Drop the progress of replicas that fetch no more and are no voters."""
+    """Drop the progress of replicas that stopped fetching and are no voters."""
     oldest = replica.now_ms - _OBSERVER_SESSION_MS
     for key, progress in list(leader.progress.items()):
         if (progress.last_fetch_ms or 0) < oldest and not replica.voters.has(key):

@@ -38,7 +38,7 @@ from .events import (
 )
 from .replica import InvariantError, Replica
 from .roles import Ballot, Follower, Leader, Resigned, Role, Unattached
-from .types import Chance, Endpoint, LogState, QuorumState, RaftConfig, VotersAt
+from .types import Endpoint, LogState, QuorumState, RaftConfig, RandomSource, VotersAt
 
 # A deadline that no clock reaches.
 _NEVER_MS = 1 << 62
@@ -53,7 +53,7 @@ class RaftNode:
     def __init__(
         self,
         config: RaftConfig,
-        chance: Chance,
+        rng: RandomSource,
         *,
         state: QuorumState,
         log: LogState,
@@ -64,7 +64,7 @@ class RaftNode:
         `control`: what `find_control` found in the latest snapshot (only the last, with the offset
         before the snapshot's end) and in the log, ascending.
         """
-        self._replica = Replica(config, chance, state=state, log=log, control=control)
+        self._replica = Replica(config, rng, state=state, log=log, control=control)
         self._replica.on_leadership_lost = _settle_lost_leadership
 
     def start(self, now_ms: int) -> list[Effect]:
@@ -363,7 +363,7 @@ def _next_deadline_ms(replica: Replica) -> int:
             deadline = leading.check_quorum_deadline_ms(replica, role)
             times = [deadline] if deadline is not None else []
             times += [at for node, at in role.begin_at_ms.items() if node in replica.voters.ids]
-            times += [parked.deadline_ms for parked in role.parked.values()]
+            times += [delayed.deadline_ms for delayed in role.delayed.values()]
             times += [role.change.deadline_ms] if role.change and role.change.ticket else []
         case Resigned() as role:
             times = [role.deadline_ms, *role.tell_at_ms.values()]

@@ -4,11 +4,11 @@ The modules beside this one decide; here is what they share. State changes in pl
 collected in order. Invariants, by the names that Kafka's own Raft simulation gives them; a breach
 raises `InvariantError`, which must end the process:
 
-    MonotonicEpoch          the epoch never goes back, and is durable before it is told
+    MonotonicEpoch          the epoch never goes back, and is durable before it is said
     SingleLeader            an epoch has one leader: no other is taken over once one is known,
                             and an epoch in which this replica led or voted for itself is
                             never led again after it stepped down
-    SingleVote              a replica votes once in an epoch; the vote is durable before it is told
+    SingleVote              a replica votes once in an epoch; the vote is durable before it is said
     MonotonicHighWatermark  the high watermark never goes back; no committed record is truncated
     LeaderCompleteness      a leader's log holds all that is committed: it never truncates its log,
                             never loads a snapshot, and commits by counting only once a record of
@@ -37,13 +37,13 @@ from .effects import (
 from .log_index import LogIndex
 from .roles import LEGAL_MOVES, Follower, Leader, Role, RoleState, Unattached
 from .types import (
-    Chance,
     Destination,
     Endpoint,
     LogState,
     OffsetAndEpoch,
     QuorumState,
     RaftConfig,
+    RandomSource,
     ReplicaKey,
     VotersAt,
     VoterSet,
@@ -70,14 +70,14 @@ class Replica:
     def __init__(
         self,
         config: RaftConfig,
-        chance: Chance,
+        rng: RandomSource,
         *,
         state: QuorumState,
         log: LogState,
         control: Sequence[VotersAt],
     ) -> None:
         self.config = config
-        self.chance = chance
+        self.rng = rng
         self.log = LogIndex(log)
         configured = VotersAt(
             offset=NOT_IN_LOG, voters=config.voters, kraft_version=config.kraft_version
@@ -103,7 +103,7 @@ class Replica:
         self.in_flight: dict[int, InFlight] = {}
         self.effects: list[Effect] = []
         self._last_correlation_id = 0
-        self._told: tuple[LeaderEpoch, NodeId | None, Endpoint | None] | None = None
+        self._announced: tuple[LeaderEpoch, NodeId | None, Endpoint | None] | None = None
         # What a role has to settle when it is left: the leader's callers.
         self.on_leadership_lost: Callable[[Replica, Leader], None] = lambda _replica, _leader: None
 
@@ -168,11 +168,11 @@ class Replica:
         endpoint = self.endpoint_of(node_id)
         return Destination(node_id, endpoint.host, endpoint.port) if endpoint else None
 
-    # ---- chance and time
+    # ---- random numbers and time
 
     def random_ms(self, bound_ms: int) -> int:
         """Return a random time below a bound."""
-        return int(self.chance.random() * bound_ms)
+        return int(self.rng.random() * bound_ms)
 
     def election_deadline_ms(self) -> int:
         """Return when an election that begins now is given up (Raft section 5.2: random)."""
@@ -232,11 +232,11 @@ class Replica:
         self.tell_leader()
 
     def tell_leader(self) -> None:
-        """Say who leads, if that is news."""
-        told = (self.epoch, self.leader_id, self.leader_endpoint)
-        if told != self._told:
-            self._told = told
-            self.emit(LeaderChanged(*told))
+        """Say who leads, if that has changed."""
+        known = (self.epoch, self.leader_id, self.leader_endpoint)
+        if known != self._announced:
+            self._announced = known
+            self.emit(LeaderChanged(*known))
 
     def become_unattached(
         self,
@@ -245,7 +245,7 @@ class Replica:
         vote: ReplicaKey | None = None,
         election_deadline_ms: int | None = None,
     ) -> None:
-        """Know no leader; an epoch's vote is kept, and a new one is durable before it is told."""
+        """Know no leader; an epoch's vote is kept, and a new one is durable before it is said."""
         voted = self.durable.voted if epoch == self.epoch else None
         leader = self.durable.leader_id if epoch == self.epoch else None
         self.persist(QuorumState(epoch=epoch, leader_id=leader, voted=voted or vote))
@@ -302,7 +302,7 @@ class Replica:
     # ---- what is committed, and by whom
 
     def advance_high_watermark(self, offset: Offset) -> bool:
-        """Commit the records below an offset; whether that is news (MonotonicHighWatermark)."""
+        """Commit the records below an offset; return whether it moved (MonotonicHighWatermark)."""
         if offset <= self.high_watermark:
             return False
         if offset > self.log.end_offset:
@@ -319,6 +319,6 @@ class Replica:
         self.tell_voters(before)
 
     def tell_voters(self, before: VoterSet) -> None:
-        """Say who votes, if that is news."""
+        """Say who votes, if that has changed."""
         if self.voters != before:
             self.emit(VotersChanged(self.voters))

@@ -127,8 +127,8 @@ class Progress:
 
 
 @dataclass(slots=True, kw_only=True)
-class ParkedFetch:
-    """A fetch that waits for news."""
+class DelayedFetch:
+    """A fetch whose answer waits until there is something to send."""
 
     ticket: int
     request: FetchRequest
@@ -157,7 +157,7 @@ class Leader:
     heard_ms: dict[NodeId, int] = field(default_factory=dict)
     # When to tell a voter next that the epoch began.
     begin_at_ms: dict[NodeId, int] = field(default_factory=dict)
-    parked: dict[ReplicaKey | int, ParkedFetch] = field(default_factory=dict)
+    delayed: dict[ReplicaKey | int, DelayedFetch] = field(default_factory=dict)
     change: VoterChange | None = None
 
     role = Role.LEADER

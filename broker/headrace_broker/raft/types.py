@@ -22,8 +22,8 @@ UNKNOWN_DIRECTORY: Final = UUID(int=0)
 KRAFT_VERSION_DYNAMIC: Final = 1
 
 
-class Chance(Protocol):
-    """Chance as the caller hands it in; `random.Random` fits."""
+class RandomSource(Protocol):
+    """Randomness as the caller hands it in; `random.Random` fits."""
 
     def random(self) -> float:
         """Return a float in [0, 1)."""
@@ -207,7 +207,7 @@ class RaftConfig:
     # controller.quorum.auto.join.enable: a controller that only observes asks to vote, and takes
     # the vote of its former disk away first.
     auto_join: bool = False
-    # What a leader lets a fetch wait for news, and the bytes a fetch asks for.
+    # How long a leader delays a fetch that finds nothing new, and the bytes a fetch asks for.
     fetch_wait_ms_max: int = 500
     fetch_bytes_max: int = 8 * 1024 * 1024
     # controller.quorum.fetch.snapshot.max.bytes

@@ -1,7 +1,7 @@
 """`FetchState`: the follower's side of one incremental fetch session (KIP-227).
 
-Owns which partitions a session holds and which of them have news, so that a request names only
-those. Sending it, and what the answers do to logs, is the fetcher's.
+Owns which partitions a session holds and which of them are dirty (to be asked for again), so that a
+request names only those. Sending it, and what the answers do to logs, is the fetcher's.
 """
 
 from collections.abc import Hashable
@@ -28,15 +28,15 @@ class Round(NamedTuple):
     number: int
     session_id: int
     epoch: int
-    news: list[tuple[Any, Position]]
+    dirty: list[tuple[Any, Position]]
     forgotten: list[Any]
 
 
 class FetchState(Generic[Key]):
-    """One session: partitions by key, their positions as last told, and the news.
+    """One session: partitions by key, their positions as last told, and the dirty ones.
 
     A request may go out while the one before still waits for data; an answer therefore counts for
-    a partition only where no later request, and no news, has spoken of it since.
+    a partition only where no later request, and no change, has spoken of it since.
     """
 
     def __init__(self) -> None:
@@ -44,38 +44,48 @@ class FetchState(Generic[Key]):
         self.epoch = FIRST_EPOCH
         self._number = 0
         self._told: dict[Key, tuple[Position, int]] = {}
-        self._news: dict[Key, Position] = {}
+        self._dirty: dict[Key, Position] = {}
         self._forgotten: list[Key] = []
+        self._held: set[Key] = set()
 
     def __len__(self) -> int:
-        return len(self._told.keys() | self._news.keys())
+        return len(self._told.keys() | self._dirty.keys())
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._told or key in self._news
+        return key in self._told or key in self._dirty
 
     @property
-    def has_news(self) -> bool:
+    def is_dirty(self) -> bool:
         """Whether the next request says anything but "go on"."""
-        return bool(self._news)
+        return bool(self._dirty.keys() - self._held if self._held else self._dirty)
 
     def set(self, key: Key, position: Position) -> None:
         """Ask for a partition from `position` on, from the next request on."""
         told = self._told.get(key)
         if told is not None and told[0] == position:
-            self._news.pop(key, None)
+            self._dirty.pop(key, None)
         else:
-            self._news[key] = position
+            self._dirty[key] = position
+
+    def hold(self, key: Key) -> None:
+        """Say nothing of a partition until `release`: its position is not on this disk yet."""
+        self._held.add(key)
+
+    def release(self, key: Key) -> None:
+        """The next request may say where a partition stands."""
+        self._held.discard(key)
 
     def remove(self, key: Key) -> None:
         """Ask no longer for a partition."""
-        self._news.pop(key, None)
+        self._held.discard(key)
+        self._dirty.pop(key, None)
         if self._told.pop(key, None) is not None and self.epoch != FIRST_EPOCH:
             self._forgotten.append(key)
 
     def answered(self, key: Key, number: int) -> Position | None:
         """Return what request `number` asked for; None where its answer is out of date."""
         told = self._told.get(key)
-        if told is None or told[1] > number or key in self._news:
+        if told is None or told[1] > number or key in self._dirty:
             return None
         return told[0]
 
@@ -83,19 +93,20 @@ class FetchState(Generic[Key]):
         """Return the next request, and count it as sent."""
         self._number += 1
         number, epoch = self._number, self.epoch
-        news = list(self._news.items())
-        forgotten = [key for key in self._forgotten if key not in self._news]
-        for key, position in news:
+        held = {key: self._dirty.pop(key) for key in self._held & self._dirty.keys()}
+        dirty = list(self._dirty.items())
+        forgotten = [key for key in self._forgotten if key not in self._dirty]
+        for key, position in dirty:
             self._told[key] = position, number
-        self._news = {}
-        self._forgotten = []
+        self._dirty = held
+        self._forgotten = [key for key in self._forgotten if key in held]
         self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
-        return Round(number, self.session_id, epoch, news, forgotten)
+        return Round(number, self.session_id, epoch, dirty, forgotten)
 
     def restart(self) -> None:
         """The session is gone: the next request opens a new one with every partition."""
         told = {key: position for key, (position, _) in self._told.items()}
-        self._news = told | self._news
+        self._dirty = told | self._dirty
         self._told = {}
         self._forgotten = []
         self.session_id = 0
@@ -103,4 +114,4 @@ class FetchState(Generic[Key]):
 
     def keys(self) -> list[Key]:
         """Every partition that is asked for."""
-        return list(self._told.keys() | self._news.keys())
+        return list(self._told.keys() | self._dirty.keys())

@@ -1,10 +1,10 @@
 """`LeaderState`: what the leader of a partition knows of its followers in one leader epoch.
 
 Owns the in-sync set and how far the high watermark may go. Rules: KIP-497 (a change of the in-sync
-set counts for the worse until the controller has answered: the *maximal* in-sync set holds the
-high watermark back, the committed one is what acks=all and min.insync.replicas look at), KIP-966
-(the high watermark stands still below min.insync.replicas, for every acks), KIP-903 (a replica is
-known by its broker epoch too).
+set counts where that is the safer side until the controller has answered: the *maximal* in-sync set
+holds the high watermark back, the committed one is what acks=all and min.insync.replicas look at),
+KIP-966 (the high watermark stands still below min.insync.replicas, for every acks), KIP-903 (a
+replica is known by its broker epoch too).
 
 A new leader knows nothing of its followers, so nothing above the high watermark that it recovered
 is committed before each in-sync replica has fetched in this very epoch.

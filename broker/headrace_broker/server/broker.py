@@ -11,46 +11,68 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.log_directories import LogDirectories
-from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC, Endpoint
+from headrace_broker.metadata.entities import (
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    Endpoint,
+)
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.protocol.apis import BROKER, CONTROLLER
 from headrace_broker.protocol.schema import Message
-from headrace_broker.protocol.types import BrokerEpoch, NodeId, PartitionIndex
-from headrace_broker.server.broker_lifecycle import BrokerLifecycle
-from headrace_broker.server.budget import Budget
+from headrace_broker.protocol.types import NodeId
+from headrace_broker.server.api import api_versions
+from headrace_broker.server.api.dispatch import load_api_table, served_by
+from headrace_broker.server.api.write_txn_markers import write_markers
 from headrace_broker.server.clock import Clock, SystemClock
-from headrace_broker.server.config import BrokerConfig
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.controller import ControllerDriver
-from headrace_broker.server.controller_tasks import ControllerTasks
-from headrace_broker.server.departures import Departures
-from headrace_broker.server.directory_assignments import DirectoryAssignments
-from headrace_broker.server.directory_failures import take_offline
-from headrace_broker.server.dispatch import ApiEntry, load_api_table, served_by
-from headrace_broker.server.fetch_sessions import FetchSessions
-from headrace_broker.server.forwarding import Forwarding
-from headrace_broker.server.group_driver import GroupCoordinator, group_config
-from headrace_broker.server.group_driver_log import PartitionOffsetsLog
-from headrace_broker.server.http_port import HttpPort
-from headrace_broker.server.listener import Listening
-from headrace_broker.server.loop_delay import LoopDelay
-from headrace_broker.server.metrics import NetworkMetrics
-from headrace_broker.server.partition_changes import PartitionChanges
-from headrace_broker.server.peer_connection import api_key_of
-from headrace_broker.server.peers import PeerConnections
-from headrace_broker.server.producer_ids import ProducerIds
-from headrace_broker.server.quorum import Identity, MetadataQuorum, NodeAddresses
-from headrace_broker.server.raft_driver import RaftDriver
-from headrace_broker.server.replica_manager import ReplicaManager
-from headrace_broker.server.replication import Replication, selects_by_rack
-from headrace_broker.server.status import ServerStatus
-from headrace_broker.server.upkeep import Upkeep
+from headrace_broker.server.config.broker_config import BrokerConfig
+from headrace_broker.server.config.live_settings import LiveSettings
+from headrace_broker.server.fetch import fast_follower
+from headrace_broker.server.fetch.fast_follower import FastFollower
+from headrace_broker.server.fetch.fetch_sessions import FetchSessions
+from headrace_broker.server.follower.replication import Replication, selects_by_rack
+from headrace_broker.server.groups.composition import compose_groups
+from headrace_broker.server.groups.group_driver import GroupCoordinator
+from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
+from headrace_broker.server.membership.broker_lifecycle import BrokerLifecycle
+from headrace_broker.server.membership.departures import Departures
+from headrace_broker.server.monitoring.http_port import HttpPort
+from headrace_broker.server.monitoring.loop_delay import LoopDelay
+from headrace_broker.server.monitoring.partition_changes import PartitionChanges
+from headrace_broker.server.monitoring.status import ServerStatus
+from headrace_broker.server.network.api_entry import ApiEntry
+from headrace_broker.server.network.budget import Budget
+from headrace_broker.server.network.context import RequestContext
+from headrace_broker.server.network.listener import Acceptor
+from headrace_broker.server.network.metrics import NetworkMetrics
+from headrace_broker.server.partitions.directory_assignments import DirectoryAssignments
+from headrace_broker.server.partitions.directory_failures import take_offline
+from headrace_broker.server.partitions.elections import Elections
+from headrace_broker.server.partitions.log_manager import LogManager
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_manager import ReplicaManager
+from headrace_broker.server.peers.peer_connection import api_key_of
+from headrace_broker.server.peers.peers import PeerConnections
+from headrace_broker.server.produce import fast_produce
+from headrace_broker.server.produce.fast_produce import FastProduce
+from headrace_broker.server.quorum.controller import ControllerDriver
+from headrace_broker.server.quorum.controller_tasks import ControllerTasks
+from headrace_broker.server.quorum.forwarding import Forwarding
+from headrace_broker.server.quorum.metadata_quorum import Identity, MetadataQuorum, NodeAddresses
+from headrace_broker.server.quorum.producer_ids import ProducerIds
+from headrace_broker.server.quorum.raft_driver import RaftDriver
+from headrace_broker.server.shares.shares import Shares
+from headrace_broker.server.transactions.composition import compose_coordinator
+from headrace_broker.server.transactions.coordinator import TransactionCoordinator
+from headrace_broker.server.transactions.state_log import PartitionStateLog
+from headrace_broker.server.transactions.verifier import Verifier
 
 log = structlog.get_logger()
 
@@ -66,12 +88,13 @@ class Broker:
         config: BrokerConfig,
         *,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self.config = config
+        self._live = LiveSettings(config)
+        self.config = config = replace(config, values=self._live)
         self.clock: Clock = clock or SystemClock()
-        self.chance = chance or random.SystemRandom()
+        self.rng = rng or random.SystemRandom()
         self._end = on_failure
         self.network_metrics = NetworkMetrics()
         self.changes = PartitionChanges()
@@ -80,30 +103,33 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             config.values["max.incremental.fetch.session.cache.slots"],
             config.values["headrace.fetch.session.max.partitions"],
-            self.chance,
+            self.rng,
         )
         self.directories: LogDirectories
         self.controller: ControllerDriver
         self.controller_tasks: ControllerTasks
-        self.quorum: RaftDriver
+        self.raft: RaftDriver
         self.peers: PeerConnections
         self.forwarding: Forwarding
         self.lifecycle: BrokerLifecycle
         self.replicas: ReplicaManager
         self.replication: Replication
         self.groups: GroupCoordinator
+        self.transactions: TransactionCoordinator
+        self.verifier: Verifier
+        self.shares: Shares
         self.departures: Departures
         self.assignments: DirectoryAssignments
         self.producer_ids: ProducerIds
-        self.incarnation_id = uuid.UUID(int=self.chance.getrandbits(128), version=4)
+        self.incarnation_id = uuid.UUID(int=self.rng.getrandbits(128), version=4)
         self._is_stopping = False
         self._metadata_quorum: MetadataQuorum | None = None
-        self._listening: list[Listening] = []
-        self._controller_listening: list[Listening] = []
+        self._acceptors: list[Acceptor] = []
+        self._controller_acceptors: list[Acceptor] = []
         self._fencing: set[asyncio.Task[None]] = set()
-        self._loaded_groups: dict[PartitionIndex, int] = {}
+        self._elections: list[Elections] = []
         self._http = HttpPort(config.http_listener)
-        self._upkeep: list[Upkeep] = []
+        self._log_managers: list[LogManager] = []
         self._loop_delay: LoopDelay | None = None
 
     @property
@@ -112,7 +138,7 @@ class Broker:
         if self._is_stopping or self._metadata_quorum is None:
             return False
         if not self.config.is_broker:
-            return self.quorum.leader_id is not None
+            return self.raft.leader_id is not None
         return self.lifecycle.unfenced.is_set()
 
     @property
@@ -126,9 +152,9 @@ class Broker:
         return self.controller.image
 
     @property
-    def listeners(self) -> Sequence[Listening]:
+    def listeners(self) -> Sequence[Acceptor]:
         """The bound listeners for clients."""
-        return self._listening
+        return self._acceptors
 
     @property
     def cluster_id(self) -> str:
@@ -139,15 +165,21 @@ class Broker:
         """Go on without a failed log directory where that can be; anything else is the end."""
         end: BaseException | None = error
         if isinstance(error, LogDirectoryFailure) and self.is_composed:
-            end = take_offline(self, error)
+            end = take_offline(
+                error,
+                self.directories,
+                self.replicas,
+                unload={item.topic: item.unload for item in self._elections},
+                report=self.lifecycle.report_failed_directories,
+            )
         if end is not None:
             self._end(end)
 
     def apis_of(self, listener: str) -> Mapping[int, ApiEntry]:
         """Return what a listener serves."""
-        for listening in (*self._listening, *self._controller_listening):
-            if listening.name == listener:
-                return listening.apis
+        for acceptor in (*self._acceptors, *self._controller_acceptors):
+            if acceptor.name == listener:
+                return acceptor.apis
         return self.apis
 
     async def start(self) -> None:
@@ -162,8 +194,8 @@ class Broker:
         )
         self._bind()
         self._compose()
-        for listening in self._controller_listening:
-            await listening.start()
+        for acceptor in self._controller_acceptors:
+            await acceptor.start()
         quorum = self._metadata_quorum
         if quorum is not None:
             quorum.start(self.peers)
@@ -183,7 +215,7 @@ class Broker:
             cluster_id=self.cluster_id,
             listeners=[
                 f"{item.name}://{item.listener.host}:{item.port}"
-                for item in (*self._listening, *self._controller_listening)
+                for item in (*self._acceptors, *self._controller_acceptors)
             ],
             partitions=len(self.replicas),
             was_clean_shutdown=self.directories.was_clean,
@@ -193,11 +225,16 @@ class Broker:
         for listener in self.config.listeners:
             is_for_controllers = listener.name in self.config.controller_listener_names
             role = CONTROLLER if is_for_controllers else BROKER
-            listening = Listening(self, listener, served_by(self.apis, role))
-            listening.bind()
-            (self._controller_listening if is_for_controllers else self._listening).append(
-                listening
+            acceptor = Acceptor(
+                self, listener, served_by(self.apis, role), api_versions.unsupported
             )
+            if role == BROKER:
+                acceptor.fast_paths[fast_produce.API_KEY] = FastProduce(
+                    self, acceptor.busy_poll
+                ).answer
+                acceptor.fast_paths[fast_follower.API_KEY] = FastFollower(self).answer
+            acceptor.bind()
+            (self._controller_acceptors if is_for_controllers else self._acceptors).append(acceptor)
         self._http.bind()
 
     def _compose(self) -> None:
@@ -205,12 +242,12 @@ class Broker:
         identity = Identity(
             directory_id=directory.directory_id,
             cluster_id=directory.cluster_id,
-            ports={item.name: item.port for item in self._controller_listening},
+            ports={item.name: item.port for item in self._controller_acceptors},
         )
         quorum = self._metadata_quorum = MetadataQuorum(
-            config, identity, clock=self.clock, chance=self.chance, on_failure=self.on_failure
+            config, identity, clock=self.clock, rng=self.rng, on_failure=self.on_failure
         )
-        self.quorum, self.controller = quorum.driver, quorum.controller
+        self.raft, self.controller, self.rejoin = quorum.driver, quorum.controller, quorum.rejoin
         self.peers = PeerConnections(
             NodeAddresses(config, quorum),
             client_id=f"node-{config.node_id}",
@@ -246,10 +283,40 @@ class Broker:
         )
         self.replicas.note_directory = self.assignments.note
         self.replication = Replication(self.replicas, self.peers, config.values)
-        self.groups = GroupCoordinator(group_config(config.values), self.clock)
+        self.shares = Shares(self, self.controller.ensure_internal_topic)
+        self.groups = compose_groups(self, self.shares.initialize)
+        self.shares.administer(self.groups)
+        for acceptor in self._acceptors:
+            acceptor.on_disconnect.append(self.shares.partitions.disconnected)
+        self._compose_transactions()
         self.departures = Departures()
         self.controller.subscribe(self.departures.changed)
+        self.controller.subscribe(self._live.changed)
         self.controller.subscribe(self._metadata_changed)
+
+    def _compose_transactions(self) -> None:
+        config = self.config
+        self.transactions = compose_coordinator(self, partial(write_markers, self))
+        self.verifier = Verifier(
+            config.node_id, self.transactions, self.peers, lambda: self.metadata
+        )
+
+        async def load_groups(partition: Partition) -> None:
+            await self.groups.load(partition.index, PartitionOffsetsLog(partition, self.clock))
+
+        async def load_transactions(partition: Partition) -> None:
+            # In the background: what it waits for may come with the next image.
+            load_bytes = self.config.values["transaction.state.log.load.buffer.size"]
+            state_log = PartitionStateLog(partition, self.clock, load_bytes)
+            self.transactions.load(partition.index, state_log)
+
+        self._elections = [
+            self.shares.elections,
+            Elections(GROUP_METADATA_TOPIC, self.replicas, load_groups, self.groups.unload),
+            Elections(
+                TRANSACTION_STATE_TOPIC, self.replicas, load_transactions, self.transactions.unload
+            ),
+        ]
 
     async def _serve(self) -> None:
         """Join the cluster as a broker and serve clients; return when it is unfenced."""
@@ -258,23 +325,28 @@ class Broker:
         self.lifecycle.start(
             self._endpoints(),
             [directory.directory_id for directory in self.directories],
-            BrokerEpoch(self.directories.previous_broker_epoch),
+            await self.rejoin(self.directories.previous_broker_epoch),
         )
         await self.lifecycle.registered.wait()
         self.assignments.start()
         self.replication.start()
         self.groups.start()
+        self.transactions.start()
+        self.shares.coordinator.start()
         for directory in self.directories:
-            upkeep = Upkeep(self.config, directory, self.replicas, self.clock, self.on_failure)
-            upkeep.start()
-            self._upkeep.append(upkeep)
-        for listening in self._listening:
-            await listening.start()
+            log_manager = LogManager(
+                self.config, directory, self.replicas, self.clock, self.on_failure
+            )
+            log_manager.start()
+            self._log_managers.append(log_manager)
+        for acceptor in self._acceptors:
+            acceptor.wakeups = self.replicas.host.wakeups
+            await acceptor.start()
         self.lifecycle.serve()
         await self.lifecycle.unfenced.wait()
 
     def _endpoints(self) -> list[Endpoint]:
-        ports = {item.name: item.port for item in self._listening}
+        ports = {item.name: item.port for item in self._acceptors}
         return [
             Endpoint(name=item.name, host=item.host, port=item.port or ports[item.name])
             for item in self.config.advertised_listeners
@@ -300,7 +372,7 @@ class Broker:
     def _activity_changed(self, is_active: bool, image: MetadataImage) -> None:  # noqa: FBT001 (an observer's signature)
         if is_active:
             self.controller_tasks.begin(image)
-            former = self.quorum.former_leader_id
+            former = self.raft.former_leader_id
             if former not in {None, self.config.node_id}:
                 self.controller_tasks.sessions.doubt(former)
             own = image.brokers.get(self.config.node_id)
@@ -345,22 +417,17 @@ class Broker:
         if not self.config.is_broker:
             return
         await self.replicas.apply(delta, image)
-        if GROUP_METADATA_TOPIC in delta.topics_changed:
-            # The topic's own count decides where groups live, whatever the setting says now.
-            self.groups.partition_count = len(image.topics[GROUP_METADATA_TOPIC].partitions)
-        for index in delta.topics_changed.get(GROUP_METADATA_TOPIC, ()):
-            partition = self.replicas.partitions_of(GROUP_METADATA_TOPIC).get(index)
-            leads = partition is not None and partition.leader == self.config.node_id
-            epoch = partition.leader_epoch if partition is not None else -1
-            if partition is not None and leads and self._loaded_groups.get(index) != epoch:
-                # By epoch: somebody else may have led between two images.
-                self._loaded_groups[index] = epoch
-                await self.groups.load(index, PartitionOffsetsLog(partition, self.clock))
-            elif not leads and index in self._loaded_groups:
-                del self._loaded_groups[index]
-                self.groups.unload(index)
-        if delta.topics_removed:
-            self.groups.topics_deleted([topic.name for topic in delta.topics_removed.values()])
+        for name, coordinator in (
+            (GROUP_METADATA_TOPIC, self.groups),
+            (TRANSACTION_STATE_TOPIC, self.transactions),
+        ):
+            if name in delta.topics_changed:
+                # The topic's own count decides what lives where, whatever the setting says now.
+                coordinator.partition_count = len(image.topics[name].partitions)
+        for elections in self._elections:
+            await elections.apply(delta)
+        self.shares.apply(delta, image)
+        self.groups.topics_deleted(delta.topics_removed.values())
 
     async def stop(self) -> None:
         """Stop in the reverse order; everything appended is on disk when this returns."""
@@ -369,22 +436,24 @@ class Broker:
             return
         if self.config.is_broker:
             await self.lifecycle.shut_down()
-        for listening in self._listening:
-            await listening.stop()
+        for acceptor in self._acceptors:
+            await acceptor.stop()
         if self._loop_delay is not None:
             self._loop_delay.stop()
+        self.shares.close()
+        self.transactions.close()
         self.groups.close()
         if self.config.is_broker:
             await self.replication.stop()
             await self.assignments.close()
-        for upkeep in self._upkeep:
-            await upkeep.stop()
+        for log_manager in self._log_managers:
+            await log_manager.stop()
         await self.lifecycle.close()
         await self.controller_tasks.stop()
         await self._metadata_quorum.close()
         await self.peers.close()
-        for listening in self._controller_listening:
-            await listening.stop()
+        for acceptor in self._controller_acceptors:
+            await acceptor.stop()
         self.directories.close(broker_epoch=self.lifecycle.epoch)
         await self._http.stop()
         log.info("broker stopped", node_id=self.config.node_id)

@@ -1,19 +1,13 @@
-"""The one place that reads the time; everything else is told (STYLE, rule 4)."""
+"""The one place that reads the time; everything else is given it."""
 
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
+from headrace_broker.log.clock import Clock
 from headrace_broker.protocol.types import TimestampMs
 
-
-class Clock(Protocol):
-    """Wall-clock time, as records and retention use it."""
-
-    def now_ms(self) -> TimestampMs:
-        """Return milliseconds since 1970 UTC."""
-        ...
+__all__ = ["Clock", "SystemClock"]
 
 
 class SystemClock:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace_broker.server.config import BrokerConfig
+    from headrace_broker.server.config.broker_config import BrokerConfig
 
 EXIT_FAILED = 1
 EXIT_BAD_SETTINGS = 2
@@ -28,7 +28,7 @@ def run(path: Path) -> int:
         import structlog  # noqa: F401 (imported here, before anything else imports it)
     import uvloop
 
-    from headrace_broker.server.config import ConfigError, read_config
+    from headrace_broker.server.config.broker_config import ConfigError, read_config
 
     _configure_logging()
     try:
@@ -59,6 +59,8 @@ async def _serve(config: BrokerConfig) -> int:
     from headrace_broker.server.broker import Broker
 
     log = structlog.get_logger()
+    if config.without_meaning:
+        log.warning("settings without meaning here", settings=", ".join(config.without_meaning))
     stopping = asyncio.Event()
     failures: list[BaseException] = []
 

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from headrace_broker.balancer.execution import PlanProgress
 from headrace_broker.balancer.plans import DEFAULT_THROTTLE_BYTES_PER_SECOND, estimate_seconds
-from headrace_broker.metadata.balance_settings import UNTHROTTLED, plan_settings
+from headrace_broker.metadata.configs.balance_settings import UNTHROTTLED, plan_settings
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.web.planned_balance import BrokerNotFoundError, PlannedBalance, Planner
 

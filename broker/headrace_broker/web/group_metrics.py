@@ -1,4 +1,4 @@
-"""What is told of consumer groups, each by the broker that coordinates it."""
+"""The metrics of consumer groups; the broker that coordinates a group exports its own."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 from headrace_broker.web.cluster_metrics import cluster_metrics, counter, gauge
 from headrace_broker.web.group_metrics import GroupMetrics
 from headrace_broker.web.partition_metrics import PartitionMetrics
+from headrace_broker.web.share_metrics import share_metrics
 from headrace_broker.web.status import BrokerStatus
 
 
@@ -64,6 +65,7 @@ class BrokerCollector(Collector):
         yield from partitions.collect(self._status)
         groups = GroupMetrics(limits, has_partitions=self._has_partitions)
         yield from groups.collect(self._status)
+        yield from share_metrics(self._status, limits)
         omitted.add_metric(["topics"], partitions.topics_omitted)
         omitted.add_metric(["groups"], groups.groups_omitted)
         if self._has_partitions:
@@ -172,6 +174,19 @@ class BrokerCollector(Collector):
         total = GaugeMetricFamily(
             "headrace_broker_disk_total_bytes", "What its file system holds.", labels=labels
         )
+        scrubbed = CounterMetricFamily(
+            "headrace_broker_log_scrub_bytes", "What the scrub has checked.", labels=labels
+        )
+        scrub_damage = CounterMetricFamily(
+            "headrace_broker_log_scrub_damage",
+            "Damaged ranges that the scrub found before any reader did.",
+            labels=labels,
+        )
+        damaged = GaugeMetricFamily(
+            "headrace_broker_log_damaged_ranges",
+            "Ranges of records that are damaged and not yet replicated again.",
+            labels=labels,
+        )
         offline = 0
         for item in self._status.log_directories():
             offline += not item.is_online
@@ -179,7 +194,10 @@ class BrokerCollector(Collector):
             if item.free_bytes is not None and item.total_bytes is not None:
                 free.add_metric([item.path], item.free_bytes)
                 total.add_metric([item.path], item.total_bytes)
-        yield from (online, free, total)
+                scrubbed.add_metric([item.path], item.scrub_bytes)
+                scrub_damage.add_metric([item.path], item.scrub_damage)
+                damaged.add_metric([item.path], item.damaged_ranges)
+        yield from (online, free, total, scrubbed, scrub_damage, damaged)
         yield GaugeMetricFamily(
             "headrace_broker_log_directories_offline",
             "How many have failed; their partitions are out of service here.",

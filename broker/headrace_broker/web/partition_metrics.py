@@ -1,6 +1,6 @@
-"""What is told of topics and partitions.
+"""The metrics of topics and partitions.
 
-A partition's offsets are told by its leader alone: sums over brokers count nothing twice. Sizes are
+Only its leader exports a partition's offsets: sums over brokers count nothing twice. Sizes are
 each replica's own.
 """
 

@@ -66,6 +66,24 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharePartitionStatus:
+    """A partition that this broker leads, as a share group reads it."""
+
+    group: str
+    topic: str
+    records_in_flight: int
+    lag_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareTotalsStatus:
+    """What a share group's records went through at this broker since its start."""
+
+    redelivered: int
+    archived: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatus:
     """What changed for the partitions that this broker leads, since its start.
 
@@ -111,6 +129,9 @@ class LogDirectoryStatus:
     is_online: bool
     free_bytes: int | None
     total_bytes: int | None
+    scrub_bytes: int = 0
+    scrub_damage: int = 0
+    damaged_ranges: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,4 +216,12 @@ class BrokerStatus(Planner, Protocol):
 
     def group_states(self) -> Mapping[str, tuple[str, int]]:
         """Return the state and the number of members by group."""
+        ...
+
+    def share_partitions(self) -> Iterable[SharePartitionStatus]:
+        """Return the share partitions in use at this broker."""
+        ...
+
+    def share_totals(self) -> Mapping[str, ShareTotalsStatus]:
+        """Return what share groups' records went through here, by group."""
         ...

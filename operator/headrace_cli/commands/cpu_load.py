@@ -34,7 +34,8 @@ DELIVERY_TIMEOUT_MS = 10 * 60 * 1000
 
 def produce_cpu_load(
     bootstrap_servers: Annotated[
-        str, typer.Option("--bootstrap-servers", help="Brokers (host:port,…).")
+        str,
+        typer.Option("--bootstrap-servers", "--bootstrap-server", help="Brokers (host:port,…)."),
     ],
     topic: Annotated[str, typer.Option("--topic", help="Topic to write to.")] = "cpu-load",
     rate: Annotated[

@@ -1,4 +1,4 @@
-"""`headrace describe topic|group|cluster NAME`."""
+"""`headrace describe topic|group|cluster|job NAME`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Kind(StrEnum):
     TOPIC = "topic"
     GROUP = "group"
     CLUSTER = "cluster"
+    JOB = "job"
 
 
 def describe(
@@ -33,19 +34,22 @@ def describe(
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Print everything about one topic, group or cluster."""
+    """Print everything about one topic, group, cluster or job."""
     from headrace_cli.clients import admin_client, find_cluster
 
     if name is None and kind is not Kind.CLUSTER:
         raise BadInputError(f"describe {kind.value}: which one? NAME is missing")
     target = find_cluster(data_dir, cluster, bootstrap_server)
+    if kind is Kind.JOB:
+        _describe_job(target, str(name))
+        return
     with admin_client(target.bootstrap_servers) as admin:
         match kind:
             case Kind.TOPIC:
                 _describe_topic(admin, str(name))
             case Kind.GROUP:
                 _describe_group(admin, str(name))
-            case Kind.CLUSTER:
+            case _:
                 _describe_cluster(admin, target)
 
 
@@ -119,6 +123,35 @@ def _describe_group(admin: Any, name: str) -> None:
         for topic, index in sorted({*group.offsets, *owners})
     ]
     print_table(rows)
+
+
+def _describe_job(target: Target, name: str) -> None:
+    """Print what a job of the local cluster says of itself, on its own `/metrics`."""
+    from headrace_cli.up.monitor import read_job_info, read_job_metrics
+
+    applications = target.state.applications if target.state is not None else []
+    url = next((each.metrics for each in applications if each.name == name), None)
+    info = read_job_info(url) if url else {}
+    if url is None or not info:
+        raise CommandError(f"no job {name} runs in the local cluster and serves its metrics")
+    values = read_job_metrics(url)
+
+    def count(series: str) -> str:
+        return f"{values.get(f'headrace_job_{series}', 0.0):,.0f}"
+
+    _print_fields(
+        {
+            "Name": name,
+            "Delivery": info["delivery"],
+            "Generation": info["generation"] + (" (shadow)" if info["shadow"] == "true" else ""),
+            "Batches": count("batches_total"),
+            "Rows": f"{count('input_rows_total')} in, {count('output_rows_total')} out",
+            "Set aside": f"{count('malformed_records_total')} malformed,"
+            f" {count('late_rows_total')} late",
+            "Lag": f"{count('lag_records')} records, {count('lag_seconds')} s",
+            "Metrics": url,
+        }
+    )
 
 
 def _describe_cluster(admin: Any, target: Target) -> None:

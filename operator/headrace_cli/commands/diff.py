@@ -67,8 +67,8 @@ def diff(
 
 def _diff_kubernetes(file: Path, context: str, namespace: str | None) -> None:
     from headrace_cli.kubernetes_diff import Difference, compare, read_objects
-    from headrace_operator.kubernetes.client import KubernetesClient
-    from headrace_operator.kubernetes.connection import ConnectionSourceError, find_connection
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
 
     objects = read_objects(file)
     try:

@@ -40,7 +40,8 @@ def down(
     from headrace_cli.clients import find_layout
     from headrace_operator.local.state import load_state
 
-    layout = find_layout(data_dir, cluster)
+    # What is deleted for good is never a guess.
+    layout = find_layout(data_dir, cluster, even_stopped=delete_data)
     if delete_data and not even_protected:
         _refuse_protected(layout)
     if delete_data and not yes:

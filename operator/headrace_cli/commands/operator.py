@@ -40,15 +40,19 @@ def run(  # noqa: PLR0913 - the options of a command line
         ),
     ] = None,
     broker_image: Annotated[
-        str, typer.Option(help="What brokers of new Clusters run.", envvar="HEADRACE_BROKER_IMAGE")
-    ] = "headrace/headrace:0.1.0",
+        str | None,
+        typer.Option(
+            help="What brokers run whose Clusters name no image. Default: what the operator runs.",
+            envvar="HEADRACE_BROKER_IMAGE",
+        ),
+    ] = None,
     probe_seconds: Annotated[
         float, typer.Option(min=0.1, help="How often watches are compared with lists.")
     ] = 30.0,
     kubeconfig: Annotated[Path | None, typer.Option(help="Default: $KUBECONFIG.")] = None,
 ) -> None:
     """Watch Clusters, Topics and ConsumerGroups, and bring brokers to what they say."""
-    from headrace_operator.kubernetes.connection import ConnectionSourceError
+    from headrace_operator.kubernetes.api.connection import ConnectionSourceError
     from headrace_operator.kubernetes.logs import configure_logs
     from headrace_operator.kubernetes.main import OperatorConfig, run_operator
 

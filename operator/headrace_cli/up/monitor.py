@@ -6,6 +6,7 @@ Blocking clients. The result watcher has its own thread and hands what it read t
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 import urllib.request
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace_cli.up.views import ResultRow
     from headrace_operator.plan import TopicPartition
 
-__all__ = ["Monitor", "ResultWatcher", "Sample", "read_job_metrics"]
+__all__ = ["Monitor", "ResultWatcher", "Sample", "read_job_info", "read_job_metrics"]
 
 POLL_MS = 500
 # ListOffsets' special timestamp (KIP-79).
@@ -173,17 +174,29 @@ def read_job_metrics(url: str) -> dict[str, float]:
 
     Lines of a series with several label sets are summed.
     """
+    values: dict[str, float] = {}
+    for series, value in _job_series(url):
+        name = series.partition("{")[0]
+        values[name] = values.get(name, 0.0) + value
+    return values
+
+
+def read_job_info(url: str) -> dict[str, str]:
+    """Read what a job promises: the labels of `headrace_job_info`; {} if not served."""
+    for series, _ in _job_series(url):
+        name, _, labels = series.partition("{")
+        if name == "headrace_job_info":
+            return dict(re.findall(r'(\w+)="([^"]*)"', labels))
+    return {}
+
+
+def _job_series(url: str) -> list[tuple[str, float]]:
     try:
         with urllib.request.urlopen(  # noqa: S310 - our own loopback address
             url, timeout=METRICS_TIMEOUT_SECONDS
         ) as response:
             text: str = response.read().decode()
     except OSError:
-        return {}
-    values: dict[str, float] = {}
-    for line in text.splitlines():
-        if line.startswith("headrace_job_"):
-            series, _, value = line.rpartition(" ")
-            name = series.partition("{")[0]
-            values[name] = values.get(name, 0.0) + float(value)
-    return values
+        return []
+    lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("headrace_job_")]
+    return [(series, float(value)) for series, _, value in lines]

@@ -36,9 +36,12 @@ class Admins:
         return admin
 
     async def apply(self, admin: BrokerAdmin, actions: Sequence[Action]) -> tuple[Failure, ...]:
-        """Perform actions. Raises FencedError, and then nothing was sent."""
+        """Perform actions. Raises FencedError, and nothing is sent from then on.
+
+        A batch takes seconds in a thread: leadership is looked at before each of its requests.
+        """
         self._fence()
-        return await admin.apply(actions)
+        return await admin.apply(actions, self._fence)
 
     async def forget(self, key: ClusterKey) -> None:
         """Close a Cluster's connection."""

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
 
-from headrace_operator.kubernetes.client import KubernetesError
-from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
+from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.kubernetes.api.watches import selector_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.watches import Watched
     from headrace_operator.kubernetes.metrics import OperatorMetrics
-    from headrace_operator.kubernetes.watches import Watched
 
 __all__ = ["PROBE_SECONDS", "STALE_PROBES", "Freshness", "Version", "Watching", "compare"]
 
@@ -124,7 +124,7 @@ class Freshness:
 
     async def probe(self, api_version: str, kind: str) -> None:
         """Compare one kind. Raises KubernetesError."""
-        selector = OWNED_SELECTOR if (api_version, kind) in OWNED_KINDS else None
+        selector = selector_of((api_version, kind))
         listed: dict[_Name, Version] = {}
         listed_at = 0
         for namespace in self._watching.namespaces or (None,):

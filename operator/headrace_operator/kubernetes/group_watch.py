@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace_operator.plan.trends import advance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from headrace_operator.kubernetes.workloads import Workloads
     from headrace_operator.plan import Key, Observed, ScaleTarget, Trend
@@ -33,12 +33,23 @@ class GroupWatch:
         self._known: dict[Key, tuple[Trend, Sample]] = {}
 
     async def observe(
-        self, observed: Observed, groups: Iterable[ConsumerGroup], *, now_ms: int
+        self,
+        observed: Observed,
+        groups: Iterable[ConsumerGroup],
+        fresh: Container[Key] | None = None,
+        *,
+        now_ms: int,
     ) -> Observed:
-        """Add the targets and trends of `groups`, which were just looked at."""
+        """Add the targets and trends of `groups`.
+
+        `fresh`: those whose offsets were just asked for; None: all. To take the others' old offsets
+        for a look would say that nothing was read since.
+        """
         asked = list(groups)
         targets = await self._workloads.observe(asked)
         for group in asked:
+            if fresh is not None and group.key not in fresh:
+                continue
             policy, existing = group.spec.lag_policy, observed.groups.get(group.group_id)
             target = targets.get(group.key)
             if policy is None or existing is None or target is None or target.error:

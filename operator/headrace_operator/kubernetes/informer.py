@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace_operator.kubernetes.cache import CLUSTER_LABEL, trim
-from headrace_operator.kubernetes.lease import LEASE_SECONDS
+from headrace_operator.kubernetes.api.cache import CLUSTER_LABEL, trim
+from headrace_operator.kubernetes.api.lease import LEASE_SECONDS
+from headrace_operator.kubernetes.api.watches import selector_of
 from headrace_operator.kubernetes.register import cluster_key, parse_managed
-from headrace_operator.kubernetes.watches import OWNED_KINDS, OWNED_SELECTOR
 from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_operator.kubernetes.cache import Store
-    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.kubernetes.api.watches import Watched
     from headrace_operator.kubernetes.queue import WorkQueue
     from headrace_operator.kubernetes.reconcile import ClusterReconciler
     from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
-    from headrace_operator.kubernetes.transport import Object
-    from headrace_operator.kubernetes.watches import Watched
 
 __all__ = ["Informer", "find_cluster", "list_watched"]
 
@@ -157,7 +157,7 @@ async def list_watched(
     """List everything that is watched."""
     found: list[Object] = []
     for api_version, kind in kinds:
-        selector = OWNED_SELECTOR if (api_version, kind) in OWNED_KINDS else None
+        selector = selector_of((api_version, kind))
         for namespace in namespaces or (None,):
             found += await client.list(api_version, kind, namespace, selector)
     return found

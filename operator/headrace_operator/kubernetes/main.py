@@ -9,23 +9,28 @@ import random
 import signal
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
 from headrace_operator.kubernetes.admins import Admins
-from headrace_operator.kubernetes.applications import SparkRunner, install_definition
-from headrace_operator.kubernetes.brokers import DEFAULT_IMAGE, BrokersOnKubernetes
-from headrace_operator.kubernetes.cache import Store
-from headrace_operator.kubernetes.client import FencedError, KubernetesClient, KubernetesError
-from headrace_operator.kubernetes.connection import Connection, find_connection
+from headrace_operator.kubernetes.api.cache import Store
+from headrace_operator.kubernetes.api.client import FencedError, KubernetesClient, KubernetesError
+from headrace_operator.kubernetes.api.connection import Connection, find_connection
+from headrace_operator.kubernetes.api.lease import REQUEST_SECONDS, Election
+from headrace_operator.kubernetes.api.watches import (
+    OPTIONAL_OWNED_KINDS,
+    run_watches,
+    watched_kinds,
+)
+from headrace_operator.kubernetes.brokers.backend import DEFAULT_IMAGE, BrokersOnKubernetes
 from headrace_operator.kubernetes.freshness import PROBE_SECONDS, Freshness, Watching
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
-from headrace_operator.kubernetes.lease import REQUEST_SECONDS, Election
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.namespaces import Namespaces
+from headrace_operator.kubernetes.own_image import find_own_image
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
 from headrace_operator.kubernetes.reconcile import (
@@ -36,8 +41,8 @@ from headrace_operator.kubernetes.reconcile import (
 )
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.kubernetes.resource_metrics import ResourceCollector
+from headrace_operator.kubernetes.spark.applications import SparkRunner, install_definition
 from headrace_operator.kubernetes.statuses import StatusWriter
-from headrace_operator.kubernetes.watches import run_watches, watched_kinds
 from headrace_operator.kubernetes.web import start_web
 from headrace_operator.kubernetes.workloads import Workloads
 
@@ -53,6 +58,9 @@ __all__ = ["OperatorConfig", "run_operator"]
 
 LEASE_NAME = "headrace-operator"
 WORKERS = 4
+#: Passes over Clusters that did not answer the last time: each waits for seconds, and holds up no
+#: worker that others need.
+SILENT_AT_ONCE = 32
 
 _log = structlog.get_logger("headrace.operator")
 
@@ -71,8 +79,8 @@ class OperatorConfig:
     reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
     #: How often watches are compared with lists.
     probe_seconds: float = PROBE_SECONDS
-    #: What brokers of new Clusters run.
-    broker_image: str = DEFAULT_IMAGE
+    #: What brokers run whose Clusters name no image; None: what the operator runs.
+    broker_image: str | None = None
 
 
 async def run_operator(config: OperatorConfig) -> None:
@@ -96,6 +104,9 @@ async def run_operator(config: OperatorConfig) -> None:
         ) as client:
             # Before anything is watched, and by whoever comes first: it creates or does nothing.
             with_spark = config.is_spark_runner and await install_definition(plain)
+            own = config.broker_image or await find_own_image(plain, connection.default_namespace)
+            config = replace(config, broker_image=own or DEFAULT_IMAGE)
+            _log.info("brokers of new Clusters run", image=config.broker_image)
             operator = _Operator(config, connection, client, election, metrics)
             await operator.run(stop, with_spark=with_spark)
 
@@ -119,10 +130,11 @@ class _Operator:
         store, register = Store(), Register()
         backend: BrokerBackend = ReachedOrOwn(
             ReachedBrokers(config.reached),
-            BrokersOnKubernetes(client, store, image=config.broker_image),
+            BrokersOnKubernetes(client, store, image=config.broker_image or DEFAULT_IMAGE),
         )
         self._queue = WorkQueue(time.monotonic, random.Random())  # noqa: S311 - jitter
         self._admins = Admins(election.check)
+        self._silent: set[asyncio.Task[None]] = set()
         self._reconciler = ClusterReconciler(
             Surroundings(
                 register=register,
@@ -144,7 +156,9 @@ class _Operator:
 
     async def run(self, stop: asyncio.Event, *, with_spark: bool) -> None:
         config = self._config
-        kinds = watched_kinds(with_spark=with_spark)
+        optional = [kind for kind in OPTIONAL_OWNED_KINDS if await self._client.serves(*kind)]
+        kinds = watched_kinds(with_spark=with_spark, optional=optional)
+        self._store.watched = frozenset(kind for _, kind in kinds)
         web = await start_web(
             config.host, config.port, self._metrics.registry, self._unhealthy, self._unready
         )
@@ -193,22 +207,34 @@ class _Operator:
             if self._election.is_leader:
                 self._informer.mark_all()
                 workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
+                self._silent.clear()
                 try:
                     await self._election.changed.wait()
                 finally:
-                    for worker in workers:
-                        worker.cancel()
-                    await asyncio.gather(*workers, return_exceptions=True)
+                    every = [*workers, *self._silent]
+                    for task in every:
+                        task.cancel()
+                    await asyncio.gather(*every, return_exceptions=True)
             else:
                 await self._election.changed.wait()
 
     async def _work(self) -> None:
         while True:
             key = await self._queue.take()
-            try:
-                await self._reconcile(key)
-            finally:
-                self._queue.done(key)
+            kind, namespace, name = key
+            is_silent = kind == "Cluster" and self._reconciler.is_silent((namespace, name))
+            if is_silent and len(self._silent) < SILENT_AT_ONCE:
+                task = asyncio.create_task(self._reconcile_and_give_back(key))
+                self._silent.add(task)
+                task.add_done_callback(self._silent.discard)
+            else:
+                await self._reconcile_and_give_back(key)
+
+    async def _reconcile_and_give_back(self, key: QueueKey) -> None:
+        try:
+            await self._reconcile(key)
+        finally:
+            self._queue.done(key)
 
     async def _reconcile(self, key: QueueKey) -> None:
         kind, namespace, name = key

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 if TYPE_CHECKING:
-    from headrace_operator.kubernetes.transport import Write
+    from headrace_operator.kubernetes.api.transport import Write
 
 __all__ = ["OperatorMetrics"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.kubernetes.api.client import KubernetesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.resources import Cluster
 
 __all__ = ["Namespaces"]

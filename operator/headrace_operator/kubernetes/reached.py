@@ -32,6 +32,10 @@ class ReachedBrokers:
         """See BrokerBackend."""
         return self._addresses.get((cluster.metadata.namespace, cluster.metadata.name), "")
 
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+        """See BrokerBackend."""
+        return cluster, ""
+
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""
         servers = self.bootstrap_servers(cluster)
@@ -81,6 +85,10 @@ class ReachedOrOwn:
     def bootstrap_servers(self, cluster: Cluster) -> str:
         """See BrokerBackend."""
         return self._of(cluster).bootstrap_servers(cluster)
+
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+        """See BrokerBackend."""
+        return await self._of(cluster).effective(cluster)
 
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import structlog
 
 from headrace_operator.apply import ADMIN_ACTIONS, Failure
-from headrace_operator.kubernetes.addresses import AddressWatch
+from headrace_operator.kubernetes.brokers.addresses import AddressWatch
 from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
 from headrace_operator.kubernetes.queue import JITTER
+from headrace_operator.kubernetes.refused import Refused
 from headrace_operator.kubernetes.register import age_of, cluster_key
+from headrace_operator.kubernetes.spec_check import cluster_spec_problems
 from headrace_operator.kubernetes.workloads import needs_target
 from headrace_operator.observe import merge_observations
 from headrace_operator.plan import (
@@ -55,6 +57,8 @@ RESYNC_SECONDS_MAX = 600.0
 #: What is waited for is looked at again this soon, and then more seldom while it lasts.
 WAITING_SECONDS = 1.0
 WAITING_GROWTH_MAX = 8
+#: What was refused will mostly be refused again.
+STALLED_GROWTH_MAX = 64
 
 _log = structlog.get_logger("headrace.operator.reconcile")
 
@@ -84,6 +88,11 @@ class _Memory:
     look_at: float = 0.0
     groups: GroupWatch
     addresses: AddressWatch = field(default_factory=AddressWatch)
+    refused: Refused = field(default_factory=Refused)
+    #: Whether its brokers did not answer the last time.
+    is_silent: bool = False
+    #: The brokers' processes: connections to one that is gone may hang.
+    processes: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +139,11 @@ class ClusterReconciler:
             dirt.is_health = True
         else:
             dirt.is_everything = True
+
+    def is_silent(self, key: ClusterKey) -> bool:
+        """Whether a pass over this Cluster is likely to wait for brokers that do not answer."""
+        memory = self._memories.get(key)
+        return memory is not None and memory.is_silent
 
     async def reconcile(self, key: ClusterKey) -> Outcome:
         """Bring everything that is dirty to its spec."""
@@ -188,25 +202,33 @@ class _Pass:
 
     async def run(self) -> Outcome:
         began = time.process_time()
-        cluster = self._around.clusters(self._key)
+        cluster = written = self._around.clusters(self._key)
         performed: list[Action] = []
+        held: list[Failure] = []
         failures: tuple[Failure, ...] = ()
         observed, desired, planned = Observed(), Desired(), Plan()
         for _ in range(ROUNDS_MAX):
+            cluster, taken_back = await self._effective(written)
             desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
-            planned = plan(observed, desired)
-            mine = [action for action in planned.actions if self._is_mine(action)]
+            planned = _with_spec_checked(plan(observed, desired), desired, taken_back)
+            generations = _generations_of(desired)
+            mine, held = self._memory.refused.split(
+                (action for action in planned.actions if self._is_mine(action)),
+                generations,
+                time.monotonic(),
+            )
             if failures or not (mine or self._is_first_round):
                 break
             failures = await self._perform(cluster, mine, desired, observed)
+            self._memory.refused.note(mine, failures, generations, time.monotonic())
             performed += mine
             if not mine or any(isinstance(action, MoveReplicas) for action in mine):
                 # What moves is seen in the next pass: this one would ask for the same again.
                 break
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
-        planned = _with_failures(planned, failures)
+        planned = _with_failures(planned, (*failures, *held))
         # Statuses as they are now: what was noted in them must not be taken back.
         desired = await self._desired(cluster)
         self._settle(desired, planned)
@@ -215,7 +237,10 @@ class _Pass:
         if self._scope == "everything" and not performed:
             # At rest: with what it took to compare, which is little beside what it took to see.
             self._memory.looking_seconds = time.process_time() - began
-        return self._outcome(tuple(performed), failures, planned)
+        return self._outcome(tuple(performed), (*failures, *held), planned)
+
+    async def _effective(self, cluster: Cluster | None) -> tuple[Cluster | None, str]:
+        return (None, "") if cluster is None else await self._around.backend.effective(cluster)
 
     async def _desired(self, cluster: Cluster | None) -> Desired:
         """Collect what the pass is about, as it is now."""
@@ -258,6 +283,7 @@ class _Pass:
             if self._around.register.get(key) is None:
                 self._around.statuses.forget(key)
                 self._memory.groups.forget(key)
+                self._memory.refused.forget(key)
 
     def _is_mine(self, action: Action) -> bool:
         """Leave what concerns brokers to passes that looked at all of them."""
@@ -270,9 +296,11 @@ class _Pass:
         servers = self._around.backend.bootstrap_servers(cluster)
         if not servers:
             return backend
+        await self._drop_dead_connections(backend)
         admin = await self._around.admins.of(self._key, servers)
         now_ms = self._now_ms
         known = self._memory.seen
+        fresh: set[Key] | None = None
         if known is None or (self._scope == "everything" and self._is_first_round):
             # What it cost, not how long brokers that had just begun let it wait.
             began = time.process_time()
@@ -282,12 +310,21 @@ class _Pass:
             if self._scope == "health" and self._is_first_round:
                 known = await admin.observe_health(known)
             some = desired_of(cluster, self._dirty())
+            fresh = {group.key for group in some.groups}
             seen = await admin.observe_some(some, known, now_ms=now_ms)
         is_reachable = seen.cluster is not None and seen.cluster.is_reachable
         self._memory.seen = seen if is_reachable else None
+        self._memory.is_silent = not is_reachable
         merged = merge_observations(backend, seen)
         merged = await self._memory.addresses.observe(merged, admin.advertised, now_ms=now_ms)
-        return await self._memory.groups.observe(merged, desired.groups, now_ms=now_ms)
+        return await self._memory.groups.observe(merged, desired.groups, fresh, now_ms=now_ms)
+
+    async def _drop_dead_connections(self, backend: Observed) -> None:
+        brokers = backend.cluster.brokers if backend.cluster else ()
+        processes = frozenset(broker.process for broker in brokers if broker.process)
+        if self._memory.processes is not None and self._memory.processes - processes:
+            await self._around.admins.forget(self._key)
+        self._memory.processes = processes
 
     async def _perform(
         self,
@@ -316,6 +353,10 @@ class _Pass:
             done = [each for each in resets if id(each) not in kept]
             await self._around.statuses.note_resets(done, is_done=True)
         failed = {id(failure.action): failure for failure in failures}
+        tried = {id(action) for action in actions}
+        for failure in failures:
+            if id(failure.action) not in tried:
+                self._around.on_action(failure.action, failure)
         for action in actions:
             self._around.on_action(action, failed.get(id(action)))
         return tuple(failures)
@@ -348,7 +389,9 @@ class _Pass:
         if self._around.register.groups_of(self._key, needs_target):
             again = min(again, LOOK_SECONDS)
         if not is_converged:
-            again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), WAITING_GROWTH_MAX))
+            is_stalled = bool(failures) and not planned.waiting
+            most = STALLED_GROWTH_MAX if is_stalled else WAITING_GROWTH_MAX
+            again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), most))
         return Outcome(
             scope=self._scope,
             performed=performed,
@@ -358,6 +401,11 @@ class _Pass:
             resync_seconds=resync,
             unfinished=frozenset(unfinished),
         )
+
+
+def _generations_of(desired: Desired) -> dict[Key, int]:
+    resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+    return {each.key: each.metadata.generation for each in resources}
 
 
 def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired:
@@ -370,6 +418,29 @@ def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired
         topics=tuple(each for each in resources if isinstance(each, Topic)),
         groups=tuple(each for each in resources if isinstance(each, ConsumerGroup)),
         deleted=frozenset(each.key for each in every if each.metadata.deletion_timestamp),
+    )
+
+
+def _with_spec_checked(planned: Plan, desired: Desired, taken_back: str) -> Plan:
+    """Hold back what would give brokers a spec that they cannot start with. Pure.
+
+    `taken_back`: why `desired` is not what the Cluster's spec says; '' where it is.
+    """
+    cluster = desired.cluster
+    if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
+        return planned
+    if taken_back:
+        problem = Problem(resource=cluster.key, reason=Reason.ROLLED_BACK, message=taken_back)
+        return replace(planned, problems=(problem, *planned.problems))
+    found = cluster_spec_problems(cluster)
+    if not found:
+        return planned
+    problem = Problem(resource=cluster.key, reason=Reason.INVALID_SPEC, message="; ".join(found))
+    return replace(
+        planned,
+        actions=tuple(each for each in planned.actions if each.resource != cluster.key),
+        waiting=tuple(each for each in planned.waiting if each.resource != cluster.key),
+        problems=(problem, *planned.problems),
     )
 
 

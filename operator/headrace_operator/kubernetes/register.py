@@ -17,7 +17,7 @@ from headrace_operator.resources import ConsumerGroup, Topic, parse_resource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.plan import Key
 
 __all__ = ["ClusterKey", "Managed", "Register", "age_of", "cluster_key", "parse_managed"]

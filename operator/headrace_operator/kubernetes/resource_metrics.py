@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from headrace_operator.kubernetes.cache import Store
+    from headrace_operator.kubernetes.api.cache import Store
     from headrace_operator.kubernetes.register import Register
 
 __all__ = ["ResourceCollector"]

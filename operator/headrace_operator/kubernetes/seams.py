@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_operator.apply import Failure
-    from headrace_operator.kubernetes.transport import Object
+    from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.plan import Action, Desired, Observed, Plan
     from headrace_operator.resources import Cluster
 
@@ -26,6 +26,12 @@ class BrokerBackend(Protocol):
 
     def bootstrap_servers(self, cluster: Cluster) -> str:
         """Where the operator itself reaches the brokers (host:port,…); empty before any exists."""
+
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+        """Return the Cluster as its brokers are to be now, and why that is not what its spec says.
+
+        The Cluster itself and '' but where its spec was tried and no broker came up with it.
+        """
 
     async def observe(self, cluster: Cluster) -> Observed:
         """Return `Observed(cluster=ObservedCluster(brokers=…))`: pods and settings, from the store.

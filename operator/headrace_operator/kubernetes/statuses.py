@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from headrace_operator.kubernetes.client import FencedError, KubernetesError
+from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
 from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
@@ -21,10 +21,10 @@ from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Top
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace_operator.kubernetes.cache import Store
-    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.seams import BrokerBackend
-    from headrace_operator.kubernetes.transport import Object
     from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets, ScaleTarget
 
 __all__ = ["StatusWriter"]
@@ -140,9 +140,13 @@ class StatusWriter:
             return
         if key[0] == "Cluster":
             written["metadata"].pop("managedFields", None)
-            self._store.upsert(written)
+            self._store.learn(written)
         elif (resource := parse_managed(written)) is not None:
-            self._register.upsert(resource)
+            known = self._register.get(key)
+            version = known.metadata.resource_version if known else ""
+            # A late answer must not undo what a watch has told since: a new spec, say.
+            if int(version or 0) <= int(resource.metadata.resource_version or 0):
+                self._register.upsert(resource)
 
     def _tell(self, resource: _Resource, status: Object) -> None:
         """Record an Event when Ready has another status or reason than before."""

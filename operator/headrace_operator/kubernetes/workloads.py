@@ -2,6 +2,10 @@
 
 The replicas of a SparkApplication are its executors, where its runner changes their number and
 leaves the driver alone; any other counts as one replica. None of them means: suspended.
+
+The operator may patch every /scale of its namespaces. Whoever may write a ConsumerGroup may not
+borrow that: a target says itself, by an annotation, which groups scale it, and what belongs to a
+Cluster is never one (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -10,20 +14,31 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.apply import Failure
-from headrace_operator.kubernetes.client import KubernetesError
+from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.plan import ObservedTarget, pending_reset
+from headrace_operator.render.names import MANAGED_BY
 from headrace_operator.render.spark_submission import is_resizable, wanted_executors
 from headrace_operator.resources import SPARK_API_VERSION
+from headrace_operator.resources.common import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace_operator.kubernetes.client import KubernetesClient
+    from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.plan import Key, ScaleTarget
     from headrace_operator.resources import ConsumerGroup
     from headrace_operator.resources.consumer_group import TargetReference
 
-__all__ = ["Workloads", "needs_target", "observed_application"]
+__all__ = [
+    "SCALED_BY_ANNOTATION",
+    "Workloads",
+    "needs_target",
+    "observed_application",
+    "refusal_of",
+]
+
+#: On a target: the names of the ConsumerGroups of its namespace that may scale it, with commas.
+SCALED_BY_ANNOTATION = "headrace.dev/scaled-by"
 
 _APPLICATION = "SparkApplication"
 #: Its driver is there, or may come back.
@@ -58,27 +73,31 @@ class Workloads:
         reference = group.spec.target_ref
         if reference is None:
             return ObservedTarget(replicas=0, error="there is no targetRef")
-        namespace = group.metadata.namespace
         try:
-            if reference.kind == _APPLICATION:
-                return await self._observe_application(namespace, reference.name)
-            scale = await self._client.get_scale(
-                reference.api_version, reference.kind, namespace, reference.name
-            )
+            return await self._observe_target(group, reference)
         except KubernetesError as error:
-            if error.status in (0, 429) or error.status >= 500:  # noqa: PLR2004 - try again
+            if not error.is_about_object:
                 raise
-            return ObservedTarget(replicas=0, error=error.message)
+            return ObservedTarget(replicas=0, error=error.message, is_unknown=not error.is_refusal)
+
+    async def _observe_target(
+        self, group: ConsumerGroup, reference: TargetReference
+    ) -> ObservedTarget:
+        where = (_api_version(reference), reference.kind, group.metadata.namespace, reference.name)
+        found = await self._client.get(*where)
+        if found is None:
+            return ObservedTarget(replicas=0, error="there is none")
+        if refusal := refusal_of(group.metadata.name, found):
+            return ObservedTarget(replicas=0, error=refusal, is_refused=True)
+        if reference.kind == _APPLICATION:
+            return observed_application(found)
+        scale = await self._client.get_scale(*where)
         if scale is None:
-            return ObservedTarget(replicas=0, error="there is none, or it has no /scale")
+            return ObservedTarget(replicas=0, error="it has no /scale")
         return ObservedTarget(
             replicas=scale.get("spec", {}).get("replicas", 0),
             running=scale.get("status", {}).get("replicas", 0),
         )
-
-    async def _observe_application(self, namespace: str, name: str) -> ObservedTarget:
-        found = await self._client.get(SPARK_API_VERSION, _APPLICATION, namespace, name)
-        return observed_application(found)
 
     async def scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
         """Perform; what is refused, or gone, is a failure of that action."""
@@ -104,6 +123,20 @@ class Workloads:
         return None
 
 
+def refusal_of(group: str, found: Mapping[str, Any]) -> str:
+    """Say why a ConsumerGroup may not scale an object; '' where it may. Pure."""
+    metadata = found["metadata"]
+    for owner in metadata.get("ownerReferences") or []:
+        if owner["apiVersion"].partition("/")[0] == GROUP:
+            return f"it belongs to {owner['kind']} {owner['name']}, and no group scales that"
+    if MANAGED_BY.items() <= (metadata.get("labels") or {}).items():
+        return "it is the operator's own, and no group scales that"
+    allowed = (metadata.get("annotations") or {}).get(SCALED_BY_ANNOTATION, "")
+    if group in (name.strip() for name in allowed.split(",")):
+        return ""
+    return f"it does not allow that; annotate it with {SCALED_BY_ANNOTATION}: {group}"
+
+
 def observed_application(found: Mapping[str, Any] | None) -> ObservedTarget:
     """Return what a SparkApplication counts as; None: there is none. Pure."""
     if found is None:
@@ -126,6 +159,10 @@ def observed_application(found: Mapping[str, Any] | None) -> ObservedTarget:
 
 
 def _reference(target: TargetReference, namespace: str) -> dict[str, Any]:
-    api_version = SPARK_API_VERSION if target.kind == _APPLICATION else target.api_version
+    api_version = _api_version(target)
     metadata = {"namespace": namespace, "name": target.name}
     return {"apiVersion": api_version, "kind": target.kind, "metadata": metadata}
+
+
+def _api_version(target: TargetReference) -> str:
+    return SPARK_API_VERSION if target.kind == _APPLICATION else target.api_version

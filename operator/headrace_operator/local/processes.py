@@ -62,7 +62,7 @@ class ProcessEventKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessEvent:
-    """News of a child, for the screen and the log."""
+    """What happened to a child, for the screen and the log."""
 
     kind: ProcessEventKind
     name: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace_operator.render.properties import default_settings as replicated_settings
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -99,15 +101,7 @@ def render_broker_properties(
 
 def default_settings(formation: Formation) -> dict[str, str]:
     """Return what holds where the manifest's `config` says nothing."""
-    replicas = max(1, min(formation.brokers, 3))
-    # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
-    in_sync = max(1, replicas - 1)
-    return {
-        "default.replication.factor": str(replicas),
-        "min.insync.replicas": str(in_sync),
-        "offsets.topic.replication.factor": str(replicas),
-        # Topics come from manifests; a typing error in a name must not make one.
-        "auto.create.topics.enable": "false",
+    return replicated_settings(formation.brokers) | {
         # Members of one machine come together at once: nothing to wait for.
         "group.initial.rebalance.delay.ms": "0",
     }

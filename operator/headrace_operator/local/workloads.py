@@ -68,7 +68,10 @@ def deployment_command(
         raise NotLocalError("only a single container whose command is headrace runs locally")
     container = containers[0]
     environment = local_environment(container.env, surroundings)
-    arguments = expand((*container.command[1:], *container.args), environment)
+    texts = [
+        local_addresses(text, surroundings) for text in (*container.command[1:], *container.args)
+    ]
+    arguments = expand(texts, environment)
     more = extra.get(arguments[0], ()) if arguments else ()
     return LocalCommand(command=(*HEADRACE_COMMAND, *arguments, *more), environment=environment)
 
@@ -77,11 +80,13 @@ def local_environment(
     variables: Sequence[EnvironmentVariable], surroundings: Surroundings
 ) -> dict[str, str]:
     """Environment of a container, with the bootstrap Service replaced by the local brokers."""
-    service = re.compile(rf"\b{re.escape(surroundings.cluster)}-bootstrap(\.[a-z0-9.-]+)?:\d+")
-    return {
-        variable.name: service.sub(surroundings.bootstrap_servers, variable.value)
-        for variable in variables
-    }
+    return {variable.name: local_addresses(variable.value, surroundings) for variable in variables}
+
+
+def local_addresses(text: str, surroundings: Surroundings) -> str:
+    """Replace the bootstrap Service's address by those of the local brokers."""
+    service = rf"(?<![\w.-]){re.escape(surroundings.cluster)}-bootstrap(\.[a-z0-9.-]+)?:\d+"
+    return re.sub(service, surroundings.bootstrap_servers, text)
 
 
 def expand(texts: Sequence[str], environment: Mapping[str, str]) -> list[str]:

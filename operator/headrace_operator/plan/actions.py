@@ -48,6 +48,8 @@ class MoveReplicas(Action):
     moves: Mapping[TopicPartition, tuple[int, ...]]
     #: Brokers that the replicas move away from; none: they move to brokers that joined.
     leaving: tuple[int, ...]
+    #: Bytes per second that each broker copies meanwhile; None: it is as it should be already.
+    throttle: int | None = None
 
     def describe(self) -> str:
         """See Action."""

@@ -28,7 +28,8 @@ from headrace_operator.plan.model import (
     Problem,
     Waiting,
 )
-from headrace_operator.plan.removal import MOVES_MAX, plan_removal
+from headrace_operator.plan.moves import next_moves, plan_end_of_throttle
+from headrace_operator.plan.removal import plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
 from headrace_operator.plan.voters import count_voters, plan_voters
 from headrace_operator.resources import Cluster, Pool, Reason
@@ -71,6 +72,10 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     # A drain that is refused keeps nobody from his new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
+    if observed.cluster is not None and not any(
+        isinstance(each, MoveReplicas | Waiting) for each in outcomes
+    ):
+        outcomes += plan_end_of_throttle(cluster, observed.cluster)
     # Nor does a vote that waits for somebody, who may need just these settings.
     outcomes += [each for each in voting if isinstance(each, Waiting)]
     actions += [each for each in outcomes if isinstance(each, Action)]
@@ -143,7 +148,12 @@ def target_of(cluster: Cluster) -> str:
     Whoever writes it into `approvedPlan` approves all steps that lead there, and nothing else.
     """
     spec = cluster.spec
-    relevant = (spec.pools, spec.listeners, sorted(spec.config.items()), spec.version)
+    relevant: tuple[object, ...] = (
+        *(spec.pools, spec.listeners, sorted(spec.config.items()), spec.version),
+        # Only where they say something: what was approved before there were these fields stays so.
+        *((spec.image,) if spec.image else ()),
+        *(spec.image_pull_secrets or ()),
+    )
     return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()[:16]
 
 
@@ -193,8 +203,7 @@ def _plan_balance(observed: Observed, cluster: Cluster) -> list[Action | Waiting
     if seen.reassigning:
         message = f"replicas of {len(seen.reassigning)} partitions are on their way to new brokers"
         return [Waiting(resource=cluster.key, reason=Reason.RECONCILING, message=message)]
-    some = dict(sorted(moves.items())[:MOVES_MAX])
-    return [MoveReplicas(resource=cluster.key, moves=some, leaving=())]
+    return [*next_moves(cluster, seen, moves, ())]
 
 
 def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:

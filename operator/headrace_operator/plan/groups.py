@@ -30,7 +30,7 @@ from headrace_operator.plan.model import (
     TopicPartition,
     Waiting,
 )
-from headrace_operator.plan.scaling import plan_scaling
+from headrace_operator.plan.scaling import plan_scaling, target_problem
 from headrace_operator.resources import ConsumerGroup, Reason
 
 if TYPE_CHECKING:
@@ -193,6 +193,8 @@ def _plan_resume(group: ConsumerGroup, observed: Observed) -> Iterator[Outcome]:
     before, target = group.status.paused_replicas, observed.targets.get(group.key)
     if before is None:
         yield from plan_scaling(group, observed)
+    elif problem := target_problem(group, observed):
+        yield problem
     elif target is not None and group.spec.target_ref is not None:
         # Somebody may have started it meanwhile; then only the note is removed.
         yield ScaleTarget(
@@ -252,9 +254,10 @@ def reset_offsets(
                 return {}, problem
         return offsets, ""
     target: Mapping[TopicPartition, int]
-    if reset.to.position == "Earliest":
+    position = (reset.to.position or "").lower()
+    if position == "earliest":
         target = existing.start_offsets
-    elif reset.to.position == "Latest":
+    elif position == "latest":
         target = existing.end_offsets
     elif reset.to.shift_by is not None:
         shift = reset.to.shift_by
@@ -289,6 +292,8 @@ def _empty_the_group(
 ) -> Iterator[Outcome]:
     key = target_key(group)
     scaled = observed.targets.get(group.key)
+    if reset.when_active == "ScaleDown" and (problem := target_problem(group, observed)):
+        yield problem
     if scaled is not None and group.spec.target_ref is not None:
         if reset.when_active == "ScaleDown" and scaled.replicas > 0:
             yield ScaleTarget(

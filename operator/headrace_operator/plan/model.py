@@ -1,4 +1,4 @@
-"""The values that a plan is made from and made of. Pure: no client, no clock, no chance.
+"""The values that a plan is made from and made of. Pure: no client, no clock, no randomness.
 
 `Observed` is what brokers and processes say, `Desired` what the manifests say, an `Action` is an
 effect that somebody else performs (`headrace_operator.apply` for topics and groups, a backend for
@@ -66,6 +66,10 @@ class ObservedBroker:
     process: str = ""
     #: Why it does not run and will not by itself; a broker that recovers is not failing.
     failing: str = ""
+    #: Whether it served from other volumes than it has now: what it knew is gone.
+    is_disk_lost: bool = False
+    #: Whether it has been failing for so long that nobody need wait for it.
+    is_stuck: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +134,8 @@ class ObservedCluster:
     pending: tuple[str, ...] = ()
     #: Brokers that are registered, are gone, and that the backend does not know any more.
     departed: tuple[int, ...] = ()
+    #: Log directories that are nearly full or have failed, a sentence each.
+    full: tuple[str, ...] = ()
     #: Who votes in the metadata quorum; None: not asked, or nobody leads it now.
     quorum: ObservedQuorum | None = None
     is_reachable: bool = True
@@ -175,6 +181,7 @@ class ObservedGroup:
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     reset_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     lag_seconds: int | None = None
+    type: str = "classic"  # or consumer (KIP-848)
 
     @property
     def lag(self) -> Mapping[TopicPartition, int]:
@@ -199,6 +206,10 @@ class ObservedTarget:
     running: int = 0
     #: Why it cannot be scaled; '' where it can.
     error: str = ""
+    #: Whether it is there and does not let the group scale it.
+    is_refused: bool = False
+    #: Whether the error is nobody's but the API server's, and of this moment.
+    is_unknown: bool = False
     #: Why lag does not change how many there are, though it can be stopped and started.
     fixed: str = ""
 

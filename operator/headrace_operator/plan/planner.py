@@ -13,6 +13,7 @@ from headrace_operator.plan.model import (
     Action,
     Desired,
     Observed,
+    ObservedBroker,
     Plan,
     Problem,
     Waiting,
@@ -61,8 +62,10 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         outcomes += plan_topics(observed, accepted)
         outcomes += plan_groups(observed, accepted)
         outcomes += plan_applications(observed, accepted)
+        outcomes += _say_what_is_full(observed, cluster)
     else:
         outcomes += _wait_for_cluster(accepted, observed)
+        outcomes += _say_what_fails(observed, cluster)
     return replace(_assemble(outcomes), proposed=proposed, target=target if proposed else "")
 
 
@@ -155,6 +158,44 @@ def _wait_for_cluster(desired: Desired, observed: Observed) -> Iterator[Waiting]
         ):
             continue
         yield Waiting(resource=resource.key, reason=Reason.WAITING_FOR_CLUSTER, message=message)
+
+
+def _say_what_is_full(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
+    full = observed.cluster.full if observed.cluster else ()
+    if full:
+        yield Problem(
+            resource=cluster.key,
+            reason=Reason.VOLUME_FULL,
+            message="; ".join(full),
+            is_stalling=False,
+        )
+
+
+def _say_what_fails(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
+    """Say why no broker answers, where a pod says so and waiting has not helped."""
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    voters = [broker for broker in brokers if "controller" in broker.roles]
+    lost = [broker for broker in voters if broker.is_disk_lost]
+    if 2 * len(lost) > len(voters):
+        names = ", ".join(str(broker.node_id) for broker in lost)
+        message = (
+            f"broker {names} lost its volumes, and with them most voters of the metadata quorum:"
+            " nothing can be decided any more. Bring a volume back, or let one that is left go on"
+            " alone: docs/kubernetes.md, When the metadata quorum is lost"
+        )
+        yield Problem(resource=cluster.key, reason=Reason.QUORUM_LOST, message=message)
+    if any(broker.is_stuck for broker in brokers):
+        message = f"no broker answers: {failures_of(brokers)}"
+        yield Problem(resource=cluster.key, reason=Reason.BROKERS_FAILING, message=message)
+
+
+def failures_of(brokers: Iterable[ObservedBroker]) -> str:
+    """Say of each broker that fails why, those that say the same together."""
+    found: dict[str, list[str]] = {}
+    for broker in brokers:
+        if broker.failing:
+            found.setdefault(broker.failing, []).append(str(broker.node_id))
+    return "; ".join(f"broker {', '.join(ids)}: {why}" for why, ids in found.items())
 
 
 def _is_held(resource: Topic | ConsumerGroup, desired: Desired) -> bool:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.actions import MoveReplicas, StartBroker, StopBroker
+from headrace_operator.plan.actions import StartBroker, StopBroker
 from headrace_operator.plan.cordons import plan_cordons
 from headrace_operator.plan.drain import plan_drain
 from headrace_operator.plan.model import Problem, Waiting
+from headrace_operator.plan.moves import next_moves
 from headrace_operator.plan.voters import wanted_voters
 from headrace_operator.resources import Reason
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_removal"]
 
-#: Partitions that move at the same time: copies share the disks and the network with clients.
-MOVES_MAX = 50
 #: The brokers' own topics: as many replicas as there can be.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 #: Settings of the cluster that ask for so many brokers.
@@ -43,6 +42,8 @@ COUNTED_SETTINGS = (
     "min.insync.replicas",
     "default.replication.factor",
     "offsets.topic.replication.factor",
+    "transaction.state.log.replication.factor",
+    "transaction.state.log.min.isr",
 )
 
 
@@ -151,16 +152,12 @@ def _drain(
     if drain.refusals:
         yield _refused(cluster, f"{_names(full)} cannot be drained: {drain.refusal}")
         return
-    room = max(0, MOVES_MAX - len(seen.reassigning))
-    new = list(drain.moves)[:room]
-    if new:
-        yield MoveReplicas(
-            resource=cluster.key,
-            moves={key: drain.moves[key] for key in new},
-            leaving=tuple(sorted(leaving)),
-        )
+    yield from next_moves(cluster, seen, drain.moves, tuple(sorted(leaving)))
     for broker in full:
         message = f"broker {broker.node_id} still has {broker.replicas} replicas; they move away"
+        if not broker.is_registered:
+            why = f": {broker.failing}" if broker.failing else ""
+            message = f"broker {broker.node_id} is down{why}; {message}"
         yield Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_DRAIN, message=message)
 
 

@@ -134,7 +134,9 @@ def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition
         return document | _kept(group.status, (*LAG_FIELDS, "state", "members"))
     document["state"] = existing.state
     document["members"] = len(existing.members)
-    document["lagRecords"] = existing.lag_records
+    if existing.offsets:
+        # What a group that never committed has to read is not known, which is not 0.
+        document["lagRecords"] = existing.lag_records
     if existing.lag_seconds is not None:
         document["lagSeconds"] = existing.lag_seconds
     by_topic: dict[str, list[int]] = {}

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
     from headrace_operator.plan.model import Action, Observed
     from headrace_operator.resources import ConsumerGroup, LagPolicy
 
-__all__ = ["drain_seconds", "is_within_target", "plan_scaling", "recommend", "stabilised"]
+__all__ = [
+    "drain_seconds",
+    "is_within_target",
+    "plan_scaling",
+    "recommend",
+    "stabilised",
+    "target_problem",
+]
 
 #: Half of what was measured, twice what runs: no step is larger.
 GROWTH_MAX = 2
@@ -38,9 +45,8 @@ def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | 
     if policy is None or reference is None:
         return
     target, trend = observed.targets.get(group.key), observed.trends.get(group.key)
-    if target is not None and target.error:
-        message = f"{reference.kind} {reference.name}: {target.error}"
-        yield Problem(resource=group.key, reason=Reason.TARGET_NOT_FOUND, message=message)
+    if problem := target_problem(group, observed):
+        yield problem
     if target is not None and target.fixed:
         message = f"{reference.kind} {reference.name}: {target.fixed}"
         yield Problem(resource=group.key, reason=Reason.NOT_SUPPORTED, message=message)
@@ -57,10 +63,25 @@ def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | 
         )
 
 
+def target_problem(group: ConsumerGroup, observed: Observed) -> Problem | Waiting | None:
+    """Say why a group's target can be neither scaled nor stopped; None where it can."""
+    target, reference = observed.targets.get(group.key), group.spec.target_ref
+    if target is None or reference is None or not target.error:
+        return None
+    message = f"{reference.kind} {reference.name}: {target.error}"
+    if target.is_unknown:
+        return Waiting(resource=group.key, reason=Reason.RECONCILING, message=message)
+    reason = Reason.TARGET_NOT_ALLOWED if target.is_refused else Reason.TARGET_NOT_FOUND
+    return Problem(resource=group.key, reason=reason, message=message)
+
+
 def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas: int) -> int:
     """Return how many consumers this moment asks for."""
     lag = existing.lag_records
-    if replicas == 0:
+    if not existing.offsets:
+        # Nobody knows what it has to read; somebody has to begin where there is anything.
+        wanted = replicas or int(any(existing.end_offsets.values()))
+    elif replicas == 0:
         wanted = 1 if lag else 0
     elif policy.target.drain_time is not None:
         wanted = _by_drain_time(policy.target.drain_time, lag, trend, replicas)
@@ -69,7 +90,7 @@ def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas
     else:
         wanted = _by_share(lag, policy.target.max_lag_records or 1, replicas)
     wanted = min(wanted, GROWTH_MAX * max(1, replicas))
-    if wanted > replicas:
+    if wanted > replicas and existing.offsets:
         behind = sum(1 for records in existing.lag.values() if records)
         wanted = min(wanted, max(replicas, behind))
     partitions = len(existing.end_offsets) or 1
@@ -120,8 +141,11 @@ def drain_seconds(existing: ObservedGroup, trend: Trend | None) -> float | None:
 def is_within_target(
     policy: LagPolicy, existing: ObservedGroup | None, trend: Trend | None
 ) -> bool | None:
-    """Whether the group is as far behind as it may be; None: not known."""
-    if existing is None:
+    """Whether the group is as far behind as it may be; None: not known.
+
+    What a group that never committed has to read, nobody knows: its reset policy is the readers'.
+    """
+    if existing is None or not existing.offsets:
         return None
     target = policy.target
     if target.max_lag_records is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from headrace_operator.plan.planner import is_usable
+from headrace_operator.plan.planner import failures_of, is_usable
 from headrace_operator.plan.scaling import is_within_target
 from headrace_operator.resources import (
     Cluster,
@@ -75,6 +75,9 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     stalled, notes, progress = findings
     unhealthy = _unhealthy(resource, observed)
+    if progress is None and isinstance(resource, Cluster):
+        # Brokers that are missing are waited for: a Cluster that cannot start is not idle.
+        progress = unhealthy
     ready: Verdict
     if stalled is not None:
         ready = ("False", stalled.reason, stalled.message)
@@ -86,11 +89,7 @@ def _conditions(
         ready = ("True", Reason.RECONCILED, notes or "as the spec says")
     verdicts: dict[ConditionType, Verdict] = {
         ConditionType.READY: ready,
-        ConditionType.RECONCILING: (
-            ("True", *progress)
-            if progress is not None
-            else ("False", Reason.RECONCILED, "nothing is left to do")
-        ),
+        ConditionType.RECONCILING: _reconciling(stalled, progress),
         ConditionType.STALLED: (
             ("True", stalled.reason, stalled.message)
             if stalled is not None
@@ -108,11 +107,24 @@ def _conditions(
     )
 
 
+def _reconciling(stalled: Problem | None, progress: tuple[Reason, str] | None) -> Verdict:
+    """Say what is in progress. Whoever reads kstatus stops at the first that is true of both."""
+    if stalled is not None:
+        return "False", stalled.reason, progress[1] if progress else "a person has to act first"
+    if progress is not None:
+        return "True", *progress
+    return "False", Reason.RECONCILED, "nothing is left to do"
+
+
 def _lag_verdict(group: ConsumerGroup, policy: LagPolicy, observed: Observed) -> Verdict:
     existing = observed.groups.get(group.group_id)
     is_within = is_within_target(policy, existing, observed.trends.get(group.key))
     if is_within is None:
-        return "Unknown", Reason.LAG_UNKNOWN, "the rate was not measured yet"
+        return (
+            "Unknown",
+            Reason.LAG_UNKNOWN,
+            "nothing was committed, or the rate was not measured yet",
+        )
     if is_within:
         return "True", Reason.LAG_WITHIN_TARGET, "no further behind than lagPolicy.target allows"
     return "False", Reason.LAG_ABOVE_TARGET, "further behind than lagPolicy.target allows"
@@ -179,12 +191,17 @@ def _unhealthy(
 ) -> tuple[Reason, str] | None:
     """Say what keeps a resource from being ready though nothing can be done about it here."""
     if isinstance(resource, Cluster):
-        if not is_usable(observed):
-            return Reason.WAITING_FOR_BROKERS, "the cluster's brokers do not answer yet"
         brokers = observed.cluster.brokers if observed.cluster else ()
+        failures = failures_of(brokers)
+        why = f"; {failures}" if failures else ""
+        if not any(pool.replicas for pool in resource.spec.pools):
+            return Reason.WAITING_FOR_BROKERS, "no broker is wanted: every pool has replicas: 0"
+        if not is_usable(observed):
+            message = f"the cluster's brokers do not answer yet{why}"
+            return Reason.WAITING_FOR_BROKERS, message
         lost = [str(broker.node_id) for broker in brokers if not broker.is_registered]
         if lost:
-            return Reason.WAITING_FOR_BROKERS, f"not registered: broker {', '.join(lost)}"
+            return Reason.WAITING_FOR_BROKERS, f"not registered: broker {', '.join(lost)}{why}"
         starting = [str(broker.node_id) for broker in brokers if not broker.is_ready]
         if starting:
             return Reason.WAITING_FOR_BROKERS, f"not ready: broker {', '.join(starting)}"

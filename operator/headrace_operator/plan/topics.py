@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 Outcome = Action | Problem | Waiting
 
+#: What whoever moves replicas sets for as long as they move (KIP-73). It is nobody's drift: taken
+#: away, a reassignment that was to be slow goes on as fast as it can.
+MOVERS_SETTINGS = frozenset(
+    {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
+)
+
 
 def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
     """Compare topics with what the brokers have. Topics that no manifest names are left alone."""
@@ -38,7 +44,7 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
     going = [topic for topic in desired.topics if topic.key in desired.deleted]
     for topic in desired.topics:
         name = topic.topic_name
-        if topic in going:
+        if topic.key in desired.deleted:
             continue
         if name in owners:
             message = (
@@ -169,7 +175,7 @@ def config_difference(topic: Topic, existing: ObservedTopic) -> AlterTopicConfig
         for key, value in wanted.items()
         if key not in unmanaged and not _same(existing.config.get(key), value)
     }
-    surplus = tuple(sorted(set(existing.config) - set(wanted) - unmanaged))
+    surplus = tuple(sorted(set(existing.config) - set(wanted) - unmanaged - MOVERS_SETTINGS))
     if not changed and not surplus:
         return None
     return AlterTopicConfig(

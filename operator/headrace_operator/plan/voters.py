@@ -82,6 +82,12 @@ def plan_voters(
     ]
     if emptied:
         yield from _removal(cluster, quorum, emptied[0], "its disk was replaced")
+    elif returned := [voter for voter in quorum.voters if _has_another_disk(voter, quorum)]:
+        yield _wait(
+            cluster,
+            f"broker {returned[0].node_id} came back with another disk; it votes again when it has"
+            " all of the metadata log, and its former vote is gone",
+        )
     elif joining:
         # Voters that elect a leader have a majority, and one more that follows keeps it one.
         yield from _addition(cluster, quorum, brokers[joining[0]])
@@ -147,6 +153,13 @@ def _is_replaced(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
         each.node_id == voter.node_id and each.directory_id != voter.directory_id
         for each in quorum.observers
         if _is_current(each)
+    )
+
+
+def _has_another_disk(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
+    return any(
+        each.node_id == voter.node_id and each.directory_id != voter.directory_id
+        for each in quorum.observers
     )
 
 

@@ -7,10 +7,20 @@ by pool and ordinal, a broker by its node id; this is the only place where both 
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import msgspec
 
-__all__ = ["Identity", "Node", "cluster_id_of", "next_ordinal", "started", "stopped"]
+__all__ = [
+    "Failed",
+    "Good",
+    "Identity",
+    "Node",
+    "cluster_id_of",
+    "next_ordinal",
+    "started",
+    "stopped",
+]
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -40,6 +50,23 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         return "controller" in self.roles
 
 
+class Good(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What all brokers served with: enough of the spec to make their pods again."""
+
+    image: str
+    version: str
+    is_image_named: bool = False
+    #: config (of what is read at the start), listeners, imagePullSecrets, and pools' by name.
+    spec: dict[str, Any] = {}
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker did not come up with. `key` names it; `reason` says it to people."""
+
+    key: str
+    reason: str
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What was settled when the cluster was formed, and which brokers there are."""
 
@@ -48,12 +75,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     formed_with: int = 1
     #: The quorum has written who votes into its log. From then on nobody may begin it anew.
     is_formed: bool = False
-    #: What the brokers run. It changes with spec.version, never with the operator's own version.
+    #: What the brokers run. It changes with spec.image, or without one with spec.version, and never
+    #: with the operator's own version.
     image: str = ""
+    #: spec.image named it.
+    is_image_named: bool = False
     version: str = ""
     nodes: tuple[Node, ...] = ()
     #: By node id: how many brokers have had it.
     lives: dict[str, int] = {}
+    #: By node id: the volume claims (uids) of each that served and may vote.
+    disks: dict[str, tuple[str, ...]] = {}
+    #: By listener: the NodePort of all brokers' Service, so that one made anew gets the same.
+    bootstrap_ports: dict[str, int] = {}
+    good: Good | None = None
+    failed: Failed | None = None
 
     def node(self, node_id: int) -> Node | None:
         """Return the broker of this id."""
@@ -79,11 +115,21 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         nodes = tuple(sorted([*others, node], key=lambda each: each.node_id))
         return msgspec.structs.replace(self, nodes=nodes)
 
-    def at_version(self, version: str, image: str) -> Identity:
-        """Return it with `image` where another version is wanted than it has, else as it is."""
-        if version == self.version:
-            return self
-        return msgspec.structs.replace(self, version=version, image=image)
+    def at_version(self, version: str, named: str | None, default: str) -> Identity:
+        """Return it with the image that the spec names, as soon as it does.
+
+        Without one it has the `default` where another version is wanted than it has, or where the
+        image that it has was named; else what it has.
+        """
+        if named is not None:
+            image = named
+        elif self.is_image_named or version != self.version:
+            image = default
+        else:
+            image = self.image
+        return msgspec.structs.replace(
+            self, version=version, image=image, is_image_named=named is not None
+        )
 
 
 def cluster_id_of(uid: str) -> str:

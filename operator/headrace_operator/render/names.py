@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
+INSTANCE_LABEL = "app.kubernetes.io/instance"
 CLUSTER_LABEL = "headrace.dev/cluster"
 POOL_LABEL = "headrace.dev/pool"
 BROKER_LABEL = "headrace.dev/broker"
@@ -68,13 +69,25 @@ def labels(cluster: Cluster) -> dict[str, str]:
         "app.kubernetes.io/part-of": "headrace",
         **MANAGED_BY,
         **selector(cluster),
+        INSTANCE_LABEL: fitted(cluster.metadata.name),
     }
 
 
+def claim_labels(cluster: Cluster, pool: str) -> dict[str, str]:
+    """Return the labels of a volume claim, which nobody owns.
+
+    Argo CD, where it tracks by label, prunes what says to be of an instance and is not in Git.
+    """
+    every = labels(cluster) | pool_labels(cluster, pool)
+    return {key: value for key, value in every.items() if key != INSTANCE_LABEL}
+
+
 def selector(cluster: Cluster) -> dict[str, str]:
-    """Return the labels by which the cluster's pods are selected."""
-    name = fitted(cluster.metadata.name)
-    return {"app.kubernetes.io/instance": name, CLUSTER_LABEL: name}
+    """Return the labels by which the cluster's pods are selected.
+
+    A StatefulSet gives its claims what it selects by: `claim_labels` says what must not be here.
+    """
+    return {CLUSTER_LABEL: fitted(cluster.metadata.name)}
 
 
 def pool_labels(cluster: Cluster, pool: str) -> dict[str, str]:
@@ -90,7 +103,8 @@ def metadata(cluster: Cluster, name: str, **rest: Any) -> dict[str, Any]:
     return {
         "name": name,
         "namespace": cluster.metadata.namespace,
-        "labels": labels(cluster) | rest.pop("labels", {}),
+        # A user's label never hides an object from the operator.
+        "labels": rest.pop("labels", {}) | labels(cluster),
         "ownerReferences": [
             {
                 "apiVersion": API_VERSION,

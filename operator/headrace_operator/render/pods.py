@@ -15,6 +15,7 @@ from headrace_operator.render.names import (
     CONTROLLER_PORT,
     HTTP_PORT,
     REPLICATION_PORT,
+    claim_labels,
     fitted,
     headless_service,
     labels,
@@ -71,8 +72,10 @@ def pool_inputs(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, s
     listeners = [
         (each.name, each.port, each.type, each.tls.enabled) for each in cluster.spec.listeners
     ]
+    secrets = [each.name for each in cluster.spec.image_pull_secrets]
     return {
         "image": identity.image,
+        "imagePullSecrets": ",".join(secrets),
         "listeners": _digest(listeners),
         "resources": _digest([pool.resources.requests, pool.resources.limits]),
         "volumes": f"{pool.storage.type} {pool.storage.volumes}",
@@ -160,7 +163,7 @@ def _claim(cluster: Cluster, pool: Pool, number: int) -> dict[str, Any]:
         "kind": "PersistentVolumeClaim",
         "metadata": {
             "name": f"data-{number}",
-            "labels": labels(cluster) | pool_labels(cluster, pool.name),
+            "labels": claim_labels(cluster, pool.name),
         },
         "spec": spec,
     }
@@ -202,10 +205,16 @@ def _pod_spec(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        **_pull_secrets(cluster),
         **_placement(cluster, pool),
         "containers": [_container(cluster, identity, pool, revision)],
         "volumes": _volumes(cluster, pool),
     }
+
+
+def _pull_secrets(cluster: Cluster) -> dict[str, Any]:
+    secrets = [{"name": each.name} for each in cluster.spec.image_pull_secrets]
+    return {"imagePullSecrets": secrets} if secrets else {}
 
 
 def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -> dict[str, Any]:
@@ -246,6 +255,8 @@ def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) 
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         },
+        # What a broker says before it gives up stands in its pod's status, and in the Cluster's.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS_MAX),
         "livenessProbe": _probe("/healthz", period=10, failures=6),
         "readinessProbe": _probe("/readyz", period=2, failures=2),

@@ -39,7 +39,13 @@ def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
         "kind": "PodDisruptionBudget",
         "metadata": metadata(cluster, fitted(f"{name}-brokers")),
         # One at a time, whatever pool it is in: partitions have replicas in all of them.
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": selector(cluster)}},
+        "spec": {
+            "maxUnavailable": 1,
+            # Kubernetes' default, said so that another one is put right: a broker that recovers may
+            # not be evicted while another is away.
+            "unhealthyPodEvictionPolicy": "IfHealthyBudget",
+            "selector": {"matchLabels": selector(cluster)},
+        },
     }
     yield {
         "apiVersion": "networking.k8s.io/v1",

@@ -22,7 +22,13 @@ if TYPE_CHECKING:
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster, Listener
 
-__all__ = ["DATA_DIRECTORY", "listener_name", "render_properties", "static_config"]
+__all__ = [
+    "DATA_DIRECTORY",
+    "default_settings",
+    "listener_name",
+    "render_properties",
+    "static_config",
+]
 
 DATA_DIRECTORY = "/var/lib/headrace"
 REPLICATION = "REPLICATION"
@@ -46,7 +52,7 @@ def static_config(cluster: Cluster) -> dict[str, str]:
 def render_properties(cluster: Cluster, identity: Identity, node: Node) -> str:
     """Render one broker's settings, one line each, in a stable order."""
     settings = (
-        _defaults(identity)
+        default_settings(identity.formed_with)
         | static_config(cluster)
         | _quorum(cluster, identity)
         | _owned(cluster, identity, node)
@@ -54,14 +60,17 @@ def render_properties(cluster: Cluster, identity: Identity, node: Node) -> str:
     return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(settings.items()))
 
 
-def _defaults(identity: Identity) -> dict[str, str]:
-    replicas = max(1, min(identity.formed_with, 3))
+def default_settings(brokers: int) -> dict[str, str]:
+    """Return what holds where the manifest's `config` says nothing, for so many brokers."""
+    replicas = max(1, min(brokers, 3))
     # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
     in_sync = max(1, replicas - 1)
     return {
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(in_sync),
         "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync),
         # Topics come from manifests; a typing error in a name must not make one.
         "auto.create.topics.enable": "false",
     }

@@ -56,11 +56,11 @@ def render_services(cluster: Cluster, identity: Identity) -> Iterator[dict[str, 
         spec = {"type": "ClusterIP", "selector": clients, "ports": ports}
         yield _service(cluster, bootstrap_service(cluster), spec)
     for listener in external_listeners(cluster):
-        spec = {
-            "type": listener.type,
-            "selector": clients,
-            "ports": [_port(listener.name, listener.port)],
-        }
+        port = _port(listener.name, listener.port)
+        node_port = listener.node_port or identity.bootstrap_ports.get(listener.name)
+        if node_port and listener.type == "NodePort":
+            port["nodePort"] = node_port
+        spec = {"type": listener.type, "selector": clients, "ports": [port]}
         yield _service(cluster, bootstrap_service(cluster, listener.name), spec)
         for node in identity.nodes:
             if node.is_broker:

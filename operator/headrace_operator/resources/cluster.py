@@ -85,6 +85,8 @@ class Listener(Spec, frozen=True, kw_only=True):
     name: str
     port: int = 9092
     type: Literal["Internal", "NodePort", "LoadBalancer"] = "Internal"
+    #: Of all brokers' Service; absent: the API server chooses one, and it is kept.
+    node_port: int | None = None
     tls: Tls = Tls()
     authentication: Authentication = Authentication()
 
@@ -116,11 +118,30 @@ class Monitoring(Spec, frozen=True, kw_only=True):
     labels: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Moves(Spec, frozen=True, kw_only=True):
+    """How replicas are moved to brokers that join and away from those that leave."""
+
+    #: Bytes per second that each broker sends and receives for them; 0: as fast as it can.
+    throttle: str | int = "50Mi"
+    #: Partitions whose replicas are copied at the same time.
+    concurrent: int = 10
+
+
+class LocalObjectReference(Spec, frozen=True, kw_only=True):
+    """An object of the Cluster's own namespace."""
+
+    name: str
+
+
 class ClusterSpec(Spec, frozen=True, kw_only=True):
     """What the user wants of a cluster."""
 
     pools: tuple[Pool, ...]
     version: str = "4.2"
+    #: Absent: the operator's own, kept until `version` changes.
+    image: str | None = None
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+    moves: Moves = Moves()
     listeners: tuple[Listener, ...] = (Listener(name="plain"),)
     config: dict[str, ConfigValue] = msgspec.field(default_factory=dict)
     deletion_policy: DeletionPolicy = "Retain"

@@ -78,6 +78,7 @@ class Reason(StrEnum):
     LAG_UNKNOWN = "LagUnknown"
     PARTITIONS_OFFLINE = "PartitionsOffline"
     DRIFT_REPORTED = "DriftReported"
+    VOLUME_FULL = "VolumeFull"
     DELETION_PROTECTED = "DeletionProtected"
     # Problems that only a change of the spec or of the cluster ends
     CLUSTER_NOT_FOUND = "ClusterNotFound"
@@ -91,7 +92,12 @@ class Reason(StrEnum):
     DRAIN_REFUSED = "DrainRefused"
     INVALID_RESET = "InvalidReset"
     TARGET_NOT_FOUND = "TargetNotFound"
+    TARGET_NOT_ALLOWED = "TargetNotAllowed"
     NOT_SUPPORTED = "NotSupported"
+    INVALID_SPEC = "InvalidSpec"
+    BROKERS_FAILING = "BrokersFailing"
+    QUORUM_LOST = "QuorumLost"
+    ROLLED_BACK = "RolledBack"
     APPLY_FAILED = "ApplyFailed"
 
 

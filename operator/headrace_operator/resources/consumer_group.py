@@ -50,7 +50,8 @@ class PartitionOffset(Spec, frozen=True, kw_only=True):
 class ResetTo(Spec, frozen=True, kw_only=True):
     """Where the group should continue. Exactly one is given."""
 
-    position: Literal["Earliest", "Latest"] | None = None
+    #: Kafka's own tools write them in lower case.
+    position: Literal["Earliest", "Latest", "earliest", "latest"] | None = None
     #: The first record at or after this moment (RFC 3339).
     timestamp: str | None = None
     #: The first record within this time before now (`2h`).

@@ -8,13 +8,12 @@ objects and in lists that are maps; values in other lists cannot be matched (Kub
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import cel
 
+from headrace_operator.resources.quantities import parse_quantity
 from headrace_operator.validation.problems import SchemaProblem
 from headrace_operator.validation.structure import list_identity
 
@@ -25,20 +24,6 @@ if TYPE_CHECKING:
 
 #: The old value where there is none to compare with.
 _ABSENT = object()
-
-_SUFFIXES = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-    "Pi": 2**50,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,20 +104,9 @@ def _evaluate(rule: Rule, value: Any, old: Any) -> tuple[str, bool]:
     context = cel.Context(variables=variables, functions=_FUNCTIONS)
     try:
         return "" if rule.program.execute(context) is True else rule.message, True
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
         # int('many') in a rule: the value is what is wrong, so the rule's message comes first.
         return f"{rule.message} ({str(error).split('. Check', maxsplit=1)[0]})", False
-
-
-def parse_quantity(text: str) -> Decimal:
-    """Return the number that a Kubernetes quantity stands for. Raises ValueError."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|[kMGTP]|[KMGTP]i)?", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a quantity like 500m, 10Gi or 3")
-    number, suffix = match.groups()
-    if suffix == "m":
-        return Decimal(number) / 1000
-    return Decimal(number) * _SUFFIXES[suffix or ""]
 
 
 def _quantity(text: str) -> float:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.delivery import Delivery
 from headrace_jobs.durations import parse_duration
+from headrace_jobs.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from headrace_jobs.declaration import Job
 
 __all__ = ["JobSettings", "add_common_arguments", "common_settings", "duration"]
 
@@ -21,8 +26,14 @@ class JobSettings:
 
     name: str
     bootstrap_servers: str
-    input_topic: str
-    output_topic: str
+    #: In the order of the job's sources.
+    input_topics: tuple[str, ...]
+    #: In place of the one that the job declares.
+    output_topic: str | None
+    delivery: Delivery
+    generation: int
+    is_shadow: bool
+    adopts_checkpoint: bool
     dead_letter_topic: str | None
     group: str | None
     checkpoint: str
@@ -42,27 +53,33 @@ class JobSettings:
     @property
     def topics(self) -> set[str]:
         """Topics that have to exist before the query starts."""
-        optional = {self.dead_letter_topic} if self.dead_letter_topic is not None else set()
-        return {self.input_topic, self.output_topic} | optional
+        optional = {self.output_topic, self.dead_letter_topic} - {None}
+        return {*self.input_topics, *(topic for topic in optional if topic is not None)}
 
 
-def add_common_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+def add_common_arguments(
+    parser: argparse.ArgumentParser, job: Job, environment: Mapping[str, str]
+) -> None:
     """Add the arguments of `JobSettings`; `environment` has defaults for some."""
-    _add_data_arguments(parser, environment)
+    _add_data_arguments(parser, job, environment)
     _add_process_arguments(parser, environment)
 
 
-def common_settings(arguments: argparse.Namespace) -> JobSettings:
-    """Return what `add_common_arguments` was given."""
+def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
+    """Return what `add_common_arguments` was given. Raises `ValueError` for unknown sources."""
     a = arguments
     return JobSettings(
         name=a.name,
         bootstrap_servers=a.bootstrap_servers,
-        input_topic=a.input_topic,
-        output_topic=a.output_topic,
+        input_topics=_input_topics(job, a.input_topic or ()),
+        output_topic=_output_topic(job, a),
+        delivery=Delivery(a.delivery),
+        generation=a.generation,
+        is_shadow=a.shadow,
+        adopts_checkpoint=a.adopt_checkpoint,
         dead_letter_topic=a.dead_letter_topic or None,
-        group=a.group or None,
-        checkpoint=a.checkpoint,
+        group=_group_of(a),
+        checkpoint=_checkpoint_of(a),
         trigger_ms=a.trigger,
         output_mode=a.output_mode,
         is_available_now=a.available_now,
@@ -86,7 +103,56 @@ def duration(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _add_data_arguments(parser: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
+def _input_topics(job: Job, given: Sequence[str]) -> tuple[str, ...]:
+    """Return a topic for each source: the given one, else the declared one."""
+    if len(job.sources) == 1:
+        return tuple(given[-1:]) or tuple(source.topic or "" for source in job.sources)
+    named = {name: topic for name, _, topic in (text.partition("=") for text in given)}
+    unknown = named.keys() - {source.name for source in job.sources}
+    topics = tuple(named.get(source.name, source.topic) or "" for source in job.sources)
+    if unknown or "" in topics:
+        names = ", ".join(f"{source.name}=TOPIC" for source in job.sources)
+        raise ValueError(f"argument --input-topic: this job has several, write {names}")
+    return topics
+
+
+def _checkpoint_of(arguments: argparse.Namespace) -> str:
+    """Return the generation's own folder: its batches are numbered from 0, its state is new."""
+    root: str = arguments.checkpoint
+    generation = arguments.generation
+    return root if generation == 1 else f"{root.rstrip('/')}/job-generation-{generation}"
+
+
+def _group_of(arguments: argparse.Namespace) -> str | None:
+    """Return the group; a shadow's is its own, so that the live one's lag stays true."""
+    group: str | None = arguments.group or None
+    return f"{group}-g{arguments.generation}" if group and arguments.shadow else group
+
+
+def _output_topic(job: Job, arguments: argparse.Namespace) -> str | None:
+    """Return the topic that results go to, when there is exactly one."""
+    declared = [sink.topic for sink in job.sinks if isinstance(sink, KafkaSink)]
+    given: str | None = getattr(arguments, "output_topic", None)
+    return given or (declared[0] if len(declared) == 1 else None)
+
+
+def _add_topics(data: argparse._ArgumentGroup, job: Job) -> None:
+    data.add_argument(
+        "--input-topic",
+        action="append",
+        required=any(source.topic is None for source in job.sources),
+        metavar="TOPIC",
+        help="what to read, in place of the declared topic; NAME=TOPIC in a job with several",
+    )
+    outputs = [sink for sink in job.sinks if isinstance(sink, KafkaSink)]
+    if len(outputs) == 1:
+        required = outputs[0].topic is None
+        data.add_argument("--output-topic", required=required, metavar="TOPIC")
+
+
+def _add_data_arguments(
+    parser: argparse.ArgumentParser, job: Job, environment: Mapping[str, str]
+) -> None:
     data = parser.add_argument_group("data")
     _add(
         data,
@@ -94,8 +160,21 @@ def _add_data_arguments(parser: argparse.ArgumentParser, environment: Mapping[st
         environment.get("HEADRACE_BOOTSTRAP_SERVERS") or environment.get("HEADRACE_BOOTSTRAP"),
         help="brokers, host:port[,host:port…] (HEADRACE_BOOTSTRAP_SERVERS)",
     )
-    data.add_argument("--input-topic", required=True, metavar="TOPIC")
-    data.add_argument("--output-topic", required=True, metavar="TOPIC")
+    _add_topics(data, job)
+    data.add_argument(
+        "--delivery",
+        choices=[each.value for each in Delivery],
+        default=job.delivery.value,
+        help=f"how often a record counts (default: {job.delivery})",
+    )
+    data.add_argument(
+        "--generation",
+        type=_positive,
+        default=job.generation,
+        metavar="N",
+        help="a new one begins beside the old one, with progress of its own"
+        f" (default: {job.generation})",
+    )
     data.add_argument(
         "--dead-letter-topic",
         default=environment.get("HEADRACE_DEAD_LETTER_TOPIC", ""),
@@ -115,16 +194,27 @@ def _add_data_arguments(parser: argparse.ArgumentParser, environment: Mapping[st
         help="folder of the query's checkpoint: its position and its state "
         "(HEADRACE_CHECKPOINT_DIR)",
     )
-    _add_batch_arguments(data)
+    data.add_argument(
+        "--shadow",
+        action=argparse.BooleanOptionalAction,
+        default=job.shadow,
+        help="a new generation's rows go beside those that readers see, until `headrace jobs swap`",
+    )
+    data.add_argument(
+        "--adopt-checkpoint",
+        action="store_true",
+        help="believe the checkpoint where a sink has no progress yet: what came before stays out",
+    )
+    _add_batch_arguments(data, job)
 
 
-def _add_batch_arguments(data: argparse._ArgumentGroup) -> None:
+def _add_batch_arguments(data: argparse._ArgumentGroup, job: Job) -> None:
     data.add_argument(
         "--output-mode",
         choices=("append", "update"),
-        default="append",
-        help="append: a window once, when the watermark passes its end (default); "
-        "update: a window whenever it changed",
+        default=job.output_mode,
+        help="append: a window once, when the watermark passes its end; "
+        f"update: a window whenever it changed (default: {job.output_mode})",
     )
     data.add_argument(
         "--trigger",
@@ -137,6 +227,7 @@ def _add_batch_arguments(data: argparse._ArgumentGroup) -> None:
     )
     data.add_argument(
         "--starting-offsets",
+        "--from",
         choices=("earliest", "latest"),
         default="earliest",
         help="where a new checkpoint begins (default: earliest)",
@@ -166,8 +257,8 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
     process.add_argument(
         "--console",
         action=argparse.BooleanOptionalAction,
-        default=True,
-        help="show results on standard output as well (default)",
+        default=sys.stdout.isatty(),
+        help="show results on standard output as well (default: where that is a terminal)",
     )
     process.add_argument(
         "--metrics-address",

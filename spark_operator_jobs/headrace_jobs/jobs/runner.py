@@ -12,34 +12,50 @@ import contextlib
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from headrace_jobs.delivery import Delivery
 from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
+from headrace_jobs.jobs.outputs import open_outputs
+from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, prepare
-from headrace_jobs.progress.checkpoint import local_folder
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
+from headrace_jobs.progress.offsets import offsets_of
 from headrace_jobs.session import SessionError, open_session
-from headrace_jobs.sinks.console import ConsoleSink
 from headrace_jobs.sinks.dead_letters import DeadLetters
-from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sources.kafka import KafkaSource, read_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace_jobs.declaration import Job
     from headrace_jobs.jobs.arguments import JobSettings
+    from headrace_jobs.jobs.outputs import Outputs
     from headrace_jobs.jobs.startup import Start
 
-__all__ = ["JobError", "run_query"]
+__all__ = ["JobError", "explained", "run_query"]
 
 _POLL_SECONDS = 0.2
+# What Spark says when the checkpoint's state or sources are not those of the query.
+_OF_ANOTHER_PROGRAM = (
+    "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
+    "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
+    "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
+    "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE",
+    "CANNOT_LOAD_STATE_STORE",
+    "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
+    "sources in the checkpoint offsets and now there are",
+)
 
 _log = structlog.get_logger(__name__)
 
@@ -67,22 +83,17 @@ class _Stop:
         _log.info("stopping: the running batch finishes first", signal=signal.Signals(number).name)
 
 
-def run_query(
-    settings: JobSettings,
-    query_name: str,
-    *,
-    pipeline: Callable[[DataFrame], DataFrame],
-    rejected: Callable[[DataFrame], DataFrame],
-    key_columns: tuple[str, ...],
-) -> int:
-    """Run `pipeline` from the input topic to the output topic. Returns the exit status.
-
-    `rejected` keeps the records that the pipeline leaves out as malformed, and adds `reason`.
-    """
+def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) -> int:
+    """Run the job's one query until it ends or is stopped. Returns the exit status."""
     stop = _Stop()
     stop.install()
     metrics = JobMetrics(
-        settings.name, query_name, trigger_interval_seconds=settings.trigger_ms / 1000
+        settings.name, job.query_name, trigger_interval_seconds=settings.trigger_ms / 1000
+    )
+    metrics.declared(
+        delivery=settings.delivery.value,
+        generation=settings.generation,
+        is_shadow=settings.is_shadow,
     )
     try:
         with contextlib.ExitStack() as cleanup:
@@ -93,15 +104,15 @@ def run_query(
             cleanup.callback(start.client.close)
             metrics.checkpoint_generation(start.generation.number)
             parts = _Parts(
-                pipeline=pipeline,
-                rejected=rejected,
-                key_columns=key_columns,
+                job=job,
+                parameters=parameters,
+                outputs=open_outputs(job, settings, cleanup),
                 start=start,
                 metrics=metrics,
                 stop=stop,
             )
-            _run_session(settings, query_name, parts)
-    except (JobError, JarError, SessionError) as error:
+            _run_session(settings, parts)
+    except (JobError, JarError, SessionError, SinkError) as error:
         _log.error(str(error))
         return 1
     _log.info("stopped", job=settings.name)
@@ -112,9 +123,9 @@ def run_query(
 class _Parts:
     """What a session needs besides the settings."""
 
-    pipeline: Callable[[DataFrame], DataFrame]
-    rejected: Callable[[DataFrame], DataFrame]
-    key_columns: tuple[str, ...]
+    job: Job
+    parameters: Mapping[str, Any]
+    outputs: Outputs
     start: Start
     metrics: JobMetrics
     stop: _Stop
@@ -138,22 +149,23 @@ def _serve_metrics(
     _log.info("metrics served", url=server.url)
 
 
-def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
+def _run_session(settings: JobSettings, parts: _Parts) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     began = time.monotonic()
     try:
-        session = open_session(settings.name)
+        session = open_session(settings.name, _session_settings(settings.delivery))
     except PySparkException as error:
         raise JobError(f"no Spark session: {_brief(error)}") from error
     parts.stop.install()
     _log.info("spark session started", seconds=round(time.monotonic() - began, 1))
     try:
         with follow_executor_target(session):
-            _run_started_query(session, settings, query_name, parts)
+            _run_started_query(session, settings, parts)
     except PySparkException as error:
-        raise JobError(f"the query failed: {_brief(error)}") from error
+        cause = parts.outputs.failure
+        raise JobError(f"the query failed: {cause or explained(error)}") from error
     except (Py4JError, ConnectionError) as error:
         raise JobError(f"Spark's JVM is gone (out of memory?): {_brief(error)}") from error
     finally:
@@ -162,19 +174,35 @@ def _run_session(settings: JobSettings, query_name: str, parts: _Parts) -> None:
             session.stop()
 
 
-def _run_started_query(
-    session: SparkSession, settings: JobSettings, query_name: str, parts: _Parts
-) -> None:
+def _session_settings(delivery: Delivery) -> dict[str, str]:
+    """At most once, what failed is not tried again: part of it may have been written."""
+    if delivery is not Delivery.AT_MOST_ONCE:
+        return {}
+    return {
+        "spark.task.maxFailures": "1",
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.speculation": "false",
+    }
+
+
+def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Parts) -> None:
+    from headrace_jobs.jobs.stateful import is_stateful, unbounded_joins
     from headrace_jobs.progress.listener import ProgressListener
 
+    results = _results(session, settings, parts)
+    _refuse_unbounded(unbounded_joins(results))
+    is_stateful_query = is_stateful(results)
+    start = reconcile(settings, parts.start, parts.outputs, is_stateful=is_stateful_query)
+    parts = replace(parts, start=start)
+    parts.metrics.checkpoint_generation(start.generation.number)
     group = None
     if settings.group is not None:
         group = GroupProgress(parts.start.client, settings.group, parts.metrics)
         group.start(parts.start.position)
     listener = ProgressListener(parts.metrics, group)
     session.streams.addListener(listener)
-    query = _start(session, settings, query_name, parts)
-    _log.info("query started", query=query_name, checkpoint=parts.start.generation.path)
+    query = _start(session, settings, parts)
+    _log.info("query started", query=parts.job.query_name, checkpoint=parts.start.generation.path)
     try:
         while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
             pass
@@ -190,81 +218,59 @@ def _run_started_query(
             group.close()
 
 
-def _start(session: SparkSession, settings: JobSettings, query_name: str, parts: _Parts) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
-
-    from headrace_jobs.progress.listener import OBSERVED_OUTPUT
-
-    records = read_stream(
-        session,
-        KafkaSource(
-            bootstrap_servers=settings.bootstrap_servers,
-            topic=settings.input_topic,
-            starting_offsets=parts.start.starting_offsets,
-            fail_on_data_loss=settings.fail_on_data_loss,
-            max_offsets_per_trigger=settings.max_offsets_per_trigger,
-        ),
-    )
-    sinks: list[KafkaSink | ConsoleSink] = [
-        KafkaSink(
-            bootstrap_servers=settings.bootstrap_servers,
-            topic=settings.output_topic,
-            key_columns=parts.key_columns,
+def _refuse_unbounded(joins: list[str]) -> None:
+    if joins:
+        raise JobError(
+            f"a join of two streams would keep their rows for ever ({'; '.join(joins)}): give both"
+            " a watermark, and the condition a range of their times (a.at BETWEEN b.at AND b.at +"
+            " INTERVAL 1 HOUR)"
         )
-    ]
-    if settings.has_console:
-        sinks.append(ConsoleSink())
+
+
+def _start(session: SparkSession, settings: JobSettings, parts: _Parts) -> Any:
+    from headrace_jobs.progress.listener import OBSERVED_OUTPUT, observations
+
+    parts.outputs.checkpoint = parts.start.generation.path
+    parts.outputs.dead_letters = _dead_letters(settings)
+    parts.outputs.metrics = parts.metrics
+    out = _results(session, settings, parts)
     writer = (
-        parts.pipeline(records)
-        .observe(OBSERVED_OUTPUT, F.count(F.lit(1)).alias("rows"))
-        .writeStream.queryName(query_name)
+        out.observe(OBSERVED_OUTPUT, *observations(out))
+        .writeStream.queryName(parts.job.query_name)
         .outputMode(settings.output_mode)
         .option("checkpointLocation", parts.start.generation.path)
-        .foreachBatch(_write_to(sinks, _dead_letters(session, settings, query_name, parts)))
+        .foreachBatch(parts.outputs.write)
     )
     if settings.is_available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
 
 
-def _dead_letters(
-    session: SparkSession, settings: JobSettings, query_name: str, parts: _Parts
-) -> DeadLetters | None:
+def _results(session: SparkSession, settings: JobSettings, parts: _Parts) -> DataFrame:
+    frames = [
+        read_stream(
+            session,
+            KafkaSource(
+                bootstrap_servers=settings.bootstrap_servers,
+                topic=topic,
+                starting_offsets=offsets_of(topic, parts.start.starting_offsets),
+                fail_on_data_loss=settings.fail_on_data_loss,
+                max_offsets_per_trigger=settings.max_offsets_per_trigger,
+            ),
+        )
+        for topic in settings.input_topics
+    ]
+    return parts.job.transform(*frames, **parts.parameters)
+
+
+def _dead_letters(settings: JobSettings) -> DeadLetters | None:
     if settings.dead_letter_topic is None:
         return None
-    checkpoint = local_folder(parts.start.generation.path)
-    if checkpoint is None:
-        raise JobError(
-            "a dead-letter topic needs a checkpoint that is a folder of this machine:"
-            f" {settings.checkpoint} does not say what a batch has read"
-        )
     return DeadLetters(
-        session=session,
-        query_name=query_name,
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.dead_letter_topic,
         job=settings.name,
-        checkpoint=checkpoint,
-        rejected=parts.rejected,
-        metrics=parts.metrics,
     )
-
-
-def _write_to(
-    sinks: Sequence[KafkaSink | ConsoleSink], dead_letters: DeadLetters | None
-) -> Callable[[DataFrame, int], None]:
-    def write(batch: DataFrame, batch_id: int) -> None:
-        # Computed once: a second pass would touch the state store and count rows again.
-        batch.persist()
-        try:
-            for sink in sinks:
-                sink.write(batch, batch_id)
-        finally:
-            batch.unpersist()
-        if dead_letters is not None:
-            dead_letters.write(batch_id)
-
-    return write
 
 
 def _stop_between_batches(query: Any, timeout_seconds: float) -> None:
@@ -286,6 +292,19 @@ def _stop_between_batches(query: Any, timeout_seconds: float) -> None:
 def _batch_id(query: Any) -> int:
     progress = query.lastProgress
     return -1 if progress is None else int(progress.batchId)
+
+
+def explained(error: BaseException) -> str:
+    """Return the message, and what to do where the checkpoint is of another program."""
+    text = str(error)
+    if not any(each in text for each in _OF_ANOTHER_PROGRAM):
+        return _brief(error)
+    return (
+        f"{_brief(error)} | The checkpoint is of another version of the program, whose state this"
+        " one cannot go on with. Begin a new generation, which reads the past again: give"
+        " --generation one number more. Or, where results may come a second time, delete the"
+        " checkpoint's folder"
+    )
 
 
 def _brief(error: BaseException) -> str:

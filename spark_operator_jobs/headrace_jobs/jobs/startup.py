@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 from kafka.errors import KafkaError
 
-from headrace_jobs.progress.checkpoint import starting_position
+from headrace_jobs.progress.checkpoint import CheckpointError, local_folder, starting_position
 from headrace_jobs.progress.generations import GenerationError, Generations
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from headrace_jobs.jobs.arguments import JobSettings
     from headrace_jobs.progress.generations import Generation
 
-__all__ = ["JobError", "Start", "Stoppable", "prepare"]
+__all__ = ["JobError", "Start", "Stoppable", "gaps", "prepare"]
 
 _SAY_AGAIN_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -51,7 +53,7 @@ class Start:
 
     client: GroupClient
     generation: Generation
-    #: For every partition of the input topic.
+    #: For every partition of the input topics; empty when only the query's first batch will tell.
     position: dict[TopicPartition, int]
     #: `startingOffsets` of the source; its checkpoint knows better once it has a batch.
     starting_offsets: str
@@ -68,10 +70,10 @@ def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
             if not missing:
                 return _start(settings, client)
             problem = f"topic {' and '.join(sorted(missing))} does not exist"
+        except (GenerationError, CheckpointError) as error:
+            raise JobError(str(error)) from error
         except (KafkaError, OSError, ValueError) as error:
             problem = f"no broker answers at {settings.bootstrap_servers} ({error})"
-        except GenerationError as error:
-            raise JobError(str(error)) from error
         if time.monotonic() > deadline:
             raise JobError(f"gave up after {settings.startup_timeout_seconds:g} s: {problem}")
         if time.monotonic() - said_at >= _SAY_AGAIN_SECONDS:
@@ -84,17 +86,20 @@ def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
 
 
 def _start(settings: JobSettings, client: GroupClient) -> Start:
-    topic = settings.input_topic
-    count = client.partitions([topic]).get(topic, 0)
-    partitions = [TopicPartition(topic, index) for index in range(count)]
+    partitions = [
+        TopicPartition(topic, index)
+        for topic, count in client.partitions(settings.input_topics).items()
+        for index in range(count)
+    ]
     earliest = client.end_offsets(partitions, earliest=True)
-    begin = earliest
-    if settings.starting_offsets == "latest":
-        begin = client.end_offsets(partitions)
+    latest = client.end_offsets(partitions)
+    begin = latest if settings.starting_offsets == "latest" else earliest
     resets = client.resets(settings.group) if settings.group is not None else {}
     generations = Generations(settings.checkpoint)
     before = generations.current
-    generation = generations.follow(resets, starting_position(begin, before.position))
+    generation = generations.follow(
+        resets, starting_position(begin, before.position, added=earliest)
+    )
     if generation.number != before.number:
         _log.info(
             "the group was reset: the query goes on with another generation of its checkpoint",
@@ -102,17 +107,49 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
             requests=sorted({reset.request_id for reset in resets.values()}),
             checkpoint=generation.path,
         )
-    # Retention may have taken what a reset named: what is left begins here.
-    wanted = {
-        at: max(offset, earliest.get(at, 0)) for at, offset in generation.starting_offsets.items()
-    }
+    position = starting_position(begin, generation.position, added=earliest)
+    _check_gaps(settings, gaps(position, earliest, latest))
+    # Where it is told to go on with a gap, what is left begins here.
+    position = {at: max(offset, earliest[at]) for at, offset in position.items()}
     return Start(
         client=client,
         generation=generation,
-        position=starting_position(begin, generation.position),
-        starting_offsets=(
-            format_offsets(starting_position(begin, wanted))
-            if wanted
-            else settings.starting_offsets
-        ),
+        # What is on another file system is read by Spark alone: a guess could run ahead of it.
+        position=position if local_folder(settings.checkpoint) is not None else {},
+        # Named, so that what `latest` means is what the group is told. A checkpoint that has a
+        # batch knows better, and Spark then takes nothing from here.
+        starting_offsets=format_offsets(position),
     )
+
+
+def gaps(
+    position: Mapping[TopicPartition, int],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> list[str]:
+    """Return in words what the query wants to read and no partition has any more. Pure."""
+    found = []
+    for at, offset in sorted(position.items()):
+        name = f"{at.topic}-{at.partition}"
+        if offset < earliest[at]:
+            lost = earliest[at] - offset
+            found.append(
+                f"{name}: offsets {offset} to {earliest[at] - 1} ({lost} records) are gone"
+            )
+        elif offset > latest[at]:
+            found.append(f"{name}: ends at {latest[at]}, and {offset} was to be read next")
+    return found
+
+
+def _check_gaps(settings: JobSettings, found: Sequence[str]) -> None:
+    """Say what retention, or a topic made anew, took from the job; stop unless told to go on."""
+    if not found:
+        return
+    gap = "; ".join(found)
+    if settings.fail_on_data_loss:
+        raise JobError(
+            f"records that the job has not read are no longer there: {gap}. Retention took them, or"
+            " the topic was made anew. --no-fail-on-data-loss goes on with the gap; a reset of the"
+            " group begins elsewhere"
+        )
+    _log.warning("the job goes on with a gap, as --no-fail-on-data-loss says", gap=gap)

@@ -1,8 +1,13 @@
 """Where a query stands, read from its checkpoint. Reads files, writes none.
 
-`<checkpoint>/offsets/<batch>` has a version, the batch's metadata, then one line of offsets for
-each source; `<checkpoint>/commits/<batch>` exists once the batch is done (Spark's `OffsetSeqLog`
-and `CommitLog`).
+`<checkpoint>/offsets/<batch>` has a version and the batch's metadata, then the offsets of each
+source: a line each in version 1, `name:offsets` in version 2, which queries with named sources
+write; `<checkpoint>/commits/<batch>` exists once the batch is done, and `<checkpoint>/sources/…/0`
+has where a Kafka source began (Spark's `OffsetSeqLog`, `CommitLog`,
+`KafkaSourceInitialOffsetWriter`).
+
+What is not there is a new checkpoint. What is there and cannot be read is an error: taken for new,
+it would move the group to where the topic begins, and rewind partitions that no reset named.
 """
 
 from __future__ import annotations
@@ -10,60 +15,54 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_jobs.progress.offsets import TopicPartition, end_offsets, parse_offsets
+from headrace_jobs.progress.offsets import TopicPartition, end_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "CheckpointError",
     "batch_offsets",
-    "batch_range",
     "committed_position",
+    "initial_offsets",
     "local_folder",
     "starting_position",
 ]
 
-_HEADER_LINES = 2
+
+class CheckpointError(ValueError):
+    """The checkpoint is there and cannot be read; the message says what of it."""
 
 
 def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
-    """Return the end offsets of the last committed batch.
+    """Return the end offsets of the last committed batch, or where its sources began before one.
 
-    Empty for a new checkpoint, and for one that is no local folder or cannot be read: the first
-    batch will tell then.
+    Empty for a new checkpoint, and for one that is no local folder, of which the first batch will
+    tell. Raises `CheckpointError`.
     """
     root = local_folder(checkpoint)
-    if root is None:
+    if root is None or not root.exists():
         return {}
-    try:
-        batches = [int(path.name) for path in (root / "commits").iterdir() if path.name.isdigit()]
-        if not batches:
-            return {}
+    batches = [int(path.name) for path in _listed(root / "commits") if path.name.isdigit()]
+    if batches:
         return batch_offsets(root, max(batches))
-    except (OSError, ValueError):
-        return {}
+    return initial_offsets(root)
 
 
 def batch_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the end offsets that were planned for a batch. Raises OSError and ValueError."""
-    lines = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
-    return end_offsets(lines[_HEADER_LINES:])
+    """Return the end offsets that were planned for a batch. Raises `CheckpointError`."""
+    path = checkpoint / "offsets" / str(batch_id)
+    return _read_offsets(path, *_read(path).splitlines())
 
 
-def batch_range(
-    checkpoint: Path, batch_id: int
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return where a batch of the query's only source begins and ends, for each partition.
-
-    A partition that was added since has no beginning here. Raises OSError and ValueError.
-    """
-    if batch_id > 0:
-        begin = batch_offsets(checkpoint, batch_id - 1)
-    else:
-        # Where the source itself resolved earliest or latest to (`KafkaSourceInitialOffsetWriter`).
-        lines = (checkpoint / "sources" / "0" / "0").read_text().splitlines()
-        begin = parse_offsets(lines[-1])
-    return begin, batch_offsets(checkpoint, batch_id)
+def initial_offsets(checkpoint: Path) -> dict[TopicPartition, int]:
+    """Return what each source resolved earliest or latest to. Raises `CheckpointError`."""
+    first = [path / "0" for path in _listed(checkpoint / "sources") if (path / "0").exists()]
+    return {
+        at: offset
+        for path in first
+        for at, offset in _parsed(path, _read(path).splitlines()[-1:]).items()
+    }
 
 
 def local_folder(checkpoint: str) -> Path | None:
@@ -73,11 +72,51 @@ def local_folder(checkpoint: str) -> Path | None:
 
 
 def starting_position(
-    begin: Mapping[TopicPartition, int], checkpoint: Mapping[TopicPartition, int]
+    begin: Mapping[TopicPartition, int],
+    checkpoint: Mapping[TopicPartition, int],
+    *,
+    added: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Return where the query goes on: the checkpoint's offsets, else where the topic begins.
+    """Return where the query goes on: the checkpoint's offsets, else where it begins.
 
-    Partitions that were added after the last batch begin at their beginning. Partitions that the
-    topic no longer has are left out.
+    Partitions that a checkpoint with offsets does not know were added since; Spark reads those from
+    `added`, their beginning, wherever a new query would begin. Partitions that the topic no longer
+    has are left out.
     """
-    return {partition: checkpoint.get(partition, first) for partition, first in begin.items()}
+    other = added if added is not None and checkpoint else begin
+    return {at: checkpoint.get(at, other[at]) for at in begin}
+
+
+def _read_offsets(
+    path: Path, version: str = "", _metadata: str = "", *sources: str
+) -> dict[TopicPartition, int]:
+    """Read the lines of a batch's entry in the offset log."""
+    if version == "v1":
+        return _parsed(path, sources)
+    if version == "v2":
+        return _parsed(path, [line.partition(":")[2].strip() for line in sources])
+    raise CheckpointError(f"{path} is of a version that is not known here: {version[:20]!r}")
+
+
+def _parsed(path: Path, lines: list[str] | tuple[str, ...]) -> dict[TopicPartition, int]:
+    try:
+        # A dash is a source without offsets yet; a number is another kind of source's.
+        return end_offsets(line for line in lines if line.startswith("{"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error}") from error

@@ -88,6 +88,11 @@ class Generations:
         """The generation that the query runs on."""
         return self._generation(self._pointer.current)
 
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """Ids of the reset that led to the current generation; empty when none did."""
+        return self._pointer.requests
+
     def follow(
         self, resets: Mapping[TopicPartition, Reset], position: Mapping[TopicPartition, int]
     ) -> Generation:

@@ -84,6 +84,15 @@ class GroupClient:
             if entry.offset >= 0 and (entry.metadata or "").startswith(RESET_NOTE)
         }
 
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Return the offsets that a group has committed."""
+        listed = self._call(lambda admin: admin.list_group_offsets({group: None}))
+        return {
+            TopicPartition(at.topic, at.partition): entry.offset
+            for at, entry in listed.get(group, {}).items()
+            if entry.offset >= 0
+        }
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set the group's offsets. Raises `CommitError` when a partition refuses."""
         wanted = {

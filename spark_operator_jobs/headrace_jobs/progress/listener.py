@@ -13,24 +13,27 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace_jobs.progress.metrics import BatchFacts
 from headrace_jobs.progress.offsets import end_offsets
+from headrace_jobs.transforms import tagged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.group import GroupProgress
     from headrace_jobs.progress.metrics import JobMetrics
     from headrace_jobs.progress.offsets import TopicPartition
 
-__all__ = ["OBSERVED_INPUT", "OBSERVED_OUTPUT", "ProgressListener", "batch_facts"]
+__all__ = ["OBSERVED_OUTPUT", "ProgressListener", "batch_facts", "observations"]
 
-# Names of the observations (`DataFrame.observe`) that a job puts behind its parser and before its
-# sink; fields `malformed` and `rows`.
-OBSERVED_INPUT = "headrace_input"
+# Name of the observation (`DataFrame.observe`) of what leaves a query.
 OBSERVED_OUTPUT = "headrace_output"
+_COUNTS = ("counted", "late", "malformed", "duplicate")
 
 _log = structlog.get_logger(__name__)
 
@@ -81,18 +84,31 @@ class ProgressListener(StreamingQueryListener):
             _log.exception("a progress report was not understood")
 
 
+def observations(out: DataFrame) -> list[Column]:
+    """Return what is to be observed under `OBSERVED_OUTPUT` of the rows that leave a query."""
+    if not tagged.is_tagged(out):
+        return [F.count(F.lit(1)).alias("rows")]
+    rows = F.count_if(F.col("_kind") == "result").alias("rows")
+    return [rows, *(F.sum(f"_{name}").alias(name) for name in _COUNTS)]
+
+
 def batch_facts(progress: Any) -> BatchFacts:
     """Read what metrics need out of a `StreamingQueryProgress`."""
     observed = progress.observedMetrics or {}
-    parsed, written = observed.get(OBSERVED_INPUT), observed.get(OBSERVED_OUTPUT)
+    out = observed.get(OBSERVED_OUTPUT)
     operators = progress.stateOperators
     return BatchFacts(
         batch_id=int(progress.batchId),
         input_rows=int(progress.numInputRows),
-        output_rows=_observation(written, "rows"),
-        malformed_records=_observation(parsed, "malformed"),
-        late_rows=sum(int(operator.numRowsDroppedByWatermark) for operator in operators),
+        output_rows=_observation(out, "rows"),
+        counted_records=_observation(out, "counted"),
+        malformed_records=_observation(out, "malformed"),
+        late_records=_observation(out, "late"),
+        duplicate_records=_observation(out, "duplicate"),
         duration_seconds=float(progress.batchDuration) / 1000,
+        phase_seconds={
+            name: int(milliseconds) / 1000 for name, milliseconds in progress.durationMs.items()
+        },
         watermark_seconds=_epoch_seconds((progress.eventTime or {}).get("watermark")),
         state_rows=sum(int(operator.numRowsTotal) for operator in operators),
         state_bytes=sum(int(operator.memoryUsedBytes) for operator in operators),
@@ -108,7 +124,7 @@ def _kafka_end_offsets(sources: Iterable[Any]) -> dict[TopicPartition, int]:
 
 def _observation(row: Any, name: str) -> int:
     """Read a sum; over no rows it is null."""
-    return int(row[name] or 0) if row is not None else 0
+    return int(row[name] or 0) if row is not None and name in row else 0
 
 
 def _epoch_seconds(text: str | None) -> float | None:

@@ -2,14 +2,15 @@
 
 Spark's PrometheusServlet puts the query's name into the metric's name and knows no lag, so no
 dashboard or alert could be written once for all jobs. Here every series is `headrace_job_*` with
-the labels `job` and `query`; lag has `topic` as well. There are no per-partition series.
+the labels `job` and `query`; lag has `topic` as well, and a source's watermark its partition.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,8 +22,10 @@ from prometheus_client import (
     start_http_server,
 )
 
+from headrace_jobs.progress.watermarks import SourceWatermarks
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 __all__ = ["BatchFacts", "JobMetrics", "MetricsServer"]
@@ -37,9 +40,13 @@ class BatchFacts(NamedTuple):
     batch_id: int
     input_rows: int = 0
     output_rows: int = 0
+    counted_records: int = 0
     malformed_records: int = 0
-    late_rows: int = 0
+    late_records: int = 0
+    duplicate_records: int = 0
     duration_seconds: float = 0.0
+    #: By Spark's names: `latestOffset`, `queryPlanning`, `addBatch`, `walCommit`, `commitOffsets`…
+    phase_seconds: Mapping[str, float] = MappingProxyType({})
     watermark_seconds: float | None = None
     state_rows: int = 0
     state_bytes: int = 0
@@ -57,14 +64,20 @@ class JobMetrics:
         self._batches = self._counter("batches", "Batches that were committed.")
         self._input = self._counter("input_rows", "Rows read from the sources.")
         self._output = self._counter("output_rows", "Rows written to the sinks.")
+        self._counted = self._counter("counted_records", "Records that are in a window.")
         self._malformed = self._counter("malformed_records", "Records set aside as malformed.")
+        self._late = self._counter(
+            "late_records", "Records set aside because the watermark had passed their windows."
+        )
+        self._duplicates = self._counter(
+            "duplicate_records", "Records left out because their event had come before."
+        )
         self._dead_letters = self._counter(
-            "dead_letters", "Malformed records written to the dead-letter topic."
+            "dead_letters", "Late and malformed records written to the dead-letter topic."
         )
         self._dead_letter_failures = self._counter(
-            "dead_letter_failures", "Batches whose malformed records the topic did not take."
+            "dead_letter_failures", "Batches whose records the dead-letter topic did not take."
         )
-        self._late = self._counter("late_rows", "Rows dropped because the watermark had passed.")
         self._commits = self._counter("offset_commits", "Commits of offsets to the group.")
         self._commit_failures = self._counter(
             "offset_commit_failures", "Commits of offsets to the group that were given up."
@@ -96,10 +109,27 @@ class JobMetrics:
         self._generation = self._gauge(
             "checkpoint_generation", "The generation of the checkpoint; a reset begins another."
         )
-        self._lag_records = self._topic_gauge("lag_records", "Records not processed yet.")
-        self._lag_seconds = self._topic_gauge("lag_seconds", "Age of the oldest of these records.")
+        self._add_labelled()
+        self._sources = SourceWatermarks()
         self._watermark_seconds = 0.0
         self._watermark_delay.set_function(self._watermark_age_seconds)
+
+    def _add_labelled(self) -> None:
+        self._lag_records = self._labelled_gauge(
+            "lag_records", "Records not processed yet.", "topic"
+        )
+        self._lag_seconds = self._labelled_gauge(
+            "lag_seconds", "Age of the oldest of them.", "topic"
+        )
+        self._source_watermark = self._labelled_gauge(
+            "source_watermark_timestamp_seconds",
+            "Its keys' lowest watermark.",
+            "topic",
+            "partition",
+        )
+        self._phases = self._labelled_gauge(
+            "batch_phase_seconds", "How long the last batch's phases took.", "phase"
+        )
 
     def batch_finished(self, facts: BatchFacts) -> None:
         """Count one committed batch."""
@@ -107,18 +137,31 @@ class JobMetrics:
         self._input.inc(facts.input_rows)
         self._output.inc(facts.output_rows)
         self._malformed.inc(facts.malformed_records)
-        self._late.inc(facts.late_rows)
+        self._counted.inc(facts.counted_records)
+        self._late.inc(facts.late_records)
+        self._duplicates.inc(facts.duplicate_records)
         self._duration.observe(facts.duration_seconds)
+        for phase, seconds in facts.phase_seconds.items():
+            self._phases.labels(**self._names, phase=phase).set(seconds)
         overrun_seconds = facts.duration_seconds - self._trigger_interval_seconds
         self._trigger_delay.set(
             max(0.0, overrun_seconds) if self._trigger_interval_seconds > 0 else 0.0
         )
         if facts.watermark_seconds is not None:
-            self._watermark_seconds = facts.watermark_seconds
-            self._watermark.set(facts.watermark_seconds)
-        self._state_rows.set(facts.state_rows)
+            self._set_watermark(facts.watermark_seconds)
+        self._state_rows.set(self._sources.open_windows or facts.state_rows)
         self._state_bytes.set(facts.state_bytes)
         self.alive()
+
+    def partitions_progressed(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take what each group and partition of a batch came to (`tagged.progress`)."""
+        self._sources.report(rows, now_seconds=time.monotonic())
+        lowest = self._sources.by_partition()
+        for (topic, partition), seconds in lowest.items():
+            labels = {**self._names, "topic": topic, "partition": str(partition)}
+            self._source_watermark.labels(**labels).set(seconds)
+        if lowest:
+            self._set_watermark(min(lowest.values()))
 
     def alive(self) -> None:
         """Note that the query reported, with or without a batch."""
@@ -136,6 +179,20 @@ class JobMetrics:
     def dead_letters_failed(self) -> None:
         """Count a batch whose malformed records were not written."""
         self._dead_letter_failures.inc()
+
+    def declared(self, *, delivery: str, generation: int, is_shadow: bool = False) -> None:
+        """Note what the job promises, as labels of a series that is always 1."""
+        labels = {
+            "delivery": delivery,
+            "generation": str(generation),
+            "shadow": str(is_shadow).lower(),
+        }
+        Gauge(
+            "headrace_job_info",
+            "What the job promises, and which generation of it this is.",
+            (*_LABELS, *labels),
+            registry=self.registry,
+        ).labels(**self._names, **labels).set(1)
 
     def checkpoint_generation(self, number: int) -> None:
         """Note which generation of the checkpoint the query runs on."""
@@ -156,6 +213,10 @@ class JobMetrics:
         for topic, age in seconds.items():
             self._lag_seconds.labels(**self._names, topic=topic).set(age)
 
+    def _set_watermark(self, seconds: float) -> None:
+        self._watermark_seconds = seconds
+        self._watermark.set(seconds)
+
     def _watermark_age_seconds(self) -> float:
         return max(0.0, time.time() - self._watermark_seconds) if self._watermark_seconds else 0.0
 
@@ -167,8 +228,8 @@ class JobMetrics:
         gauge = Gauge(f"headrace_job_{name}", text, _LABELS, registry=self.registry)
         return gauge.labels(**self._names)
 
-    def _topic_gauge(self, name: str, text: str) -> Gauge:
-        labels = (*_LABELS, "topic")
+    def _labelled_gauge(self, name: str, text: str, *more: str) -> Gauge:
+        labels = (*_LABELS, *more)
         return Gauge(f"headrace_job_{name}", text, labels, registry=self.registry)
 
 

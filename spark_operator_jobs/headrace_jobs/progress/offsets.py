@@ -16,6 +16,7 @@ __all__ = [
     "end_offsets",
     "format_offsets",
     "lag_records",
+    "offsets_of",
     "parse_offsets",
 ]
 
@@ -53,6 +54,16 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
     return json.dumps(document)
+
+
+def offsets_of(topic: str, starting_offsets: str) -> str:
+    """Return what one topic's source is told: a source refuses partitions of other topics.
+
+    `starting_offsets` is earliest, latest, or the JSON for the partitions of several topics.
+    """
+    if not starting_offsets.startswith("{"):
+        return starting_offsets
+    return json.dumps({topic: json.loads(starting_offsets).get(topic, {})})
 
 
 def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, int]:

@@ -7,34 +7,58 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, TextIO
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
 
+    from headrace_jobs.progress.stored import Batch
+
 __all__ = ["ConsoleSink", "format_table"]
 
+_log = structlog.get_logger(__name__)
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
 class ConsoleSink:
     """Prints up to `rows_max` rows of each batch that has any."""
 
     rows_max: int = 40
     output: TextIO = field(default_factory=lambda: sys.stdout)
+    _is_broken: bool = False
 
-    def write(self, batch: DataFrame, batch_id: int) -> None:
-        """Print the batch; rows beyond the maximum are only counted."""
-        rows = batch.take(self.rows_max + 1)
+    @property
+    def keeps_progress(self) -> bool:
+        """Return False: a terminal keeps nothing."""
+        return False
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Print the batch; rows beyond the maximum are only counted.
+
+        An output that is gone is said once: it must not fail a batch that the other sinks have.
+        """
+        if self._is_broken:
+            return
+        rows = frame.take(self.rows_max + 1)
         if not rows:
             return
         # Partitions come in any order; a person reads by time, then by host.
         shown = sorted(
             (tuple(row) for row in rows[: self.rows_max]), key=lambda row: [*map(str, row)]
         )
-        table = format_table(batch.columns, shown)
+        table = format_table(frame.columns, shown)
         more = "\n(more rows not shown)" if len(rows) > self.rows_max else ""
-        self.output.write(f"batch {batch_id}\n{table}{more}\n")
-        self.output.flush()
+        try:
+            self.output.write(f"batch {batch.batch_id}\n{table}{more}\n")
+            self.output.flush()
+        except (OSError, ValueError) as error:
+            self._is_broken = True
+            _log.warning("results are not shown any more", error=str(error))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

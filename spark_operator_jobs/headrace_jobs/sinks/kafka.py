@@ -1,50 +1,143 @@
 """Results into a topic, as JSON.
 
-Delivery is at least once. Spark's Kafka sink has no transactions: a batch that was written but not
-yet in the checkpoint when the driver died is written again, with the same keys and values. A reader
-that must not count twice keeps the newest record for each key and window (`window_start` is part of
-the value, and results are the same on every replay of the batch).
+Delivery is at least once by default. Spark's Kafka sink has no transactions: a batch that was
+written but not yet in the checkpoint when the driver died is written again, with the same keys and
+values. A reader that must not count twice keeps the newest record for each key and window
+(`window_start` is part of the value, and results are the same on every replay of the batch).
+
+At most once, a batch that was begun is not begun again (the checkpoint notes it), and a task that
+failed is not tried again. Exactly once, `kafka_transactions` writes in its place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.sinks.kafka_transactions import TransactionalWriter
+from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from pyspark.sql import DataFrame
 
+    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.sinks.protocol import Run
+
 __all__ = ["KafkaSink", "as_json_records"]
+
+# As JSON writes one, within 64 bits.
+_INTEGER = r"^(0|[1-9]\d{0,17})$"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink:
-    """A topic to write to; `key_columns` become the record key, joined by `/`."""
+    """A topic to write to; `key_columns` become the record key: one alone, several joined by `/`.
+
+    `value_column` is the record's value as it is; without it that is all columns as JSON. Texts in
+    `number_columns` are numbers there where they are integers: `"0"` is `0`, `"total"` stays.
+    Without a name the job is told the topic with `--output-topic`.
+    """
+
+    key_columns: tuple[str, ...]
+    topic: str | None = None
+    value_column: str | None = None
+    number_columns: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Return `topic NAME`."""
+        return f"topic {self.topic}" if self.topic else "the output topic"
+
+    def refusal(self, delivery: Delivery, output_mode: str) -> str | None:  # noqa: ARG002 - every delivery holds
+        """Return None: each delivery holds in a topic."""
+        return None
+
+    def open(self, run: Run) -> KafkaWriter | TransactionalWriter:
+        """Return the writer. Exactly once, it is connected and the driver before it is fenced."""
+        topic = run.output_topic or self.topic
+        if topic is None:
+            raise SinkError("the output topic has no name: give --output-topic")
+        if run.delivery is Delivery.EXACTLY_ONCE:
+            return TransactionalWriter(run, topic, self.as_records)
+        return KafkaWriter(
+            bootstrap_servers=run.bootstrap_servers,
+            topic=topic,
+            as_records=self.as_records,
+            delivery=run.delivery,
+        )
+
+    def as_records(self, results: DataFrame) -> DataFrame:
+        """Return `key, value` of results."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+        for name in self.number_columns:
+            text = F.col(name)
+            number = F.when(text.rlike(_INTEGER), F.parse_json(text))
+            results = results.withColumn(name, number.otherwise(text.cast("variant")))
+        return as_json_records(results, self.key_columns, self.value_column)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaWriter:
+    """A topic that is written to by Spark's own Kafka sink."""
 
     bootstrap_servers: str
     topic: str
-    key_columns: tuple[str, ...]
+    as_records: Callable[[DataFrame], DataFrame]
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
 
-    def write(self, batch: DataFrame, batch_id: int) -> None:  # noqa: ARG002 - every sink's shape
+    @property
+    def keeps_progress(self) -> bool:
+        """Return False: a topic of Spark's Kafka sink has no place for it."""
+        return False
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:  # noqa: ARG002 - every sink's shape
         """Append the batch; every record is acknowledged by all in-sync replicas on return."""
+        records = self.as_records(frame)
+        if self.delivery is Delivery.AT_MOST_ONCE:
+            records = records.mapInArrow(_of_first_attempts, records.schema)
         (
-            as_json_records(batch, self.key_columns)
-            .write.format("kafka")
+            records.write.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap_servers)
             .option("kafka.acks", "all")
             .option("topic", self.topic)
             .save()
         )
 
+    def close(self) -> None:
+        """Nothing is kept open: Spark's executors own the producers."""
 
-def as_json_records(results: DataFrame, key_columns: tuple[str, ...]) -> DataFrame:
+
+def _of_first_attempts(batches: Iterable[Any]) -> Iterator[Any]:
+    """Pass rows on, but not in a task that is tried again: what it had sent is in the topic."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None or context.attemptNumber() == 0:
+        yield from batches
+
+
+def as_json_records(
+    results: DataFrame, key_columns: tuple[str, ...], value_column: str | None = None
+) -> DataFrame:
     """Return `key, value`: the key columns joined by `/`, and all columns as a JSON object.
 
-    Null columns stay in the object, and timestamps are ISO 8601 in the session's time zone.
+    A `/` in one of several key columns is written `%2F`, and a `%` as `%25`: `a/b` and `c` are not
+    `a` and `b/c`. One column alone is the key as it is. Null columns stay in the object, and
+    timestamps are ISO 8601 in the session's time zone.
     """
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    texts = [F.col(name).cast("string") for name in key_columns]
+    if len(texts) > 1:
+        texts = [
+            F.replace(F.replace(text, F.lit("%"), F.lit("%25")), F.lit("/"), F.lit("%2F"))
+            for text in texts
+        ]
+    everything = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     return results.select(
-        F.concat_ws("/", *(F.col(name).cast("string") for name in key_columns)).alias("key"),
-        F.to_json(F.struct("*"), {"ignoreNullFields": "false"}).alias("value"),
+        F.concat_ws("/", *texts).alias("key"),
+        (F.col(value_column) if value_column else everything).alias("value"),
     )

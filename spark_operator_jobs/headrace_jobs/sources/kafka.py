@@ -46,11 +46,16 @@ class KafkaSource:
             "subscribe": self.topic,
             "startingOffsets": self.starting_offsets,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
+            # What is set aside keeps them.
+            "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "kafka.max.poll.records": str(MAX_POLL_RECORDS),
         }
 
 
 def read_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
-    """Return Kafka's columns: `key, value, topic, partition, offset, timestamp, timestampType`."""
+    """Return Kafka's columns.
+
+    `key, value, topic, partition, offset, timestamp, timestampType, headers`.
+    """
     return spark.readStream.format("kafka").options(**source.options()).load()

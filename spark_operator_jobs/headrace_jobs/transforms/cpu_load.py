@@ -1,9 +1,10 @@
 """CPU readings to averages and maxima in event-time windows.
 
 A reading is a JSON object `{"hostname": "web-1", "cpu": 0, "usage": 12.5, "occurred_at":
-"2026-01-31T12:00:00.250Z"}`: `cpu` an integer from 0, `usage` in percent (0 to 100), `occurred_at`
-ISO 8601 (without an offset it is UTC, given a session in UTC). Whatever else arrives is malformed:
-marked and set aside, never fatal, because one bad producer must not stop a job that others need.
+"2026-01-31T12:00:00.250Z"}`: `cpu` an integer from 0 or a name, as a number or a string (`0` and
+`"0"` are one CPU), `usage` in percent (0 to 100), `occurred_at` ISO 8601 (without an offset it is
+UTC, given a session in UTC) or milliseconds since 1970. Whatever else arrives is malformed: marked
+and set aside, never fatal, because one bad producer must not stop a job that others need.
 """
 
 from __future__ import annotations
@@ -12,12 +13,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
+from headrace_jobs.transforms.event_time import event_time_windows
+from headrace_jobs.transforms.times import event_time
+from headrace_jobs.transforms.window_fold import WindowSpec
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = [
     "FUTURE_TOLERANCE_SECONDS",
+    "live_usage_windows",
     "parse_readings",
+    "past_usage_windows",
     "rejected_records",
     "usage_windows",
     "well_formed_readings",
@@ -27,9 +34,12 @@ __all__ = [
 # so an event time this far after the record's own timestamp counts as malformed.
 FUTURE_TOLERANCE_SECONDS = 3600
 
-_READING = "hostname STRING, cpu INT, usage DOUBLE, occurred_at STRING"
-_ISO_8601 = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+_READING = "hostname STRING, cpu STRING, usage DOUBLE, occurred_at STRING"
+_CPU = r"^(\d+|[A-Za-z][\w.:-]*)$"
 _USAGE_PERCENT_MAX = 100.0
+# As integers: 2 ** 63 is 21 million readings of 100 percent in one window.
+_USAGE_SCALE = 2.0**32
+_USAGE_DECIMALS = 9
 
 
 def parse_readings(records: DataFrame) -> DataFrame:
@@ -61,33 +71,86 @@ def rejected_records(records: DataFrame) -> DataFrame:
     )
 
 
-def usage_windows(
-    readings: DataFrame, *, window: str, watermark: str, slide: str | None = None
-) -> DataFrame:
-    """Average and maximum of usage for each host, CPU and event-time window.
+def usage_windows(readings: DataFrame, *, window_ms: int, slide_ms: int | None = None) -> DataFrame:
+    """Average and maximum of usage for each host, CPU and event-time window of past readings.
 
-    `window`, `slide` and `watermark` are Spark intervals ("10 seconds"); without a `slide` windows
-    do not overlap. On a stream a reading that is older than the newest one by more than the
-    watermark may be dropped, and in append mode a window comes out once, when the watermark passes
-    its end. Returns `window_start, window_end, hostname, cpu, usage_avg, usage_max, readings`.
+    Windows are as long as `window_ms` and begin every `slide_ms`, or do not overlap. Returns
+    `window_start, window_end, hostname, cpu, usage_avg, usage_max, readings, revision`.
     """
-    return (
-        readings.withWatermark("occurred_at", watermark)
-        .groupBy(F.window("occurred_at", window, slide), "hostname", "cpu")
+    slide = f"{slide_ms} milliseconds" if slide_ms else None
+    return _averaged(
+        _prepared(readings)
+        .groupBy(F.window("occurred_at", f"{window_ms} milliseconds", slide), "hostname", "cpu")
         .agg(
-            F.avg("usage").alias("usage_avg"),
+            F.sum("usage_scaled").alias("usage_sum"),
             F.max("usage").alias("usage_max"),
             F.count("usage").alias("readings"),
+            F.lit(0).cast("long").alias("revision"),
         )
-        .select(
-            F.col("window.start").alias("window_start"),
-            F.col("window.end").alias("window_end"),
-            "hostname",
-            "cpu",
-            "usage_avg",
-            "usage_max",
-            "readings",
-        )
+        .select("window.start", "window.end", "*")
+        .withColumnsRenamed({"start": "window_start", "end": "window_end"})
+    )
+
+
+def live_usage_windows(
+    records: DataFrame,
+    *,
+    window_ms: int,
+    watermark_ms: int,
+    slide_ms: int | None = None,
+    is_update: bool = False,
+) -> DataFrame:
+    """Return the windows of a stream of Kafka's records, and what is not in them beside.
+
+    A reading counts as long as none of its own host's and CPU's is newer than the end of its window
+    by more than the watermark; then the window is written, once. With `is_update` it is written
+    whenever it changed. Returns the columns of `usage_windows` and those of `event_time_windows`.
+    """
+    spec = WindowSpec(
+        keys=("hostname", "cpu"),
+        aggregates={
+            "usage_sum": ("usage_scaled", "sum"),
+            "usage_max": ("usage", "max"),
+            "readings": ("usage", "count"),
+        },
+        window_us=window_ms * 1000,
+        slide_us=(slide_ms or window_ms) * 1000,
+        lateness_us=watermark_ms * 1000,
+        is_update=is_update,
+    )
+    judged = _judged(records).withColumn("occurred_at", F.col("event_time"))
+    fields = ("hostname", "cpu", "usage")
+    readings = judged.withColumns({name: F.col(f"reading.{name}") for name in fields})
+    return _averaged(event_time_windows(_prepared(readings), spec))
+
+
+def past_usage_windows(
+    records: DataFrame, *, window_ms: int, slide_ms: int | None = None
+) -> DataFrame:
+    """Return the windows of past records: the same as of the stream, when none of them was late."""
+    readings = well_formed_readings(parse_readings(records))
+    return usage_windows(readings, window_ms=window_ms, slide_ms=slide_ms)
+
+
+def _prepared(readings: DataFrame) -> DataFrame:
+    """Add usage as an integer: a sum of integers is the same whatever their order."""
+    scaled = F.rint(F.col("usage") * F.lit(_USAGE_SCALE)).cast("long")
+    return readings.withColumn("usage_scaled", scaled)
+
+
+def _averaged(windows: DataFrame) -> DataFrame:
+    side = [name for name in windows.columns if name.startswith("_")]
+    average = F.col("usage_sum") / F.lit(_USAGE_SCALE) / F.col("readings")
+    return windows.select(
+        "window_start",
+        "window_end",
+        "hostname",
+        "cpu",
+        F.round(average, _USAGE_DECIMALS).alias("usage_avg"),
+        "usage_max",
+        "readings",
+        "revision",
+        *side,
     )
 
 
@@ -96,23 +159,23 @@ def _judged(records: DataFrame) -> DataFrame:
     parsed = records.select(
         "*",
         F.from_json(F.col("value").cast("string"), _READING).alias("reading"),
-    ).withColumn("event_time", _event_time(F.col("reading.occurred_at")))
+    ).withColumn("event_time", event_time(F.col("reading.occurred_at")))
     fields = [F.col(f"reading.{name}") for name in ("hostname", "cpu", "usage", "occurred_at")]
-    event_time = F.col("event_time")
+    at = F.col("event_time")
     rules = [
         (F.col("value").isNotNull(), "it has no value"),
         (F.coalesce(*(field.cast("string") for field in fields)).isNotNull(), "it is no reading"),
         (F.length(F.trim("reading.hostname")) > 0, "hostname is missing or empty"),
-        (F.col("reading.cpu") >= 0, "cpu is no integer from 0"),
+        (F.col("reading.cpu").rlike(_CPU), "cpu is neither an integer from 0 nor a name"),
         (F.col("reading.usage").between(0.0, _USAGE_PERCENT_MAX), "usage is no number in 0..100"),
-        (event_time.isNotNull(), "occurred_at is no ISO 8601 time"),
-        (event_time >= F.timestamp_seconds(F.lit(0)), "occurred_at is before 1970"),
+        (at.isNotNull(), "occurred_at is neither ISO 8601 nor milliseconds"),
+        (at >= F.timestamp_seconds(F.lit(0)), "occurred_at is before 1970"),
     ]
     if "timestamp" in records.columns:
         tolerance = F.make_dt_interval(secs=F.lit(FUTURE_TOLERANCE_SECONDS))
         rules.append(
             (
-                event_time <= F.col("timestamp") + tolerance,
+                at <= F.col("timestamp") + tolerance,
                 f"occurred_at is more than {FUTURE_TOLERANCE_SECONDS} s after the record",
             )
         )
@@ -122,12 +185,3 @@ def _judged(records: DataFrame) -> DataFrame:
         for holds, reason in rules
     ]
     return parsed.withColumn("reason", F.coalesce(*reasons))
-
-
-def _event_time(text: Column) -> Column:
-    """Return the timestamp that an ISO 8601 text names, else null.
-
-    Spark's cast accepts more, `12:00` as that time of the current day among it: the answer would
-    depend on when the record was read.
-    """
-    return F.when(text.rlike(_ISO_8601), text.try_cast("timestamp"))

@@ -5,20 +5,23 @@ import pytest
 from headrace_broker.balancer.execution import MoveState, decide_advance_plan, progress_of
 from headrace_broker.balancer.observation import Measurements, observe_cluster
 from headrace_broker.balancer.plans import plan_drain, plan_rebalance
-from headrace_broker.metadata.balance_settings import (
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker
+from headrace_broker.metadata.configs.alter_configs import (
+    ConfigOperation,
+    decide_incremental_alter_configs,
+)
+from headrace_broker.metadata.configs.balance_settings import (
     balance_throttle,
     plan_settings,
     read_moves,
     stored_plan,
 )
-from headrace_broker.metadata.broker_liveness import decide_fence_broker
-from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.configs import ConfigOperation, decide_incremental_alter_configs
 from headrace_broker.metadata.elections import decide_elect_leaders
 from headrace_broker.metadata.partition_change import is_reassigning
 from headrace_broker.metadata.reassignments import decide_complete_reassignments
 from headrace_broker.metadata.records import PartitionChangeRecord, RemoveTopicRecord
-from headrace_broker.metadata.resources import ConfigResourceType, broker_resource
+from headrace_broker.metadata.settings.broker_settings import BrokerSettings
+from headrace_broker.metadata.settings.resources import ConfigResourceType, broker_resource
 from headrace_broker.metadata.snapshot import snapshot_records
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest
@@ -197,6 +200,16 @@ def test_the_throttle_holds_while_there_is_a_plan():
     image, _ = _approve(image)
     assert balance_throttle(image) == 1_000_000
     assert balance_throttle(_finish(image)) > 1_000_000
+
+
+def test_a_throttle_of_all_moves_holds_without_a_plan_and_the_lower_one_with_it():
+    image, _ = _set(_unbalanced(), headrace_moves_throttle="2000000")
+    assert balance_throttle(image) == 2_000_000
+    image, _ = _set(image, headrace_balance_throttle="1000000")
+    assert balance_throttle(image) == 2_000_000
+    image, _ = _approve(image)
+    assert balance_throttle(image) == 1_000_000
+    assert balance_throttle(_finish(image)) == 2_000_000
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.balancer.model import BrokerModel, ClusterModel, PartitionModel
-from headrace_broker.balancer.plans import plan_drain, plan_leaders, plan_rebalance
+from headrace_broker.balancer.plans import plan_drain, plan_rebalance
 from support.metadata import chance
 
 
@@ -108,7 +108,6 @@ def test_a_balanced_cluster_needs_no_plan(**shape):
     cluster = _cluster(**shape)
     after = _applied(cluster, plan_rebalance(cluster))
     assert plan_rebalance(after).is_empty
-    assert plan_leaders(after).is_empty
 
 
 @settings(deadline=None)
@@ -136,16 +135,6 @@ def test_leaders_are_even_where_the_replicas_allow_it(brokers, partitions, seed)
     for partition in after.partitions:
         for node in partition.replicas:
             assert counts[partition.leader] - counts[node] <= 1
-
-
-@settings(deadline=None)
-@given(**_SHAPES)
-def test_a_plan_for_leaders_copies_nothing(**shape):
-    cluster = _cluster(**shape)
-    plan = plan_leaders(cluster)
-    assert not plan.moves
-    assert plan.bytes_total == 0
-    _check_kept(cluster, _applied(cluster, plan))
 
 
 @settings(deadline=None)

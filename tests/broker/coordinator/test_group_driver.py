@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.log.markers import Marker
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest
 from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -26,8 +28,8 @@ from headrace_broker.protocol.messages.sync_group import (
 )
 from headrace_broker.protocol.types import PartitionIndex
 from headrace_broker.server.clock import SystemClock
-from headrace_broker.server.context import RequestContext
-from headrace_broker.server.group_driver import GroupCoordinator
+from headrace_broker.server.groups.group_driver import GroupCoordinator
+from headrace_broker.server.network.context import RequestContext
 from support.groups import subscription
 
 CONTEXT = RequestContext(
@@ -59,14 +61,30 @@ class MemoryLog:
             raise self.failure
         self.batches.append(batch)
 
+    def append_transactional(self, batch: bytearray, verification: object) -> int:
+        del verification
+        if self.failure is not None:
+            raise self.failure
+        self.batches.append(bytes(batch))
+        return len(self.batches)
+
+    def append_marker(self, marker: Marker) -> int:
+        return self.append_transactional(marker.batch(0), None)
+
+    async def wait_committed(self, end: int) -> None:
+        assert end <= len(self.batches)
+        await self.may_commit.wait()
+
     async def read_all(self) -> AsyncIterator[bytes]:
         for batch in self.batches:
             yield batch
 
 
-def run(scenario: Callable[[GroupCoordinator, MemoryLog], Awaitable[None]]) -> None:
+def run(
+    scenario: Callable[[GroupCoordinator, MemoryLog], Awaitable[None]], config: GroupConfig = CONFIG
+) -> None:
     async def main() -> None:
-        coordinator, log = GroupCoordinator(CONFIG, SystemClock()), MemoryLog()
+        coordinator, log = GroupCoordinator(config, SystemClock()), MemoryLog()
         coordinator.start()
         await coordinator.load(ONLY, log)
         try:
@@ -175,6 +193,29 @@ def test_heartbeats_are_answered_while_the_log_is_slow():
         await writing
 
     run(scenario)
+
+
+def test_nobody_waits_for_ever_for_a_log_that_commits_nothing():
+    """offsets.commit.timeout.ms: each is answered in its time, and what was written stays."""
+
+    async def scenario(coordinator, log):
+        log.may_commit.clear()
+        began = asyncio.get_running_loop().time()
+        first = commit(coordinator, 1)
+        await asyncio.sleep(0.1)
+        second, reader = commit(coordinator, 2), asyncio.ensure_future(committed(coordinator))
+        for task in (first, second, reader):
+            with pytest.raises(ApiError) as refused:
+                await task
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert asyncio.get_running_loop().time() - began >= 0.3
+        log.may_commit.set()
+        third = await commit(coordinator, 3)
+        assert third.topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert await committed(coordinator) == 3
+        assert len(log.batches) >= 2
+
+    run(scenario, replace(CONFIG, commit_timeout_ms=300))
 
 
 def test_after_a_failed_append_only_what_was_committed_is_there():

@@ -5,16 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_broker.coordinator.partitioning import java_string_hash, partition_for_group
-from headrace_broker.coordinator.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    GroupRecord,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    OffsetRecord,
-    read_record,
-    write_record,
-)
+from headrace_broker.coordinator.records import GroupRecord, OffsetRecord, read_record, write_record
 from headrace_broker.coordinator.states import (
     TRANSITIONS,
     GroupState,
@@ -23,6 +14,12 @@ from headrace_broker.coordinator.states import (
 )
 from headrace_broker.coordinator.subscription import subscribed_topics
 from headrace_broker.protocol.errors import DecodeError
+from headrace_broker.protocol.messages.records.coordinator import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,8 @@ def test_an_explicit_expiry_is_written_in_version_1():
 
 
 def test_a_record_of_another_kind_of_group_is_left_alone():
-    assert read_record(b"\x00\x03\x00\x01g", b"") is None
+    streams_group_metadata = b"\x00\x11\x00\x01g"
+    assert read_record(streams_group_metadata, b"") is None
 
 
 @pytest.mark.parametrize("key", [b"", b"\x00", b"\x00\x01\x7f", b"\x00\x02\xff\xff"])

@@ -8,11 +8,12 @@ import pytest
 
 from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.partition_log import PartitionLog
-from headrace_broker.log.time_lookup import max_timestamp_record
+from headrace_broker.log.segments.time_lookup import max_timestamp_record
+from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.compression import Compression
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from support.log import START_MS, append, batch_of, content, headers_from, open_at
+from support.log import START_MS, append, batch_of, compact, content, headers_from, marker, open_at
 
 SETTINGS = {"cleanup_policy": "compact", "segment_bytes": 1000, "min_cleanable_dirty_ratio": 0.0}
 
@@ -20,6 +21,20 @@ SETTINGS = {"cleanup_policy": "compact", "segment_bytes": 1000, "min_cleanable_d
 def put(log, key, value, **options):
     record = NewRecord(key=key, value=value, timestamp=START_MS)
     return append(log, build_batch([record], **options))
+
+
+def in_transaction(producer_id, sequence=0):
+    return {
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": sequence,
+        "is_transactional": True,
+    }
+
+
+def end(log, producer_id, *, commit):
+    batch = marker(producer_id, 0, commit=commit)
+    log.append_as_leader(batch, 0, now_ms=START_MS, origin=AppendOrigin.COORDINATOR)
 
 
 def records_of(log):
@@ -48,7 +63,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(new_log, compression)
             expected[record.key] = (info.first_offset + delta, record.value, record.timestamp)
     commit(log)
     size = log.size_bytes
-    assert log.compact(START_MS)
+    assert compact(log, START_MS)
     found = {r.key: (r.offset, r.value, r.timestamp) for r in records_of(log)}
     assert found == expected
     assert len(records_of(log)) == len(expected)
@@ -56,7 +71,7 @@ def test_the_newest_record_of_each_key_stays_at_its_offset(new_log, compression)
     for offset, value, _ in expected.values():
         batch = log.read(offset, 1, upper_bound=log.log_end_offset, at_least_one=True)
         assert value in [r.value for r in iterate_records(batch) if r.offset == offset]
-    assert not log.compact(START_MS), "nothing is dirty any more"
+    assert not compact(log, START_MS), "nothing is dirty any more"
 
 
 def test_the_active_segment_and_what_is_not_committed_are_left_alone(new_log):
@@ -65,7 +80,7 @@ def test_the_active_segment_and_what_is_not_committed_are_left_alone(new_log):
         put(log, b"k", b"x" * 100)
     log.high_watermark = 20
     active = log.segments.active.base_offset
-    log.compact(START_MS)
+    compact(log, START_MS)
     offsets = [record.offset for record in records_of(log)]
     assert [offset for offset in offsets if offset >= 20] == list(range(20, 40))
     assert len([offset for offset in offsets if offset < 20]) < 10
@@ -78,7 +93,7 @@ def test_tombstones_stay_for_delete_retention_and_then_go(new_log):
     put(log, b"k", None)
     put(log, b"other", b"v")
     commit(log)
-    assert log.compact(START_MS)
+    assert compact(log, START_MS)
     assert [(r.key, r.value, r.timestamp) for r in records_of(log)] == [
         (b"k", None, START_MS),
         (b"other", b"v", START_MS),
@@ -86,7 +101,7 @@ def test_tombstones_stay_for_delete_retention_and_then_go(new_log):
     for now_ms, left in ((START_MS + 1000, 2), (START_MS + 1001, 1)):
         put(log, b"more", b"v")
         commit(log)
-        assert log.compact(now_ms)
+        assert compact(log, now_ms)
         assert len([r for r in records_of(log) if r.key != b"more"]) == left
 
 
@@ -95,7 +110,7 @@ def test_a_follower_reaches_the_end_of_a_log_whose_newest_record_is_gone(new_log
     put(log, b"other", b"v")
     put(log, b"k", None)
     commit(log)
-    assert log.compact(START_MS)
+    assert compact(log, START_MS)
     # This replica got the tombstone with its horizon, so that its own first pass removes it.
     copied, follower = (
         PartitionLog.open(folder.parent / name, log.config, clock=clock)
@@ -104,7 +119,7 @@ def test_a_follower_reaches_the_end_of_a_log_whose_newest_record_is_gone(new_log
     for batch in content(log):
         copied.append_as_follower(batch)
     commit(copied)
-    assert copied.compact(START_MS + 1001)
+    assert compact(copied, START_MS + 1001)
     assert [record.key for record in records_of(copied)] == [b"other"]
     for batch in content(copied):
         follower.append_as_follower(batch)
@@ -129,7 +144,7 @@ def test_the_last_five_batches_of_a_producer_stay_for_its_retries(new_log, folde
     put(log, b"k", b"newest")
     commit(log)
     for _ in range(2):  # what was emptied stays in the next pass, too
-        assert log.compact(START_MS)
+        assert compact(log, START_MS)
         headers = list(headers_from(log, 0))
         kept = [(h.base_offset, h.record_count) for h in headers if h.producer_id == 1]
         assert kept == [(offset, 0) for offset in range(2, 7)]
@@ -156,7 +171,7 @@ def test_a_batch_that_compaction_emptied_is_not_the_newest_of_its_followers(new_
     append(log, bytearray(build_batch([late], **producer)))
     put(log, b"k", b"newest")
     commit(log)
-    assert log.compact(START_MS)
+    assert compact(log, START_MS)
     assert next(headers_from(log, 0)).record_count == 0
     follower = PartitionLog.open(folder.parent / "topic-1", log.config, clock=clock)
     for batch in content(log):
@@ -174,7 +189,7 @@ def test_a_producers_sequence_outlives_the_loss_of_what_was_not_cleaned(new_log,
     put(log, b"k", b"3")
     commit(log)
     put(log, b"k", b"4", producer_id=1, producer_epoch=0, base_sequence=2)
-    log.compact(START_MS)
+    compact(log, START_MS)
     active = log.segments.active.path
     log.abandon()
     os.truncate(active, 0)  # a power cut before its fsync
@@ -186,21 +201,53 @@ def test_a_producers_sequence_outlives_the_loss_of_what_was_not_cleaned(new_log,
 
 
 def test_records_of_aborted_transactions_neither_stay_nor_hide_others(new_log):
-    from support.log import marker
-
     log = new_log(**SETTINGS)
     put(log, b"k", b"committed")
-    fields = {"producer_id": 3, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    put(log, b"k", b"aborted", **fields)
-    from headrace_broker.log.validation import AppendOrigin
-
-    log.append_as_leader(
-        marker(3, 0, commit=False), 0, now_ms=START_MS, origin=AppendOrigin.COORDINATOR
-    )
+    put(log, b"k", b"aborted", **in_transaction(3))
+    end(log, 3, commit=False)
     put(log, b"z", b"other")
     commit(log)
-    log.compact(START_MS)
+    compact(log, START_MS)
     assert [r.value for r in records_of(log) if r.key in (b"k", b"z")] == [b"committed", b"other"]
+
+
+def test_an_abort_is_known_whose_marker_lies_beyond_what_is_cleaned(new_log):
+    log = new_log(**SETTINGS)
+    put(log, b"k", b"committed")
+    put(log, b"k", b"aborted", **in_transaction(3))
+    log.roll(START_MS)
+    put(log, b"open", b"open", **in_transaction(4))
+    end(log, 3, commit=False)
+    commit(log)
+    assert log.last_stable_offset == 2
+    assert compact(log, START_MS)
+    assert [r.value for r in records_of(log) if r.key == b"k"] == [b"committed"]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_marker_stays_until_its_records_are_gone_and_their_readers_too(new_log, is_commit):
+    log = new_log(**SETTINGS, delete_retention_ms=100)
+    put(log, b"k", b"first", **in_transaction(3))
+    end(log, 3, commit=is_commit)
+    for number in range(1, 8):
+        fields = in_transaction(3, number)
+        put(log, b"k", b"again", **fields)
+    end(log, 3, commit=True)
+    markers, now_ms = [], START_MS
+    for age_ms in (0, 10, 99, 200, 10):
+        now_ms += age_ms
+        put(log, b"z", b"%d" % now_ms)
+        commit(log)
+        log.cleaner_offset = 0
+        assert compact(log, now_ms)
+        found = [header.base_offset for header in headers_from(log, 0) if header.is_control]
+        aborted = [entry.last_offset for entry in log.aborted_transactions(0, 100)]
+        assert not aborted or 1 in found, "an index names a marker that is gone"
+        markers.append(1 in found)
+    # Cleaned away; the horizon is set; not over; over: gone.
+    assert markers == [True, True, True, False, False]
+    assert 9 in found, "the newest marker of a producer tells its epoch"
+    assert [r.value for r in records_of(log) if r.key == b"k"] == [b"again"]
 
 
 def test_a_map_that_is_full_leaves_the_rest_for_the_next_pass(new_log):
@@ -222,15 +269,15 @@ def test_nothing_is_cleaned_below_the_dirty_ratio_or_within_the_lag(new_log):
     for _ in range(100):
         put(log, b"k", b"x" * 50)
     commit(log)
-    assert not log.compact(START_MS + 999)
-    assert log.compact(START_MS + 1000)
+    assert not compact(log, START_MS + 999)
+    assert compact(log, START_MS + 1000)
     for number in range(100):
         put(log, b"%d" % number, b"x" * 50)
     commit(log)
-    assert log.compact(START_MS + 1000)
+    assert compact(log, START_MS + 1000)
     put(log, b"k", b"x")
     commit(log)
-    assert not log.compact(START_MS + 1000)
+    assert not compact(log, START_MS + 1000)
 
 
 def test_retention_during_a_pass_wins(new_log):
@@ -270,7 +317,7 @@ def test_a_crash_anywhere_in_the_swap_loses_nothing(new_log, folder, tmp_path, c
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "rename", renaming)
         patch.setattr(os, "replace", renaming)
-        log.compact(START_MS)
+        compact(log, START_MS)
     assert copies, "fewer renames than were expected"
     again = open_at(tmp_path / "crashed", clock, **SETTINGS)
     assert {r.key: r.offset for r in records_of(again)} == newest

@@ -14,7 +14,7 @@ from headrace_broker.protocol.messages.records.offset_commit import (
 )
 from headrace_broker.protocol.records import encode_record_key, encode_record_value
 from support.kafka_peer import JavaMissingError, jar_directory
-from support.log import START_MS, append, batch_of, marker, open_at
+from support.log import START_MS, append, batch_of, compact, marker, open_at
 
 pytestmark = pytest.mark.java
 
@@ -111,7 +111,7 @@ def test_compressed_stamped_transactional_and_compacted_logs_are_read(new_log, f
     log.high_watermark = log.log_end_offset
     log.roll(START_MS)
     log.high_watermark = log.log_end_offset
-    assert log.compact(START_MS)
+    assert compact(log, START_MS)
     log.close()
     lines = dump(all_files(folder), "--deep-iteration", is_compacted=True)
     assert any("deleteHorizonMs: OptionalLong[" in line for line in lines)

@@ -7,7 +7,7 @@ import pytest
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory, LogDirectoryInUseError
 from headrace_broker.log.meta_properties import MetaPropertiesError, decode_uuid, encode_uuid
-from support.log import append, batch_of
+from support.log import append, batch_of, open_logs
 
 CONFIG = LogConfig()
 
@@ -68,7 +68,7 @@ def test_logs_come_back_with_offsets_start_and_high_watermark(open_directory):
     log.delete_records_before(2)
     directory.close()
     again = open_directory()
-    again.open_all(lambda _: CONFIG)
+    open_logs(again, CONFIG)
     (((topic, partition), log),) = again.logs.items()
     assert (topic, partition) == ("dashed-topic", 3)
     assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (2, 4, 5)
@@ -86,7 +86,7 @@ def test_delete_records_and_flushes_survive_a_kill_once_checkpointed(open_direct
     directory.checkpoint()
     directory.abandon()
     again = open_directory()
-    again.open_all(lambda _: CONFIG)
+    open_logs(again, CONFIG)
     log = again.logs["t", 0]
     assert (log.log_start_offset, log.recovery_point, log.log_end_offset) == (3, 5, 5)
 
@@ -104,7 +104,7 @@ def test_deleted_partitions_are_renamed_at_once_and_removed_later(open_directory
     directory.delete("kept", 0)
     directory.close()
     again = open_directory()
-    again.open_all(lambda _: CONFIG)
+    open_logs(again, CONFIG)
     assert list(again.logs) == [("kept", 1)]
 
 
@@ -167,7 +167,7 @@ def test_a_torn_batch_after_a_truncation_is_recovered_from(open_directory):
         file.seek(end + 30)
         file.write(bytes(path.stat().st_size - end - 30))
     again = open_directory()
-    again.open_all(lambda _key: CONFIG)
+    open_logs(again, CONFIG)
     assert again.logs["events", 0].log_end_offset == 5
 
 
@@ -184,7 +184,7 @@ def test_a_recreated_partition_inherits_no_checkpoint(open_directory):
     directory.create("events", 0, CONFIG)
     directory.abandon()  # a kill before the next checkpoint
     again = open_directory()
-    again.open_all(lambda _key: CONFIG)
+    open_logs(again, CONFIG)
     log = again.logs["events", 0]
     for _ in range(10):
         append(log, batch_of(b"other"))

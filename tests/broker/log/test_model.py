@@ -63,6 +63,8 @@ class LogLife(RuleBasedStateMachine):
             producer_epoch=0,
             base_sequence=self.sequence,
         )
+        # A leader epoch never goes back.
+        epoch = max(epoch, self.log.leader_epochs.latest)
         info = self.log.append_as_leader(batch, epoch, now_ms=START_MS)
         self.batches.append((info.first_offset, info.last_offset, bytes(batch)))
         self.sequence += len(sizes)

@@ -11,6 +11,7 @@ from headrace_broker.log.producer_snapshot import (
     snapshot_path,
 )
 from headrace_broker.log.validation import AppendOrigin
+from headrace_broker.log.verification import ONGOING
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from support.log import START_MS, append, batch_of, marker, open_at
 
@@ -100,46 +101,46 @@ def test_duplicates_are_known_after_a_kill_and_after_a_clean_restart(new_log, fo
 
 
 def test_silent_producers_are_forgotten_unless_a_transaction_is_open(new_log):
-    log = new_log(producer_id_expiration_ms=1000)
+    log = new_log()
     append(log, from_producer(0, producer_id=1))
     append(log, from_producer(0, producer_id=2, attributes=TRANSACTIONAL))
     for elapsed_ms in (0, 5000):
-        log.expire_producers(START_MS + 999, elapsed_ms)
+        log.expire_producers(START_MS + 999, elapsed_ms, 1000)
     assert len(log.producers) == 2
-    log.expire_producers(START_MS + 1000, 5000)
-    log.expire_producers(START_MS + 1999, 5999)
+    log.expire_producers(START_MS + 1000, 5000, 1000)
+    log.expire_producers(START_MS + 1999, 5999, 1000)
     assert len(log.producers) == 2
-    log.expire_producers(START_MS + 2000, 6000)
+    log.expire_producers(START_MS + 2000, 6000, 1000)
     assert [producer for producer, _ in log.producers.items()] == [2]
 
 
 def test_a_wall_clock_that_jumps_ahead_forgets_nobody_who_may_retry(new_log):
     log = new_log()
-    day_ms = log.config.producer_id_expiration_ms
+    day_ms = 24 * 60 * 60_000
     batch = from_producer(0, producer_id=1)
     append(log, batch)
     for minute in range(9):
-        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000)
+        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000, day_ms)
     assert append(log, batch).is_duplicate
     assert log.log_end_offset == 1
     # It came back, was silent for a while, and jumped once more: that counts from there on.
-    log.expire_producers(START_MS, 9 * 60_000)
+    log.expire_producers(START_MS, 9 * 60_000, day_ms)
     for minute in range(11, 21):
-        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000)
+        log.expire_producers(START_MS + 2 * day_ms, minute * 60_000, day_ms)
     assert append(log, batch).is_duplicate
-    log.expire_producers(START_MS + 2 * day_ms, 21 * 60_000)
+    log.expire_producers(START_MS + 2 * day_ms, 21 * 60_000, day_ms)
     assert len(log.producers) == 0
 
 
 def test_a_producer_that_wrote_since_it_looked_silent_is_silent_from_then_on(new_log):
-    log = new_log(producer_id_expiration_ms=1000)
+    log = new_log()
     append(log, from_producer(0, producer_id=1))
-    log.expire_producers(START_MS + 5000, 0)
+    log.expire_producers(START_MS + 5000, 0, 1000)
     append(log, from_producer(1, producer_id=1))
-    log.expire_producers(START_MS + 9000, 1000)
-    log.expire_producers(START_MS + 9000, 1999)
+    log.expire_producers(START_MS + 9000, 1000, 1000)
+    log.expire_producers(START_MS + 9000, 1999, 1000)
     assert len(log.producers) == 1
-    log.expire_producers(START_MS + 9000, 2000)
+    log.expire_producers(START_MS + 9000, 2000, 1000)
     assert len(log.producers) == 0
 
 
@@ -237,3 +238,114 @@ def test_a_producer_must_not_write_outside_its_open_transaction(new_log):
     log = new_log()
     append(log, from_producer(0, attributes=TRANSACTIONAL))
     assert code_of(log, from_producer(1)) is ErrorCode.INVALID_TXN_STATE
+
+
+def verified(log, fields, verification):
+    batch = from_producer(fields.pop("sequence", 0), attributes=TRANSACTIONAL, **fields)
+    return log.append_as_leader(batch, 0, now_ms=START_MS, verification=verification)
+
+
+def refused(call):
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value.code
+
+
+def test_a_transaction_begins_only_by_a_verification_that_holds(new_log):
+    log = new_log()
+    asked = log.producers.verifications.ask
+    no_id = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert refused(lambda: verified(log, {}, None)) is no_id
+    allowed = asked(7, 0, 0, START_MS)
+    assert asked(7, 0, 0, START_MS) is allowed
+    log.producers.verifications.end(7)
+    code = refused(lambda: verified(log, {}, allowed))
+    assert code is ErrorCode.INVALID_TXN_STATE, "a marker came between (KAFKA-14884)"
+    verified(log, {}, asked(7, 0, 0, START_MS))
+    assert not len(log.producers.verifications)
+    verified(log, {"sequence": 1}, ONGOING)
+    assert refused(lambda: verified(log, {"sequence": 2}, None)) is no_id, "not even within one"
+    end(log, commit=False)
+    code = refused(lambda: verified(log, {"sequence": 2}, ONGOING))
+    assert code is ErrorCode.INVALID_TXN_STATE, "what went on has ended meanwhile"
+
+
+def test_an_epoch_is_looked_at_before_the_verification(new_log):
+    log = new_log()
+    end(log, commit=True, epoch=3)
+    old = log.producers.verifications.ask(7, 2, 0, START_MS)
+    code = refused(lambda: verified(log, {"epoch": 2}, old))
+    assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+    log.producers.verifications.ask(7, 4, 0, START_MS)
+    code = refused(lambda: log.producers.verifications.ask(7, 2, 0, START_MS))
+    assert code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_a_retry_is_not_overtaken_by_what_follows_it(new_log):
+    log = new_log()
+    first = log.producers.verifications.ask(7, 0, 0, START_MS)
+    second = log.producers.verifications.ask(7, 0, 5, START_MS)
+    assert first is second
+    code = refused(lambda: verified(log, {"sequence": 5}, second))
+    assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    verified(log, {}, first)
+
+
+def test_a_transaction_ends_before_another_epoch_writes(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    code = refused(lambda: append(log, from_producer(0, epoch=1, attributes=TRANSACTIONAL)))
+    assert code is ErrorCode.INVALID_TXN_STATE
+
+
+def test_a_marker_with_a_bumped_epoch_is_written_once_and_ends_no_later_transaction(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    is_marked = log.producers.is_marked
+    assert not is_marked(7, 1, 0)
+    end(log, commit=True, epoch=1)
+    assert is_marked(7, 1, 0), "a repetition"
+    append(log, from_producer(0, epoch=1, attributes=TRANSACTIONAL))
+    assert refused(lambda: is_marked(7, 1, 0)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    end(log, commit=True, epoch=2, coordinator_epoch=4)
+    code = refused(lambda: is_marked(7, 2, 3))
+    assert code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_marker_above_the_high_watermark_shows_nothing_after_a_clean_restart(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    end(log, commit=True)
+    log.close()
+    again = new_log()
+    again.high_watermark = 1
+    again.recheck_markers()
+    assert again.last_stable_offset == 0, "the marker at 1 may yet be lost"
+    again.high_watermark = 2
+    assert again.last_stable_offset == 2
+
+
+def test_the_last_stable_offset_is_never_below_the_logs_start(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    append(log, batch_of(b"plain"))
+    log.high_watermark = 2
+    log.delete_records_before(1)
+    assert log.last_stable_offset == 1
+
+
+def test_an_aborted_transaction_is_named_to_every_fetch_within_it(new_log):
+    log = new_log(segment_bytes=300)
+    for number in range(9):
+        append(log, from_producer(number, attributes=TRANSACTIONAL))
+    end(log, commit=False)
+    append(log, from_producer(9, attributes=TRANSACTIONAL))
+    end(log, commit=True)
+    log.high_watermark = log.log_end_offset
+    for offset in range(10):
+        data = log.read(offset, 1, upper_bound=12, at_least_one=True)
+        (aborted,) = log.aborted_within(offset, data)
+        assert (aborted.first_offset, aborted.last_offset) == (0, 9)
+    data = log.read(10, 1000, upper_bound=12, at_least_one=True)
+    assert log.aborted_within(10, data) == []
+    assert log.aborted_within(3, b"") == []

@@ -8,8 +8,8 @@ import pytest
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
-from headrace_broker.log.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from headrace_broker.log.time_lookup import max_timestamp_record
+from headrace_broker.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from headrace_broker.log.segments.time_lookup import max_timestamp_record
 from support.log import START_MS, append, batch_of, content, open_at
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace_broker.log.epoch_cache import LeaderEpochCache
-from headrace_broker.log.removal import FileRemoval
+from headrace_broker.log.segments.removal import FileRemoval
 from support.log import START_MS, append, batch_of, content
 
 

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from headrace_broker.metadata.alter_partition import decide_alter_partition
-from headrace_broker.metadata.broker_liveness import decide_fence_broker
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,

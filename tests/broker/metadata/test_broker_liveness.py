@@ -4,23 +4,21 @@ import uuid
 
 import pytest
 
-from headrace_broker.metadata.broker_liveness import (
-    decide_controlled_shutdown,
+from headrace_broker.metadata.brokers.liveness import (
     decide_fence_broker,
     decide_heartbeat,
-    decide_unfence_broker,
 )
-from headrace_broker.metadata.broker_sessions import BrokerSessions
-from headrace_broker.metadata.brokers import (
+from headrace_broker.metadata.brokers.registration import (
     Registration,
     decide_register_broker,
     decide_unregister_broker,
 )
+from headrace_broker.metadata.brokers.sessions import BrokerSessions
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from headrace_broker.protocol.types import BrokerEpoch, NodeId
-from support.metadata import POLICY, creatable, create, image_with_brokers, replayed
+from support.metadata import POLICY, creatable, create, decide_unfence, image_with_brokers, replayed
 
 
 class _Cluster:
@@ -193,9 +191,9 @@ def test_below_the_minimum_who_leaves_stays_eligible_and_the_last_one_leads_agai
     # With 2 gone, 3 alone committed nothing: 2 has all that was committed, and 1 has not.
     assert _state(cluster.partition()) == (-1, (), (2, 3))
     assert cluster.partition().last_known_elr == (3,)
-    cluster.do(decide_unfence_broker(cluster.image, 1, cluster.image.brokers[1].epoch, POLICY))
+    cluster.do(decide_unfence(cluster.image, 1, cluster.image.brokers[1].epoch, POLICY))
     assert cluster.partition().leader == -1
-    cluster.do(decide_unfence_broker(cluster.image, 2, cluster.image.brokers[2].epoch, POLICY))
+    cluster.do(decide_unfence(cluster.image, 2, cluster.image.brokers[2].epoch, POLICY))
     assert _state(cluster.partition()) == (2, (2,), (3,))
     assert cluster.partition().leader_recovery_state == 0
     assert cluster.partition().last_known_elr == ()
@@ -236,7 +234,7 @@ def test_a_topic_that_allows_it_gets_any_leader():
     cluster.fence(2)
     cluster.fence(1)
     assert cluster.partition().leader == -1
-    cluster.do(decide_unfence_broker(cluster.image, 2, cluster.image.brokers[2].epoch, POLICY))
+    cluster.do(decide_unfence(cluster.image, 2, cluster.image.brokers[2].epoch, POLICY))
     assert _state(cluster.partition()) == (2, (2,), ())
     assert cluster.partition().leader_recovery_state == 1
 
@@ -271,8 +269,9 @@ def test_the_last_replica_may_stop_too():
     cluster = _three(min_isr="1", assignments=([1],))
     assert not cluster.beat(1, want_shut_down=True).should_shut_down
     assert _state(cluster.partition()) == (-1, (), (1,))
-    epoch = cluster.image.brokers[1].epoch
-    assert not decide_controlled_shutdown(cluster.image, 1, epoch, POLICY).records
+    before = cluster.image.offset
+    assert not cluster.beat(1, want_shut_down=True).should_shut_down
+    assert cluster.image.offset == before
     for node in (2, 3):
         cluster.beat(node)
     assert cluster.beat(1, want_shut_down=True).should_shut_down

@@ -2,14 +2,14 @@
 
 import pytest
 
-from headrace_broker.metadata.broker_settings import BrokerSetting, BrokerSettings
-from headrace_broker.metadata.config_description import describe_configs
-from headrace_broker.metadata.configs import (
+from headrace_broker.metadata.configs.alter_configs import (
     ConfigOperation,
     decide_alter_configs,
     decide_incremental_alter_configs,
 )
-from headrace_broker.metadata.resources import (
+from headrace_broker.metadata.configs.config_description import describe_configs
+from headrace_broker.metadata.settings.broker_settings import BrokerSetting, BrokerSettings
+from headrace_broker.metadata.settings.resources import (
     ConfigResourceType,
     ConfigSource,
     ConfigType,
@@ -32,6 +32,7 @@ APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
 SECRET = "hidden"  # noqa: S105 - a made-up value that must not come back
 
 SETTINGS = BrokerSettings(
+    values={"group.consumer.max.session.timeout.ms": 60_000},
     node_id=NodeId(1),
     static={"num.partitions": "3", "log.retention.ms": "50", "sasl.jaas.config": SECRET},
     known={
@@ -126,11 +127,20 @@ def test_a_list_is_appended_to_from_its_inherited_value_and_subtracted_from(imag
         (BROKER, "x", ("log.retention.ms", SET, "1"), "INVALID_REQUEST", "'x'"),
         (BROKER, "9", ("log.retention.ms", SET, "1"), "BROKER_ID_NOT_REGISTERED", "9"),
         (BROKER, "1", ("num.partitions", SET, "1"), "INVALID_REQUEST", "dynamically"),
-        (BROKER, "1", ("no.such", SET, "1"), "INVALID_CONFIG", "no.such"),
+        (BROKER, "1", ("queued.max.requests", SET, "1"), "INVALID_REQUEST", "dynamically"),
+        (BROKER, "1", ("max.connections", SET, "0"), "INVALID_CONFIG", "max.connections"),
         (BROKER, "", ("log.retention.ms", SET, "-5"), "INVALID_CONFIG", "log.retention.ms"),
         (BROKER, "", ("log.cleanup.policy", APPEND, "x"), "INVALID_CONFIG", "cleanup"),
         (ConfigResourceType.BROKER_LOGGER, "1", ("a", SET, "1"), "INVALID_REQUEST", "LOGGER"),
-        (ConfigResourceType.GROUP, "g", ("a", SET, "1"), "INVALID_REQUEST", "GROUP"),
+        (ConfigResourceType.GROUP, "g", ("a", SET, "1"), "INVALID_CONFIG", "group config name: a"),
+        (ConfigResourceType.GROUP, "", ("a", SET, "1"), "INVALID_REQUEST", "not allowed"),
+        (
+            ConfigResourceType.GROUP,
+            "g",
+            ("consumer.session.timeout.ms", SET, "60001"),
+            "INVALID_CONFIG",
+            "group.consumer.max.session.timeout.ms",
+        ),
         (77, "g", ("a", SET, "1"), "INVALID_REQUEST", "77"),
     ],
 )

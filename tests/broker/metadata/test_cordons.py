@@ -3,13 +3,16 @@
 import pytest
 
 from headrace_broker.metadata.auto_creation import WantedTopic, decide_ensure_topic
-from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.brokers import decide_unregister_broker
-from headrace_broker.metadata.configs import ConfigOperation, decide_incremental_alter_configs
+from headrace_broker.metadata.brokers.registration import decide_unregister_broker
+from headrace_broker.metadata.configs.alter_configs import (
+    ConfigOperation,
+    decide_incremental_alter_configs,
+)
 from headrace_broker.metadata.cordons import cordoned_brokers, cordoned_directories
 from headrace_broker.metadata.internal_topics import decide_grow_internal_topics
 from headrace_broker.metadata.reassignments import decide_alter_reassignments
-from headrace_broker.metadata.resources import ConfigResourceType
+from headrace_broker.metadata.settings.broker_settings import BrokerSettings
+from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.metadata.topic_growth import decide_create_partitions
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition_reassignments import (

@@ -2,15 +2,15 @@
 
 import pytest
 
-from headrace_broker.metadata.broker_liveness import decide_fence_broker, decide_unfence_broker
-from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.configs import decide_incremental_alter_configs
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker
+from headrace_broker.metadata.configs.alter_configs import decide_incremental_alter_configs
 from headrace_broker.metadata.elections import (
     decide_elect_leaders,
     decide_leaderless_partitions,
     decide_preferred_leaders,
 )
 from headrace_broker.metadata.records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from headrace_broker.metadata.settings.broker_settings import BrokerSettings
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from headrace_broker.protocol.messages.incremental_alter_configs import (
@@ -19,7 +19,7 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace_broker.protocol.types import NodeId
-from support.metadata import POLICY, creatable, create, image_with_brokers, replayed
+from support.metadata import POLICY, creatable, create, decide_unfence, image_with_brokers, replayed
 
 _PREFERRED, _UNCLEAN = 0, 1
 
@@ -39,7 +39,7 @@ def _fence(image, *nodes):
 
 
 def _unfence(image, node):
-    decision = decide_unfence_broker(image, node, image.brokers[node].epoch, POLICY)
+    decision = decide_unfence(image, node, image.brokers[node].epoch, POLICY)
     return replayed(image, list(decision.records))
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from headrace_broker.metadata.brokers import decide_bootstrap
+from headrace_broker.metadata.brokers.registration import decide_bootstrap
 from headrace_broker.metadata.features import (
     FeatureUpdate,
     UpgradeType,
@@ -13,6 +13,7 @@ from headrace_broker.protocol.types import NodeId
 
 METADATA = "metadata.version"
 ELR = "eligible.leader.replicas.version"
+GROUP = "group.version"
 SAFE, UNSAFE = UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE
 
 
@@ -38,8 +39,21 @@ def updated(*updates, image=NEW, kraft_version=1, validate_only=False):
 
 
 def test_a_new_cluster_is_at_the_latest_levels():
-    assert finalized_features(NEW, 1) == {METADATA: 29, ELR: 1, "kraft.version": 1}
-    assert finalized_features(NEW, 0) == {METADATA: 29, ELR: 1}
+    assert finalized_features(NEW, 1) == {
+        METADATA: 29,
+        ELR: 1,
+        GROUP: 1,
+        "kraft.version": 1,
+        "share.version": 1,
+        "transaction.version": 2,
+    }
+    assert finalized_features(NEW, 0) == {
+        METADATA: 29,
+        ELR: 1,
+        GROUP: 1,
+        "share.version": 1,
+        "transaction.version": 2,
+    }
 
 
 @pytest.mark.parametrize("level", [28, 23])
@@ -56,6 +70,21 @@ def test_what_reads_the_same_records_can_be_lowered_and_raised_again(level):
     )
     assert lowered.features[METADATA] == level
     assert updated((METADATA, 29, 1), image=lowered)[METADATA] == 29
+
+
+def test_the_consumer_protocol_can_be_turned_off_and_on_again() -> None:
+    off = replayed(
+        NEW,
+        decide_update_features(
+            NEW,
+            [FeatureUpdate(name=GROUP, level=0, upgrade_type=SAFE)],
+            node_id=NodeId(1),
+            kraft_version=1,
+            validate_only=False,
+        ),
+    )
+    assert GROUP not in finalized_features(off, 1)
+    assert updated((GROUP, 1, 1), image=off)[GROUP] == 1
 
 
 def test_a_dry_run_changes_nothing_and_one_refusal_refuses_all():

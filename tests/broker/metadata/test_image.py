@@ -20,7 +20,7 @@ from headrace_broker.metadata.records import (
     decode_record,
     encode_record,
 )
-from headrace_broker.metadata.resources import ConfigResourceType, topic_resource
+from headrace_broker.metadata.settings.resources import ConfigResourceType, topic_resource
 from support.metadata import broker_record, creatable, create, image_of, image_with_brokers
 
 

@@ -1,11 +1,11 @@
 """Brokers that come back lead again soon, and not again and again."""
 
-from headrace_broker.metadata.broker_liveness import decide_fence_broker, decide_unfence_broker
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker
 from headrace_broker.metadata.elections import decide_preferred_leaders
 from headrace_broker.metadata.leader_returns import LeaderReturns
 from headrace_broker.metadata.records import PartitionChangeRecord
 from headrace_broker.protocol.types import NodeId
-from support.metadata import POLICY, creatable, create, image_with_brokers, replayed
+from support.metadata import POLICY, creatable, create, decide_unfence, image_with_brokers, replayed
 
 DELAY_MS, INTERVAL_MS = 1000, 60_000
 
@@ -25,7 +25,7 @@ def _gone(image, node):
 
 def _back(image, node, *, in_sync=True):
     epoch = image.brokers[node].epoch
-    decision = decide_unfence_broker(image, NodeId(node), epoch, POLICY)
+    decision = decide_unfence(image, NodeId(node), epoch, POLICY)
     image = replayed(image, list(decision.records))
     if not in_sync:
         return image

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.metadata.alter_partition import decide_alter_partition
-from headrace_broker.metadata.broker_liveness import decide_heartbeat, decide_unfence_broker
-from headrace_broker.metadata.broker_sessions import BrokerSessions
-from headrace_broker.metadata.brokers import Registration, decide_register_broker
+from headrace_broker.metadata.brokers.liveness import decide_heartbeat
+from headrace_broker.metadata.brokers.registration import Registration, decide_register_broker
+from headrace_broker.metadata.brokers.sessions import BrokerSessions
 from headrace_broker.metadata.directories import decide_assign_replicas_to_dirs
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
@@ -30,7 +30,15 @@ from headrace_broker.protocol.types import (
     BrokerEpoch,
     NodeId,
 )
-from support.metadata import POLICY, broker_record, creatable, create, image_of, replayed
+from support.metadata import (
+    POLICY,
+    broker_record,
+    creatable,
+    create,
+    decide_unfence,
+    image_of,
+    replayed,
+)
 
 
 def _directory(node, number):
@@ -166,7 +174,7 @@ def test_without_another_replica_the_partition_waits_for_its_directory(spread):
         again = replace(registration, **changes)
         decision = decide_register_broker(image, again, POLICY)
         image = replayed(image, list(decision.records))
-        unfence = decide_unfence_broker(image, NodeId(1), decision.response, POLICY)
+        unfence = decide_unfence(image, NodeId(1), decision.response, POLICY)
         return replayed(image, list(unfence.records))
 
     image = start(image)
@@ -209,3 +217,26 @@ def test_a_replica_in_a_failed_directory_does_not_join_the_isr(spread):
     (topic,) = decision.response.topics
     assert topic.partitions[0].error_code == ErrorCode.INELIGIBLE_REPLICA
     assert not decision.records
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_replica_with_damaged_records_is_neither_in_sync_nor_eligible(node):
+    image = _with_topic(_brokers([1, 1]), partitions=1, min_isr="2")
+    image, outcomes = _assign(image, node, {0: LOST_DIRECTORY})
+    partition, other = image.topics["t"].partitions[0], NodeId(3 - node)
+    assert outcomes == [ErrorCode.NONE]
+    assert (partition.leader, partition.isr) == (other, (other,))
+    # Too few are in sync, and who left would be eligible to lead; this one has lost records.
+    assert partition.eligible_leader_replicas == ()
+    # What its leader has heard of its progress must not count after it has cut its log.
+    assert partition.leader_epoch == 1
+    image, _ = _assign(image, node, {0: _directory(node, 1)})
+    assert image.topics["t"].partitions[0].isr == (other,)
+
+
+def test_the_last_replica_in_sync_keeps_its_place_with_damaged_records():
+    image = _with_topic(_brokers([1, 1]), partitions=1)
+    image, _ = _assign(image, 2, {0: LOST_DIRECTORY})
+    image, outcomes = _assign(image, 1, {0: LOST_DIRECTORY})
+    assert outcomes == [ErrorCode.INELIGIBLE_REPLICA]
+    assert image.topics["t"].partitions[0].leader == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace_broker.metadata.alter_partition import decide_alter_partition
-from headrace_broker.metadata.broker_liveness import decide_fence_broker
+from headrace_broker.metadata.brokers.liveness import decide_fence_broker
 from headrace_broker.metadata.internal_topics import decide_grow_internal_topics
 from headrace_broker.metadata.reassignments import (
     decide_alter_reassignments,

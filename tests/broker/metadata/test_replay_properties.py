@@ -3,11 +3,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_broker.metadata.broker_settings import BrokerSettings
-from headrace_broker.metadata.configs import decide_incremental_alter_configs
+from headrace_broker.metadata.configs.alter_configs import decide_incremental_alter_configs
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.records import decode_record, encode_record
-from headrace_broker.metadata.resources import ConfigResourceType, topic_resource
+from headrace_broker.metadata.settings.broker_settings import BrokerSettings
+from headrace_broker.metadata.settings.resources import ConfigResourceType, topic_resource
 from headrace_broker.metadata.topic_growth import decide_create_partitions
 from headrace_broker.metadata.topics import decide_create_topics, decide_delete_topics
 from headrace_broker.protocol.errors import ErrorCode

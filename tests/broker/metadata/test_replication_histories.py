@@ -27,6 +27,8 @@ _SAFE = st.one_of(
     st.tuples(st.just("kill"), _NODE, st.integers(0, 3)),
     st.tuples(st.just("restart"), _NODE),
     st.tuples(st.just("restart"), _NODE),
+    st.tuples(st.just("wipe"), _NODE),
+    st.tuples(st.just("unregister"), _NODE),
     st.tuples(st.just("alter_isr"), _NODE, st.sets(_NODE), st.sampled_from([0, 0, 0, -1, 1])),
     st.tuples(st.just("elect"), st.just(0)),
     st.tuples(st.just("balance_leaders")),
@@ -119,5 +121,45 @@ def test_no_history_elects_a_leader_that_lacks_a_committed_record(
 def test_partitions_stay_legal_where_unclean_elections_are_allowed(factor, min_isr, events):
     cluster = ReplicatedCluster(_BROKERS, factor, min_isr, crashes_lose_records=True)
     _run(cluster, events)
+    _heal(cluster)
+    assert cluster.partition.leader != -1
+
+
+def test_a_cancelled_reassignment_leaves_nobody_waiting_for_a_broker_without_a_replica():
+    """Hypothesis found it: the last known leader was one that the cancelling had dropped."""
+    cluster = ReplicatedCluster(_BROKERS, 1, 1, crashes_lose_records=True)
+    cluster.configure("unclean.leader.election.enable", "true")
+    moved = [("reassign", [3]), ("replicate",), ("crash", 3, 0), ("reassign", [1]), ("died", 3)]
+    _run(cluster, [*moved, ("reassign", None)])
+    cluster.configure("unclean.leader.election.enable", "false")
+    _heal(cluster)
+    assert cluster.partition.leader != -1
+
+
+def test_a_new_disk_under_an_unregistered_brokers_id_is_not_eligible_to_lead():
+    """Else it is elected as one that has all that is committed, and all follow it."""
+    cluster = ReplicatedCluster(_BROKERS, 2, 2, crashes_lose_records=True)
+    _replicate(cluster)
+    first, second = cluster.partition.replicas
+    for node in (first, second):
+        _run(cluster, [("stop", node), *[("learn", every) for every in cluster.replicas]])
+        _run(cluster, [("heartbeat", every) for every in [*cluster.replicas, node]])
+    assert set(cluster.partition.eligible_leader_replicas) == {first, second}
+    _run(cluster, [("unregister", first), ("wipe", first), ("restart", first)])
+    assert cluster.partition.eligible_leader_replicas == (second,)
+    assert cluster.partition.leader != first
+
+
+def test_a_broker_whose_disk_was_replaced_unheard_is_named_and_does_not_lead():
+    """The controller takes it for alive; it registers as one that lost its log, and waits."""
+    cluster = ReplicatedCluster(_BROKERS, 2, 1, crashes_lose_records=True)
+    _replicate(cluster)
+    leader, follower = cluster.partition.isr
+    _run(cluster, [("append", leader), ("fetch", follower, leader)])
+    assert cluster.committed
+    _run(cluster, [("crash", follower, 0), ("wipe", follower), ("crash", leader, 9)])
+    cluster.died(leader)
+    assert cluster.partition.leader == follower
+    _run(cluster, [("restart", leader), ("restart", follower)])
     _heal(cluster)
     assert cluster.partition.leader != -1

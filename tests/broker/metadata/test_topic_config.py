@@ -2,15 +2,15 @@
 
 import pytest
 
-from headrace_broker.metadata.broker_settings import DYNAMIC_BROKER_SETTINGS
-from headrace_broker.metadata.resources import ConfigSource
-from headrace_broker.metadata.topic_config import (
+from headrace_broker.metadata.settings.broker_settings import DYNAMIC_BROKER_SETTINGS
+from headrace_broker.metadata.settings.resources import ConfigSource
+from headrace_broker.metadata.settings.topic_config import (
     ConfigLayer,
     broker_topic_settings,
     effective_topic_config,
     validate_topic_config,
 )
-from headrace_broker.metadata.topic_settings import TOPIC_SETTINGS
+from headrace_broker.metadata.settings.topic_settings import TOPIC_SETTINGS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 # What Apache Kafka 4.2.1's LogConfig says, without its internal settings.

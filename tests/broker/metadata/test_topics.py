@@ -9,7 +9,7 @@ from headrace_broker.metadata.auto_creation import (
     decide_auto_create_topics,
     decide_ensure_topic,
 )
-from headrace_broker.metadata.resources import ConfigSource, topic_resource
+from headrace_broker.metadata.settings.resources import ConfigSource, topic_resource
 from headrace_broker.metadata.topic_growth import decide_create_partitions
 from headrace_broker.metadata.topics import decide_delete_topics, new_topic_id
 from headrace_broker.protocol.errors import ApiError, ErrorCode

@@ -24,7 +24,6 @@ from headrace_broker.protocol.batch import (
     parse_batch_header,
     parse_control_type,
     patch_base_offset,
-    patch_log_append_time,
     patch_offset_and_epoch,
     seal,
 )
@@ -32,7 +31,7 @@ from headrace_broker.protocol.codec import decode
 from headrace_broker.protocol.compression import compress, decompress
 from headrace_broker.protocol.errors import DecodeError
 from headrace_broker.protocol.messages.records.end_txn_marker import EndTxnMarker
-from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
+from headrace_broker.protocol.types import LeaderEpoch, Offset
 
 MIB = 1024 * 1024
 PACKED = [kind for kind in Compression if kind is not Compression.NONE]
@@ -117,14 +116,9 @@ def test_offset_and_epoch_are_patched_without_touching_the_checksum() -> None:
 
 
 def test_log_append_time_is_every_records_timestamp() -> None:
-    batch = build_batch([NewRecord(timestamp=1), NewRecord(timestamp=2)])
-    patch_log_append_time(batch, TimestampMs(99))
-    header = check_batch(batch)
-    assert header.is_log_append_time
+    batch = build_batch([NewRecord(timestamp=1), NewRecord(timestamp=2)], log_append_time=99)
+    assert check_batch(batch).is_log_append_time
     assert [record.timestamp for record in iterate_records(batch)] == [99, 99]
-    assert header == parse_batch_header(
-        build_batch([NewRecord(timestamp=1), NewRecord(timestamp=2)], log_append_time=99)
-    )
 
 
 def test_a_batch_compacted_to_nothing_keeps_its_range() -> None:
@@ -249,3 +243,13 @@ def test_a_snappy_chunk_longer_than_the_data_is_refused(length: int) -> None:
 def test_an_unknown_codec_is_refused() -> None:
     with pytest.raises(DecodeError, match="unknown compression 5"):
         decompress(5, b"")
+
+
+def test_a_walk_stops_at_a_torn_tail_and_says_a_length_that_no_batch_has():
+    batch = bytes(build_batch([NewRecord(key=None, value=b"v", timestamp=1)]))
+    damaged = batch + batch[:8] + (48).to_bytes(4, "big") + batch[12:]
+    for data in (batch * 2 + batch[:60], batch + damaged):
+        assert len(list(iterate_batches(data, stops_at_damage=True))) == 2
+    assert len(list(iterate_batches(batch * 2 + batch[:60]))) == 2
+    with pytest.raises(DecodeError, match="60 bytes"):
+        list(iterate_batches(damaged))

@@ -4,7 +4,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from headrace_broker.protocol.codec import decode, encode_bytes
-from headrace_broker.protocol.messages.records.coordinator import GROUP_RECORDS, TRANSACTION_RECORDS
+from headrace_broker.protocol.messages.records.coordinator import (
+    GROUP_RECORDS,
+    SHARE_STATE_RECORDS,
+    TRANSACTION_RECORDS,
+)
 from headrace_broker.protocol.messages.records.metadata import METADATA_RECORDS
 from headrace_broker.protocol.schema import Message
 from support.messages import all_message_classes, messages, restricted, versions_of
@@ -19,6 +23,7 @@ LOG_RECORDS = {
     *METADATA_RECORDS.values(),
     *(cls for pair in GROUP_RECORDS.values() for cls in pair),
     *(cls for pair in TRANSACTION_RECORDS.values() for cls in pair),
+    *(cls for pair in SHARE_STATE_RECORDS.values() for cls in pair),
 }
 UNKNOWN_TO_BOTH = {cls.__name__: "a broker's own log" for cls in LOG_RECORDS} | {
     "ProducerSnapshot": "a file beside a partition's log",

@@ -11,13 +11,13 @@ def test_a_request_names_only_what_changed_since_the_one_before():
     state.set("a", AT_0)
     state.set("b", AT_0)
     first = state.take()
-    assert (first.session_id, first.epoch, first.news) == (0, 0, [("a", AT_0), ("b", AT_0)])
+    assert (first.session_id, first.epoch, first.dirty) == (0, 0, [("a", AT_0), ("b", AT_0)])
     state.session_id = 77
     state.set("b", AT_5)
     second = state.take()
-    assert (second.session_id, second.epoch, second.news) == (77, 1, [("b", AT_5)])
-    assert not state.has_news
-    assert state.take().news == []
+    assert (second.session_id, second.epoch, second.dirty) == (77, 1, [("b", AT_5)])
+    assert not state.is_dirty
+    assert state.take().dirty == []
 
 
 def test_a_removed_partition_is_forgotten_once():
@@ -38,7 +38,7 @@ def test_a_partition_taken_back_before_the_next_request_is_not_forgotten():
     state.remove("a")
     state.set("a", AT_5)
     taken = state.take()
-    assert (taken.news, taken.forgotten) == ([("a", AT_5)], [])
+    assert (taken.dirty, taken.forgotten) == ([("a", AT_5)], [])
 
 
 def test_an_answer_counts_only_while_nothing_newer_was_said():
@@ -64,4 +64,41 @@ def test_a_lost_session_names_everything_again():
     state.restart()
     again = state.take()
     assert (again.session_id, again.epoch) == (0, 0)
-    assert dict(again.news) == {"a": AT_0, "b": AT_5}
+    assert dict(again.dirty) == {"a": AT_0, "b": AT_5}
+
+
+def test_a_partition_that_is_held_is_in_no_request_until_it_is_released():
+    state: FetchState[str] = FetchState()
+    state.set("a", AT_0)
+    state.set("b", AT_0)
+    first = state.take()
+    state.set("a", AT_5)
+    state.hold("a")
+    assert not state.is_dirty
+    assert state.answered("a", first.number) is None
+    state.set("b", AT_5)
+    assert state.take().dirty == [("b", AT_5)]
+    state.release("a")
+    assert state.take().dirty == [("a", AT_5)]
+
+
+def test_a_new_session_does_not_name_what_is_held_either():
+    state: FetchState[str] = FetchState()
+    state.set("a", AT_0)
+    state.set("b", AT_0)
+    state.take()
+    state.set("a", AT_5)
+    state.hold("a")
+    state.restart()
+    assert state.take().dirty == [("b", AT_0)]
+    state.release("a")
+    assert state.take().dirty == [("a", AT_5)]
+
+
+def test_a_partition_that_was_removed_is_not_held_when_it_comes_back():
+    state: FetchState[str] = FetchState()
+    state.set("a", AT_0)
+    state.hold("a")
+    state.remove("a")
+    state.set("a", AT_5)
+    assert state.take().dirty == [("a", AT_5)]

@@ -6,9 +6,8 @@ import uuid
 
 import pytest
 
-from headrace_broker.metadata.broker_liveness import decide_unfence_broker
-from headrace_broker.metadata.brokers import Registration, decide_register_broker
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.brokers.registration import Registration, decide_register_broker
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.entities import Endpoint
 from headrace_broker.metadata.records import ConfigRecord
 from headrace_broker.metadata.topics import decide_create_topics
@@ -16,10 +15,10 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.clock import SystemClock
-from headrace_broker.server.config import parse_config
-from headrace_broker.server.quorum import Identity, MetadataQuorum
-from headrace_broker.server.raft_log import BATCH_BYTES_MAX
-from support.metadata import chance, creatable
+from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.quorum.metadata_quorum import Identity, MetadataQuorum
+from headrace_broker.server.quorum.raft_log import BATCH_BYTES_MAX
+from support.metadata import chance, creatable, decide_unfence
 
 
 def _registration(incarnation=1, previous_epoch=-1):
@@ -42,7 +41,7 @@ async def _register(driver, incarnation, *, clean):
         lambda image: decide_register_broker(image, registration, driver.policy)
     )
     await driver.submit(
-        lambda image: decide_unfence_broker(image, registration.node_id, epoch, driver.policy)
+        lambda image: decide_unfence(image, registration.node_id, epoch, driver.policy)
     )
 
 
@@ -57,7 +56,7 @@ async def _controller(directory, *, subscriber=None, failures=None, incarnation=
         config,
         identity,
         clock=SystemClock(),
-        chance=chance(incarnation),
+        rng=chance(incarnation),
         on_failure=(failures if failures is not None else []).append,
     )
     if subscriber is not None:
@@ -165,11 +164,11 @@ def test_a_change_too_large_for_one_batch_is_refused_before_it_is_written(tmp_pa
 
     async def run():
         async with _controller(tmp_path) as driver:
-            size = driver.log_size_bytes
+            size = driver._quorum.log.size_bytes
             with pytest.raises(ApiError) as refused:
-                await driver.submit(lambda _: Decision(records=[record], response=None))
+                await driver.submit(lambda _: MetadataDecision(records=[record], response=None))
             assert refused.value.code is ErrorCode.POLICY_VIOLATION
-            assert driver.log_size_bytes == size
+            assert driver._quorum.log.size_bytes == size
 
     asyncio.run(run())
 
@@ -200,7 +199,7 @@ def test_a_torn_batch_at_the_logs_end_takes_its_whole_decision_away(tmp_path):
     async def run():
         async with _controller(tmp_path) as driver:
             await _create(driver, creatable("kept", 2))
-            size = driver.log_size_bytes
+            size = driver._quorum.log.size_bytes
             await _create(driver, creatable("torn", 50))
         path = next((tmp_path / "__cluster_metadata-0").glob("*.log"))
         data = path.read_bytes()

@@ -20,9 +20,15 @@ def test_kafkas_dump_tool_decodes_every_metadata_record(tmp_path):
     log = next(broker.log_directory.glob("__cluster_metadata-0/*.log"))
     dumped = run_tool("dump-log", "--cluster-metadata-decoder", "--files", str(log))
     payloads = [json.loads(text) for text in re.findall(r"payload: (\{.*\})", dumped)]
-    kinds = [payload["type"] for payload in payloads]
+    # One for each feature that a new cluster has, before all else.
+    levels = [each for each in payloads if each["type"] == "FEATURE_LEVEL_RECORD"]
+    assert payloads[: len(levels)] == levels
+    assert {"metadata.version", "transaction.version", "group.version"} <= {
+        level["data"]["name"] for level in levels
+    }
+    others = payloads[len(levels) :]
+    kinds = [payload["type"] for payload in others]
     assert kinds == [
-        "FEATURE_LEVEL_RECORD",
         "REGISTER_BROKER_RECORD",
         "BROKER_REGISTRATION_CHANGE_RECORD",
         "TOPIC_RECORD",
@@ -31,7 +37,8 @@ def test_kafkas_dump_tool_decodes_every_metadata_record(tmp_path):
         "CONFIG_RECORD",
         "REMOVE_TOPIC_RECORD",
     ]
-    assert payloads[1]["data"]["brokerEpoch"] == 4  # behind the records of the epoch
-    assert payloads[3]["data"]["name"] == "dumped"
-    assert payloads[6]["data"]["value"] == "5000"
+    # Behind the records of the epoch (leader change, KRaft version, voters) and the features.
+    assert others[0]["data"]["brokerEpoch"] == 3 + len(levels)
+    assert others[2]["data"]["name"] == "dumped"
+    assert others[5]["data"]["value"] == "5000"
     assert "isvalid: false" not in dumped

@@ -1,6 +1,6 @@
 """The event loop polls on while a client writes one record after another, and then sleeps."""
 
-from headrace_broker.server.busy_poll import BusyPoll
+from headrace_broker.server.network.busy_poll import BusyPoll
 
 
 class Loop:

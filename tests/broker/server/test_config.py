@@ -4,8 +4,8 @@ from uuid import UUID
 import pytest
 
 from headrace_broker.raft.types import Endpoint
-from headrace_broker.server.config import ConfigError, parse_config, read_config
-from headrace_broker.server.quorum import Identity, raft_config
+from headrace_broker.server.config.broker_config import ConfigError, parse_config, read_config
+from headrace_broker.server.quorum.metadata_quorum import Identity, raft_config
 
 GOOD = """
 # a comment
@@ -142,3 +142,14 @@ def test_a_controller_outside_of_the_voters_says_where_it_is() -> None:
     assert [item.name for item in config.advertised_listeners] == ["PLAINTEXT"]
     identity = Identity(directory_id=UUID(int=1), cluster_id="c", ports={"CONTROLLER": 9093})
     assert raft_config(config, identity).endpoints == (Endpoint("c3", 9090, "CONTROLLER"),)
+
+
+def test_what_kafka_knows_and_means_nothing_here_is_taken_and_told() -> None:
+    config = parse_config(GOOD + "num.io.threads=8\nqueued.max.requests=500\n")
+    assert "num.io.threads" in config.without_meaning
+    assert "num.io.threads" not in config.values
+
+
+@pytest.mark.parametrize("line", ["authorizer.class.name=a.B", "ssl.keystore.location=/k"])
+def test_what_would_make_a_broker_safe_is_not_taken_for_nothing(line: str) -> None:
+    assert line.partition("=")[0] in problems_of(GOOD + line)

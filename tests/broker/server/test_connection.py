@@ -5,7 +5,7 @@ import contextlib
 import struct
 
 from headrace_broker.server.broker import Broker
-from headrace_broker.server.config import parse_config
+from headrace_broker.server.config.broker_config import parse_config
 
 API_VERSIONS = 18
 

@@ -4,8 +4,9 @@ import asyncio
 
 from headrace_broker.metadata.records import PartitionChangeRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.server.controller_tasks import ControllerTasks
+from headrace_broker.server.quorum.controller_tasks import ControllerTasks
 from support.metadata import POLICY, creatable, create, image_with_brokers, replayed
+from support.waiting import until
 
 _VALUES = {
     "broker.session.timeout.ms": 400,
@@ -13,6 +14,8 @@ _VALUES = {
     "auto.leader.rebalance.enable": True,
     "headrace.leader.return.delay.ms": 100,
     "offsets.topic.replication.factor": 3,
+    "transaction.state.log.replication.factor": 3,
+    "share.coordinator.state.topic.replication.factor": 3,
 }
 
 
@@ -57,12 +60,6 @@ def _run(scenario, image=None):
     asyncio.run(run())
 
 
-async def _until(condition, seconds=60.0):
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (what is awaited is seen in an image only)
-            await asyncio.sleep(0.02)
-
-
 def _beat(controller, tasks, node):
     broker = controller.image.brokers[node]
     tasks.sessions.touch(node, broker.epoch, controller.image.offset, tasks.now_ms())
@@ -75,7 +72,7 @@ def test_a_silent_broker_is_fenced_and_one_that_talks_is_not():
                 _beat(controller, tasks, node)
             return controller.image.brokers[1].fenced
 
-        await _until(is_fenced)
+        await until(is_fenced)
         assert not controller.image.brokers[2].fenced
         assert controller.image.partition("t", 0).leader == 2
 
@@ -97,7 +94,7 @@ def test_what_cannot_be_committed_now_is_done_later():
         await tasks.broker_process_died(1)
         assert not controller.image.brokers[1].fenced
         controller.is_active = True
-        await _until(lambda: controller.image.brokers[1].fenced)
+        await until(lambda: controller.image.brokers[1].fenced)
 
     _run(scenario)
 
@@ -115,7 +112,7 @@ def test_leaders_return_and_the_clusters_own_topics_grow():
                 len(partition.replicas) == 3 for partition in offsets
             )
 
-        await _until(is_done)
+        await until(is_done)
 
     _run(scenario, replayed(image, [change]))
 
@@ -127,7 +124,7 @@ def test_a_bug_in_a_task_ends_the_process_and_not_the_task_alone():
         tasks = ControllerTasks(controller, _VALUES, failures.append)
         tasks.begin(controller.image)
         controller.policy = None
-        await _until(lambda: failures)
+        await until(lambda: failures)
         await tasks.stop()
 
     asyncio.run(run())

@@ -10,7 +10,7 @@ from headrace_broker.metadata.records import (
 )
 from headrace_broker.metadata.views import ClusterView
 from headrace_broker.protocol.types import Offset
-from headrace_broker.server.departures import LINGER_SECONDS, Departures
+from headrace_broker.server.membership.departures import LINGER_SECONDS, Departures
 
 _FENCED, _UNFENCED = 1, -1
 

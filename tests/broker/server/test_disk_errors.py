@@ -7,7 +7,7 @@ import pytest
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.server.group_driver_log import PartitionOffsetsLog
+from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
 from support.log import START_MS, ManualClock, batch_of
 from support.replication import Pair
 

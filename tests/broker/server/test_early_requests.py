@@ -6,8 +6,8 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import PartitionImage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
-from headrace_broker.server.partition import Partition
-from headrace_broker.server.replica_host import ReplicaHost
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
 from support.log import START_MS, ManualClock, batch_of
 
 US, OTHER = 1, 2

@@ -7,6 +7,16 @@ from hypothesis import strategies as st
 
 from headrace_broker.protocol.codec import decoder, encode_bytes
 from headrace_broker.protocol.errors import DecodeError
+from headrace_broker.protocol.fast_fetch import (
+    FAST_VERSION,
+    Asked,
+    Found,
+    Request,
+    read_answer,
+    read_request,
+    write_answer,
+    write_request,
+)
 from headrace_broker.protocol.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -18,16 +28,6 @@ from headrace_broker.protocol.messages.fetch import (
     LeaderIdAndEpoch,
     PartitionData,
     ReplicaState,
-)
-from headrace_broker.server.fast_fetch import (
-    FAST_VERSION,
-    Asked,
-    Found,
-    Request,
-    read_answer,
-    read_request,
-    write_answer,
-    write_request,
 )
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

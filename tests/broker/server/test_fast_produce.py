@@ -16,14 +16,17 @@ from headrace_broker.protocol.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from headrace_broker.server import fast_produce
+from headrace_broker.server.api.dispatch import (
+    FAST_VERSIONS,
+    check_fast_versions,
+    load_api_table,
+)
 from headrace_broker.server.broker import Broker
-from headrace_broker.server.config import parse_config
-from headrace_broker.server.connection import Connection
+from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.network.connection import Connection
 
 NOW_MS = 1_763_700_000_000
 PRODUCE = 0
-NEVER = 1 << 15
 
 
 class Wire:
@@ -111,7 +114,7 @@ def compare(broker, frames_to, suffix=""):
     names = f"left{suffix}", f"rite{suffix}"
     left, right = (broker.metadata.topics[name] for name in names)
     fast = send(broker, frames_to(left))
-    with mock.patch.object(fast_produce, "FAST_FROM", NEVER):
+    with mock.patch.dict(broker.listeners[0].fast_paths, clear=True):
         general = send(broker, frames_to(right))
     renamed = general[0].replace(b"rite", b"left")
     renamed = renamed.replace(right.topic_id.bytes, left.topic_id.bytes)
@@ -213,17 +216,17 @@ def test_a_frame_cut_short_anywhere_is_refused_by_both_paths(tmp_path):
 
 
 @pytest.mark.parametrize("version", range(9, 14))
-def test_the_usual_request_takes_the_short_path(tmp_path, version):
+def test_the_usual_request_takes_the_fast_path(tmp_path, version):
     def check(broker):
-        straight = broker.listeners[0].straight
-        fast = straight[PRODUCE]
+        fast_paths = broker.listeners[0].fast_paths
+        fast = fast_paths[PRODUCE]
         answers = []
 
         def watched(*arguments):
             answers.append(fast(*arguments))
             return answers[-1]
 
-        straight[PRODUCE] = watched
+        fast_paths[PRODUCE] = watched
         topic = broker.metadata.topics["left"]
         frames = [frame_of(request_to(topic, [(1, batch_of(1))]), version)] * 3
         sent, _ = send(broker, frames)
@@ -251,3 +254,33 @@ def test_a_deleted_topic_is_not_written_to_by_its_bytes(tmp_path):
             await broker.stop()
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_version": 12}, {"min_version": 10}, {"flexible_from": 10}]
+)
+def test_a_table_that_serves_less_than_a_fast_codec_reads_is_refused(changes):
+    table = dict(load_api_table())
+    for name, value in changes.items():
+        setattr(table[PRODUCE], name, value)
+    with pytest.raises(RuntimeError, match="the fast codec reads versions 9 to 13"):
+        check_fast_versions(table)
+
+
+def test_the_newest_version_has_a_fast_codec():
+    table = load_api_table()
+    for key, versions in FAST_VERSIONS.items():
+        assert table[key].max_version == versions[-1]
+
+
+def test_a_version_above_the_fast_codecs_is_left_to_the_general_one(tmp_path):
+    def check(broker):
+        topic = broker.metadata.topics["left"]
+        frame = memoryview(frame_of(request_to(topic, [(0, batch_of(1))]), 13))[4:]
+        fast = broker.listeners[0].fast_paths[PRODUCE]
+        body = 10 + len(b"test") + 1
+        fast(frame, 13, 7, body)  # teaches it where the partition is
+        assert fast(frame, 14, 7, body) is None
+        assert fast(frame, 13, 7, body) is not None
+
+    asyncio.run(with_broker(tmp_path, check))

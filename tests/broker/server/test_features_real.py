@@ -36,8 +36,11 @@ def described(cluster):
 def test_the_tool_shows_lowers_and_raises_levels_that_a_restart_keeps(cluster):
     assert described(cluster) == {
         "eligible.leader.replicas.version": ("0", "1", "1"),
+        "group.version": ("0", "1", "1"),
         "kraft.version": ("0", "1", "1"),
         "metadata.version": ("3.3-IV3", "4.2-IV1", "4.2-IV1"),
+        "share.version": ("0", "1", "1"),
+        "transaction.version": ("0", "2", "2"),
     }
     assert "can be downgraded to 23" in features(
         cluster, "downgrade", "--metadata", "4.0-IV1", "--dry-run"

@@ -8,7 +8,7 @@ from headrace_broker.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from headrace_broker.server.fetch_sessions import FetchSessions
+from headrace_broker.server.fetch.fetch_sessions import FetchSessions
 
 TOPIC = UUID(int=7)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_broker.server.frames import (
+from headrace_broker.server.network.frames import (
     OWN_BUFFER_BYTES,
     OWN_BUFFER_BYTES_AT_ONCE_MAX,
     buffer_bytes,

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from headrace_broker.server.isr_updates import IsrUpdates
-from headrace_broker.server.replica_host import ReplicaHost
+from headrace_broker.server.partitions.isr_updates import IsrUpdates
+from headrace_broker.server.partitions.replica_host import ReplicaHost
 
 
 class _BrokenReplicas:

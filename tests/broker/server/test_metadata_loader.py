@@ -9,10 +9,10 @@ from headrace_broker.protocol.types import LeaderEpoch, Offset
 from headrace_broker.raft.control import NOT_IN_LOG
 from headrace_broker.raft.types import OffsetAndEpoch, VotersAt, VoterSet
 from headrace_broker.server.clock import SystemClock
-from headrace_broker.server.metadata_batches import encode_batch, encode_batches
-from headrace_broker.server.metadata_loader import MetadataLoader
-from headrace_broker.server.raft_log import MetadataLog
-from headrace_broker.server.raft_snapshots import build_snapshot
+from headrace_broker.server.quorum.metadata_batches import encode_batch, encode_batches
+from headrace_broker.server.quorum.metadata_loader import MetadataLoader
+from headrace_broker.server.quorum.raft_log import MetadataLog
+from headrace_broker.server.quorum.raft_snapshots import build_snapshot
 
 OLD, NEW = uuid.UUID(int=1), uuid.UUID(int=2)
 SNAPSHOT = OffsetAndEpoch(Offset(40), LeaderEpoch(3))

@@ -14,14 +14,15 @@ from headrace_broker.protocol.messages.metadata import MetadataRequest, Metadata
 from headrace_broker.protocol.messages.vote import VoteRequest
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.broker import Broker
-from headrace_broker.server.config import parse_config
-from headrace_broker.server.peers import (
+from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.peers.peers import (
     Address,
     Lane,
     PeerConnections,
     PeerUnavailable,
     says_not_controller,
 )
+from support.waiting import until
 
 LOOPBACK = "127.0.0.1"
 
@@ -179,7 +180,7 @@ def test_a_process_that_is_back_is_not_broken_though_no_one_needs_its_other_lane
                 await peers.send(NodeId(1), request, lane=Lane.FETCH)
                 await peers.send(NodeId(1), request, lane=Lane.REQUEST)
                 assert not peers.broken
-            await _until(lambda: peers.refusing == {1})
+            await until(lambda: peers.refusing == {1})
             assert peers.broken == {1}
             async with _broker(tmp_path, port=address.port):
                 await peers.send(NodeId(1), request, lane=Lane.REQUEST)
@@ -187,12 +188,6 @@ def test_a_process_that_is_back_is_not_broken_though_no_one_needs_its_other_lane
                 assert not peers.refusing
 
     asyncio.run(run())
-
-
-async def _until(condition):
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 (a state of sockets, without an event)
-            await asyncio.sleep(0.005)
 
 
 def test_a_node_without_an_address_is_unavailable():

@@ -32,10 +32,14 @@ from headrace_broker.raft.types import (
     VoterSet,
 )
 from headrace_broker.server.clock import SystemClock
-from headrace_broker.server.metadata_batches import decode_batches, encode_batch, encode_batches
-from headrace_broker.server.quorum_state import QuorumStateError, QuorumStateFile
-from headrace_broker.server.raft_log import MetadataLog, read_control
-from headrace_broker.server.raft_snapshots import build_snapshot
+from headrace_broker.server.quorum.metadata_batches import (
+    decode_batches,
+    encode_batch,
+    encode_batches,
+)
+from headrace_broker.server.quorum.quorum_state import QuorumStateError, QuorumStateFile
+from headrace_broker.server.quorum.raft_log import MetadataLog, read_control
+from headrace_broker.server.quorum.raft_snapshots import build_snapshot
 
 ID = OffsetAndEpoch(Offset(40), LeaderEpoch(3))
 VOTERS = VoterSet(

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import (
     FetchPartition,
@@ -12,9 +13,13 @@ from headrace_broker.protocol.messages.fetch import (
     FetchTopic,
     ReplicaState,
 )
-from headrace_broker.server.replica_sessions import ParkedFuture, ReplicaSession
-from support.log import content
-from support.replication import TOPIC_ID, Pair
+from headrace_broker.server.fetch.replica_sessions import DelayedFollowerFetch, ReplicaSession
+from support.delayed import KeptAnswers
+from support.log import START_MS, content
+from support.replication import TOPIC_ID, Pair, batch_of
+from support.waiting import until
+
+VERSION = 17
 
 
 def code_of(error):
@@ -172,25 +177,29 @@ def test_records_answer_a_waiting_fetch_and_a_later_request_overtakes_it(tmp_pat
         pair = Pair(tmp_path)
         pair.lead(1)
         assert pair.ask(2, 1).records == b""
-        first = ParkedFuture()
-        pair.session.park(first, 60)
-        pair.append(1, b"a")
-        assert (await first).responses[0].partitions[0].records
-        second = ParkedFuture()
-        pair.session.park(second, 60)
+        follower = KeptAnswers(ApiKey.FETCH)
+        first = follower.admit(DelayedFollowerFetch(pair.session, VERSION, 1))
+        pair.session.delay(first, 60)
+        batch = batch_of(b"a")
+        pair.partitions[1].append(batch, 1, START_MS)
+        await until(lambda: follower.settled)
+        # But for its offset and its leader epoch, which the leader sets.
+        assert batch[17:] in b"".join(first.parts)
+        second = follower.admit(DelayedFollowerFetch(pair.session, VERSION, 2))
+        pair.session.delay(second, 60)
         pair.ask(2, 1)
-        assert second.done()
+        assert follower.settled == [first, second]
 
     asyncio.run(scenario())
 
 
-def test_a_session_looks_only_at_partitions_with_news(tmp_path):
+def test_a_session_looks_only_at_partitions_with_something_to_send(tmp_path):
     pair = Pair(tmp_path)
     pair.lead(1)
     pair.ask(2, 1)
-    assert not pair.session.news
+    assert not pair.session.dirty
     pair.append(1, b"a")
-    assert len(pair.session.news) == 1
+    assert len(pair.session.dirty) == 1
 
 
 def test_an_fsync_that_a_truncation_overtook_vouches_for_nothing(tmp_path):

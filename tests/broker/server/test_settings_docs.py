@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from headrace_broker.server.settings_docs import render
+from headrace_broker.server.config.settings_docs import render
 
 
 def test_the_configuration_page_is_what_the_tables_say() -> None:

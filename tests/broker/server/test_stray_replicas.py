@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directories import LogDirectories
-from headrace_broker.server.stray_replicas import set_strays_aside
+from headrace_broker.server.partitions.stray_replicas import set_strays_aside
 from support.headrace_broker import HeadraceBroker
 from support.log import ManualClock, append, batch_of
 from support.metadata import creatable, create, image_with_brokers

@@ -20,6 +20,8 @@ class Mutant:
     owner: Any
     attribute: str
     replace: Replace
+    also: tuple[tuple[Any, str, Replace], ...] = ()
+    """More places of the same bug: owner, attribute, replace."""
     nodes: int = 1
     needs: Callable[[Profile], bool] = lambda _profile: True
     """Which seeds can find it at all; the others are left out, and do not count."""
@@ -30,12 +32,15 @@ class Mutant:
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
         """Plant the bug, and take it out again."""
-        was = vars(self.owner)[self.attribute]
-        setattr(self.owner, self.attribute, self.replace(was))
+        places = ((self.owner, self.attribute, self.replace), *self.also)
+        were = [vars(owner)[name] for owner, name, _ in places]
         try:
+            for (owner, name, replace), was in zip(places, were, strict=True):
+                setattr(owner, name, replace(was))
             yield
         finally:
-            setattr(self.owner, self.attribute, was)
+            for (owner, name, _), was in zip(places, were, strict=True):
+                setattr(owner, name, was)
 
 
 def find(

@@ -6,12 +6,13 @@ from headrace_broker.log.files import replace_file
 from headrace_broker.metadata import partition_change
 from headrace_broker.raft import elections, leading
 from headrace_broker.replication.leader import LeaderState
-from headrace_broker.server import replica_fetch, stray_replicas
-from headrace_broker.server.flushing import GroupCommit
-from headrace_broker.server.metadata_loader import MetadataLoader
-from headrace_broker.server.partition import Partition
-from headrace_broker.server.quorum_state import QuorumStateFile
-from headrace_broker.server.raft_log import MetadataLog
+from headrace_broker.server.fetch import replica_sessions
+from headrace_broker.server.partitions import stray_replicas
+from headrace_broker.server.partitions.flushing import GroupCommit
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.quorum.metadata_loader import MetadataLoader
+from headrace_broker.server.quorum.quorum_state import QuorumStateFile
+from headrace_broker.server.quorum.raft_log import MetadataLog
 from simulation.mutants.mutant import Mutant
 
 
@@ -119,7 +120,7 @@ REPLICATION_MUTANTS = (
     ),
     Mutant(
         name="a follower's log may part from the leader's",
-        owner=replica_fetch,
+        owner=replica_sessions,
         attribute="diverging_epoch",
         replace=_nothing,
         nodes=3,

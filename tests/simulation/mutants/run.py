@@ -4,11 +4,13 @@ Each mutant is looked for from its known seed on, then from the first seed to it
 """
 
 import argparse
+import functools
 import gc
+import multiprocessing
 import sys
 import time
 
-from simulation.mutants import MUTANTS, Mutant, find
+from simulation.mutants import MUTANTS, find
 
 
 def main() -> int:
@@ -17,16 +19,23 @@ def main() -> int:
     parser.add_argument("--name", default="", help="only mutants whose name has this in it")
     parser.add_argument("--first", type=int, help="search from here, whatever seed is known")
     parser.add_argument("--seeds", type=int, help="instead of each mutant's own bound")
+    parser.add_argument("--jobs", type=int, default=1, help="how many mutants at a time")
     options = parser.parse_args()
     gc.freeze()
+    names = [mutant.name for mutant in MUTANTS if options.name in mutant.name]
+    search = functools.partial(_search, first=options.first, seeds_max=options.seeds)
     missed = 0
-    for mutant in MUTANTS:
-        if options.name in mutant.name:
-            missed += not _search(mutant, options.first, options.seeds)
+    with multiprocessing.Pool(options.jobs, maxtasksperchild=1) as pool:
+        for is_found, text in pool.imap_unordered(search, names):
+            missed += not is_found
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    sys.stdout.write(f"{missed} of {len(names)} not found\n")
     return 1 if missed else 0
 
 
-def _search(mutant: Mutant, first: int | None, seeds_max: int | None) -> bool:
+def _search(name: str, first: int | None, seeds_max: int | None) -> tuple[bool, str]:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     began = time.process_time()
     outcome = find(mutant, first=first, seeds_max=seeds_max)
     taken = f"{time.process_time() - began:.1f} s of CPU"
@@ -34,9 +43,7 @@ def _search(mutant: Mutant, first: int | None, seeds_max: int | None) -> bool:
         what = f"NOT FOUND in {seeds_max or mutant.seeds_max} seeds"
     else:
         what = f"seed {outcome.seed}: {outcome.violations[0].splitlines()[0][:110]}"
-    sys.stdout.write(f"{mutant.name} ({mutant.nodes} nodes, {taken}): {what}\n")
-    sys.stdout.flush()
-    return outcome is not None
+    return outcome is not None, f"{name} ({mutant.nodes} nodes, {taken}): {what}\n"
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from headrace_broker.log import flush, log_state, recovery
-from headrace_broker.log.flush import Flush
+from headrace_broker.log import partition_log
 from headrace_broker.log.log_directory import LogDirectory
-from headrace_broker.log.log_state import LogState
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
-from headrace_broker.server.group_driver_log import PartitionOffsetsLog
+from headrace_broker.log.segments import flush
+from headrace_broker.log.segments.batch_check import BatchWindow
+from headrace_broker.log.segments.flush import Flush
+from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
 from simulation.mutants.mutant import Mutant
 from simulation.profile import TRUNCATION
 
@@ -59,7 +60,7 @@ async def _no_chunks(_self: Any) -> AsyncIterator[bytes]:
 def _flush_later(original: Any) -> Any:
     """fsync is skipped, and its success reported, as with a write-back cache that lies."""
 
-    def begin(self: LogState) -> Flush:
+    def begin(self: PartitionLog) -> Flush:
         begun = original(self)
         return Flush(
             directory=begun.directory,
@@ -76,7 +77,7 @@ def _flush_later(original: Any) -> Any:
 STORAGE_MUTANTS = (
     Mutant(
         name="a torn tail is kept",
-        owner=recovery._Window,
+        owner=BatchWindow,
         attribute="crc",
         replace=lambda _original: lambda *_arguments: _EqualToAll(),
         seeds_max=60,
@@ -92,7 +93,7 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         name="an append is not fsynced",
-        owner=LogState,
+        owner=PartitionLog,
         attribute="begin_flush",
         replace=_flush_later,
         seed_known=2,
@@ -134,7 +135,7 @@ STORAGE_MUTANTS = (
     ),
     Mutant(
         name="producer state is lost at a restart",
-        owner=log_state,
+        owner=partition_log,
         attribute="rebuild_producers",
         replace=_no_states,
         seed_known=2,

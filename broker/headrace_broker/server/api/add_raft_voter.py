@@ -11,13 +11,13 @@ from headrace_broker.protocol.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.add_raft_voter import AddRaftVoterRequest
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithRaft
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ADD_RAFT_VOTER
 FORWARDED = True
 
 
-def handle(broker: Broker, context: RequestContext, request: AddRaftVoterRequest) -> Any:
+def handle(broker: WithRaft, context: RequestContext, request: AddRaftVoterRequest) -> Any:
     """Hand it to this node's replica of the quorum, which answers."""
-    return broker.quorum.request(request, context.api_version)
+    return broker.raft.request(request, context.api_version)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.broker_liveness import registered_broker
-from headrace_broker.metadata.brokers import decide_allocate_producer_ids
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.brokers.liveness import registered_broker
+from headrace_broker.metadata.brokers.registration import decide_allocate_producer_ids
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
@@ -20,20 +20,20 @@ from headrace_broker.protocol.messages.allocate_producer_ids import (
 from headrace_broker.protocol.types import BrokerEpoch, NodeId, ProducerId
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ALLOCATE_PRODUCER_IDS
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AllocateProducerIdsRequest
+    broker: WithController, context: RequestContext, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
     """Allocate the next block to a registered broker."""
     del context
     node_id, epoch = NodeId(request.broker_id), BrokerEpoch(request.broker_epoch)
 
-    def decide(image: MetadataImage) -> Decision[tuple[ProducerId, int]]:
+    def decide(image: MetadataImage) -> MetadataDecision[tuple[ProducerId, int]]:
         registered_broker(image, node_id, epoch)
         return decide_allocate_producer_ids(image, node_id)
 

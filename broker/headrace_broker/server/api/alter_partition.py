@@ -16,14 +16,14 @@ from headrace_broker.protocol.messages.alter_partition import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ALTER_PARTITION
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionRequest
+    broker: WithController, context: RequestContext, request: AlterPartitionRequest
 ) -> AlterPartitionResponse:
     """Change in-sync replicas; each partition has its own outcome."""
     del context

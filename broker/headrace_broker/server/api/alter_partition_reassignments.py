@@ -16,15 +16,15 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ALTER_PARTITION_REASSIGNMENTS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
+    broker: WithController, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Change reassignments; each partition has its own outcome."""
     del context

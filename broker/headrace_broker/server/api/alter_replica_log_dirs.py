@@ -8,7 +8,7 @@ INVALID_REQUEST.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -18,16 +18,20 @@ from headrace_broker.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
 )
+from headrace_broker.server.api.services import WithDirectories, WithReplicas
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ALTER_REPLICA_LOG_DIRS
 
 
+class Node(WithDirectories, WithReplicas, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
+    broker: Node, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
     """Check what is asked for; each replica has its own outcome."""
     del context
@@ -48,7 +52,7 @@ def handle(
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 
-def _outcome(broker: Broker, topic: str, index: int, path: Path) -> ErrorCode:
+def _outcome(broker: Node, topic: str, index: int, path: Path) -> ErrorCode:
     directories = broker.directories
     if path not in directories.paths:
         return ErrorCode.LOG_DIR_NOT_FOUND

@@ -2,13 +2,13 @@
 
 Versions: 0 · 1 throttle time · 2 as 1 · 3 flexible, client software, finalized features (KIP-584) ·
 4 features of version 0 · 5 cluster and node id (KIP-1242). An unknown version is answered with
-error 35 in version 0 (KIP-511): see `server/connection.py`.
+error 35 in version 0 (KIP-511): see `server/network/connection.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.metadata.features import SUPPORTED_FEATURES, finalized_features
 from headrace_broker.protocol.apis import PRODUCE_MIN_VERSION_ADVERTISED, ApiKey
@@ -20,13 +20,13 @@ from headrace_broker.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from headrace_broker.server.api.services import WithApis, WithMetadata, WithRaft
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.dispatch import ApiEntry
+    from headrace_broker.server.network.api_entry import ApiEntry
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.API_VERSIONS
 
@@ -40,14 +40,18 @@ _FEATURES_FROM_1 = [
 ]
 
 
+class Node(WithApis, WithMetadata, WithRaft, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: ApiVersionsRequest
+    broker: Node, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
     """List the APIs; a client software name that breaks KIP-511's grammar is INVALID_REQUEST."""
     names = (request.client_software_name, request.client_software_version)
     if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
-    finalized = finalized_features(broker.metadata, broker.quorum.node.voters.kraft_version)
+    finalized = finalized_features(broker.metadata, broker.raft.node.voters.kraft_version)
     return ApiVersionsResponse(
         api_keys=served_apis(broker.apis_of(context.listener)),
         supported_features=_FEATURES if context.api_version >= 4 else _FEATURES_FROM_1,  # noqa: PLR2004 (the version of KIP-1022)

@@ -16,14 +16,14 @@ from headrace_broker.protocol.messages.assign_replicas_to_dirs import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ASSIGN_REPLICAS_TO_DIRS
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AssignReplicasToDirsRequest
+    broker: WithController, context: RequestContext, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
     """Note the directories; each replica has its own outcome."""
     del context

@@ -5,9 +5,9 @@ Versions: 0 · 1 log directories that failed (KIP-858).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace_broker.metadata.broker_liveness import decide_heartbeat
+from headrace_broker.metadata.brokers.liveness import decide_heartbeat
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.broker_heartbeat import (
@@ -15,16 +15,20 @@ from headrace_broker.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatResponse,
 )
 from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset
+from headrace_broker.server.api.services import WithController, WithControllerTasks
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.BROKER_HEARTBEAT
 
 
+class Node(WithController, WithControllerTasks, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: Broker, context: RequestContext, request: BrokerHeartbeatRequest
+    broker: Node, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
     """Prolong the session and answer what the broker is to do."""
     del context

@@ -6,9 +6,9 @@ Versions: 0 · 1 ZooKeeper migration, which there is none of here · 2 log direc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace_broker.metadata.brokers import Registration, decide_register_broker
+from headrace_broker.metadata.brokers.registration import Registration, decide_register_broker
 from headrace_broker.metadata.entities import Endpoint
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -17,16 +17,20 @@ from headrace_broker.protocol.messages.broker_registration import (
     BrokerRegistrationResponse,
 )
 from headrace_broker.protocol.types import BrokerEpoch, NodeId
+from headrace_broker.server.api.services import WithClusterId, WithController, WithControllerTasks
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.BROKER_REGISTRATION
 
 
+class Node(WithClusterId, WithController, WithControllerTasks, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: Broker, context: RequestContext, request: BrokerRegistrationRequest
+    broker: Node, context: RequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
     """Register the process unless another one lives under its id."""
     del context

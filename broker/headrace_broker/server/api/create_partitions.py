@@ -17,15 +17,15 @@ from headrace_broker.protocol.messages.create_partitions import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.CREATE_PARTITIONS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+    broker: WithController, context: RequestContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Add partitions; each topic has its own outcome."""
     del context

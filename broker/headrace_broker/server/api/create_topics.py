@@ -19,15 +19,15 @@ from headrace_broker.protocol.messages.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.CREATE_TOPICS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+    broker: WithController, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create what may be created; each topic has its own outcome."""
     del context

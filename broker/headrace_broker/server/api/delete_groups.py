@@ -3,7 +3,7 @@
 Versions: 0 · 1 as 0 · 2 flexible.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
@@ -12,21 +12,26 @@ from headrace_broker.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
+from headrace_broker.server.api.services import WithGroups, WithShares
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DELETE_GROUPS
 
 
+class Node(WithGroups, WithShares, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: "Broker", context: "RequestContext", request: DeleteGroupsRequest
+    broker: Node, context: "RequestContext", request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     """Delete each group by itself."""
     response = DeleteGroupsResponse()
     for group_id in request.groups_names:
         try:
+            await broker.shares.administration.delete_all(group_id)
             result = await broker.groups.delete_group(group_id, context)
         except ApiError as error:
             result = DeletableGroupResult(group_id=group_id, error_code=error.code)

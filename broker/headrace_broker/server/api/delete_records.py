@@ -5,7 +5,7 @@ Versions: 0 · 1 as 0 · 2 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.metadata.entities import INTERNAL_TOPICS
@@ -17,19 +17,25 @@ from headrace_broker.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
+from headrace_broker.protocol.types import Offset
+from headrace_broker.server.api.services import WithDirectories, WithReplicas
+from headrace_broker.server.partitions.partition import ANY_EPOCH
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.partition import Partition
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.partitions.partition import Partition
 
 API_KEY = ApiKey.DELETE_RECORDS
 
 _NO_LOW_WATERMARK = -1
 
 
+class Node(WithDirectories, WithReplicas, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+    broker: Node, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Delete up to each offset (-1: the high watermark); each partition has its own outcome."""
     del context
@@ -43,7 +49,7 @@ def handle(
             result.partitions.append(outcome)
             try:
                 partition = _deletable(broker, topic.name, asked.partition_index)
-                outcome.low_watermark = partition.delete_records(asked.offset)
+                outcome.low_watermark = _delete_records(partition, asked.offset)
                 moved.append((partition, outcome))
             except ApiError as error:
                 _fail(outcome, error)
@@ -64,7 +70,26 @@ def _fail(outcome: DeleteRecordsPartitionResult, error: ApiError) -> None:
     outcome.error_code = error.code
 
 
-def _deletable(broker: Broker, topic: str, index: int) -> Partition:
+def _delete_records(partition: Partition, before: int) -> Offset:
+    """Move the log's start to `before` (-1: the high watermark); return the low watermark."""
+    partition.check_leader(ANY_EPOCH)
+    target = partition.high_watermark if before == -1 else before
+    if target < 0 or target > partition.high_watermark:
+        raise ApiError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"records up to {target} cannot be deleted: the high watermark is "
+            f"{partition.high_watermark}",
+        )
+    try:
+        partition.log.delete_records_before(Offset(target))
+    except LogDirectoryFailure as failure:
+        raise partition.directory_failed(failure) from failure
+    for fetch in partition.follower_fetches.values():
+        fetch.changed()
+    return Offset(partition.log.log_start_offset)
+
+
+def _deletable(broker: Node, topic: str, index: int) -> Partition:
     if topic in INTERNAL_TOPICS:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot delete records of internal topic {topic}"

@@ -19,15 +19,15 @@ from headrace_broker.protocol.messages.delete_topics import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DELETE_TOPICS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+    broker: WithController, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete what may be deleted; each topic has its own outcome."""
     del context

@@ -5,7 +5,7 @@ Versions: 0 (KIP-700) · 1 endpoint type (KIP-919) · 2 fenced brokers on reques
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.metadata.views import CLUSTER_OPERATIONS, ClusterView
 from headrace_broker.protocol.apis import ApiKey
@@ -15,10 +15,16 @@ from headrace_broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
+from headrace_broker.server.api.services import (
+    WithClusterId,
+    WithConfig,
+    WithController,
+    WithMetadata,
+    WithRaft,
+)
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_CLUSTER
 
@@ -26,8 +32,12 @@ _BROKERS = 1
 _CONTROLLERS = 2
 
 
+class Node(WithClusterId, WithConfig, WithController, WithMetadata, WithRaft, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+    broker: Node, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """List the brokers with their addresses on the listener that the client came by."""
     if context.listener in broker.config.controller_listener_names:
@@ -58,7 +68,7 @@ def handle(
     return response
 
 
-def _controllers(broker: Broker, request: DescribeClusterRequest) -> DescribeClusterResponse:
+def _controllers(broker: Node, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """List the voters of the metadata quorum: what a controller's listener is asked for."""
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
     if request.endpoint_type != _CONTROLLERS:
@@ -76,7 +86,7 @@ def _controllers(broker: Broker, request: DescribeClusterRequest) -> DescribeClu
             host=voter.endpoints[0].host,
             port=voter.endpoints[0].port,
         )
-        for voter in broker.quorum.node.voters.voters
+        for voter in broker.raft.node.voters.voters
         if voter.endpoints
     ]
     return response

@@ -16,17 +16,17 @@ from headrace_broker.protocol.messages.describe_groups import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_GROUPS
 
 # Bits by AclOperation's codes: read, delete, describe, describe configs, alter configs.
-_ALL_OPERATIONS_ON_A_GROUP: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+ALL_OPERATIONS_ON_A_GROUP: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 
 
 async def handle(
-    broker: "Broker", context: "RequestContext", request: DescribeGroupsRequest
+    broker: "WithGroups", context: "RequestContext", request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     """Describe each group by itself."""
     response = DescribeGroupsResponse()
@@ -37,6 +37,6 @@ async def handle(
             described = DescribedGroup(group_id=group_id, error_code=error.code)
         is_there = described.group_state not in {"", GroupState.DEAD.value}
         if request.include_authorized_operations and is_there:
-            described.authorized_operations = _ALL_OPERATIONS_ON_A_GROUP
+            described.authorized_operations = ALL_OPERATIONS_ON_A_GROUP
         response.groups.append(described)
     return response

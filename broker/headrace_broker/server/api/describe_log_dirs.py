@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
@@ -19,17 +19,21 @@ from headrace_broker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from headrace_broker.server.api.services import WithDirectories, WithReplicas
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.partition import Partition
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.partitions.partition import Partition
 
 API_KEY = ApiKey.DESCRIBE_LOG_DIRS
 
 
+class Node(WithDirectories, WithReplicas, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+    broker: Node, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Answer for all partitions (null) or those asked for; others are left out, as in Kafka."""
     del context
@@ -82,7 +86,7 @@ def _failed(path: Path) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(log_dir=str(path), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _asked(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[Partition]:
+def _asked(broker: Node, request: DescribeLogDirsRequest) -> Iterator[Partition]:
     if request.topics is None:
         yield from broker.replicas
         return

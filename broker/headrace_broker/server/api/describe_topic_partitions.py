@@ -22,8 +22,8 @@ from headrace_broker.protocol.messages.describe_topic_partitions import (
 from headrace_broker.protocol.types import PartitionIndex
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithMetadata
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.DESCRIBE_TOPIC_PARTITIONS
 
@@ -32,7 +32,7 @@ _PARTITIONS_MAX = 2000
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
+    broker: WithMetadata, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Answer one page, topics by name; the cursor says where the next one begins."""
     cursor = request.cursor

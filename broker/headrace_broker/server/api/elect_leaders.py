@@ -18,15 +18,15 @@ from headrace_broker.protocol.messages.elect_leaders import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.ELECT_LEADERS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ElectLeadersRequest
+    broker: WithController, context: RequestContext, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
     """Elect leaders; each partition has its own outcome."""
     controller = broker.controller

@@ -11,12 +11,12 @@ from headrace_broker.protocol.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithRaft
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.END_QUORUM_EPOCH
 
 
-def handle(broker: Broker, context: RequestContext, request: EndQuorumEpochRequest) -> Any:
+def handle(broker: WithRaft, context: RequestContext, request: EndQuorumEpochRequest) -> Any:
     """Hand it to this node's replica of the quorum, which answers."""
-    return broker.quorum.request(request, context.api_version)
+    return broker.raft.request(request, context.api_version)

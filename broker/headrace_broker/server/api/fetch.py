@@ -9,12 +9,13 @@ ids (KIP-853) · 18 high watermark of the fetcher (KIP-1166).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -22,27 +23,36 @@ from headrace_broker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from headrace_broker.server.fetch_sessions import FetchPartition, FetchSession, partitions_of
-from headrace_broker.server.follower_fetch import handle_follower
-from headrace_broker.server.leader_hints import HINTED, LeaderHints
-from headrace_broker.server.partition import ISOLATION_READ_COMMITTED, not_leader
+from headrace_broker.server.api.services import (
+    WithBudget,
+    WithConfig,
+    WithFetchSessions,
+    WithReplicas,
+)
+from headrace_broker.server.fetch.fetch_sessions import FetchPartition, FetchSession, partitions_of
+from headrace_broker.server.fetch.follower_fetch import handle_follower
+from headrace_broker.server.membership.leader_hints import HINTED, LeaderHints
+from headrace_broker.server.network.delayed import DelayedOperation
+from headrace_broker.server.partitions.partition import ISOLATION_READ_COMMITTED, not_leader
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.partition import Partition
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.partitions.partition import Partition
 
 API_KEY = ApiKey.FETCH
-CANCEL_ON_DISCONNECT = True
 
 TOPIC_IDS_FROM = 13
 FROM_FOLLOWERS_FROM = 11
 LEADER_HINTS_FROM = 16
 
 
+class Node(WithBudget, WithConfig, WithFetchSessions, WithReplicas, Protocol):
+    """What this handler needs of the node."""
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: FetchRequest
-) -> FetchResponse | Awaitable[FetchResponse]:
+    broker: Node, context: RequestContext, request: FetchRequest
+) -> FetchResponse | DelayedOperation:
     """Answer at once where there is enough, or an error; else wait for appends or max_wait_ms."""
     if max(request.replica_id, request.replica_state.replica_id) >= 0:
         return handle_follower(broker, context, request)
@@ -52,7 +62,10 @@ def handle(
     fetch = _Fetch(broker, context, request, session)
     if fetch.read() or request.max_wait_ms <= 0:
         return fetch.response()
-    return _Waiter(fetch, broker).future
+    delayed = _DelayedFetch(fetch, context)
+    wait_ms = min(request.max_wait_ms, broker.config.values["headrace.fetch.max.wait.ms"])
+    delayed.delay(broker.replicas.host.purgatory, wait_ms)
+    return delayed
 
 
 class _Fetch:
@@ -60,7 +73,7 @@ class _Fetch:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Node,
         context: RequestContext,
         request: FetchRequest,
         session: FetchSession | None,
@@ -139,7 +152,10 @@ class _Fetch:
                 self.bytes_found += size
                 remaining -= size
                 if isolation == ISOLATION_READ_COMMITTED:
-                    data.aborted_transactions = []
+                    data.aborted_transactions = [
+                        AbortedTransaction(producer_id=found[0], first_offset=found[1])
+                        for found in log.aborted_within(wanted.fetch_offset, records)
+                    ]
             self.found.append((wanted, data))
         return now or self.bytes_found >= self.request.min_bytes
 
@@ -175,7 +191,7 @@ class _Fetch:
         topics: list[FetchableTopicResponse] = []
         served: list[FetchPartition] = []
         for wanted, data in self.found:
-            if not self._full and not _is_news(wanted, data):
+            if not self._full and not _has_changed(wanted, data):
                 continue
             if session is not None:
                 wanted.last_error = data.error_code
@@ -203,7 +219,7 @@ class _Fetch:
         return response
 
 
-def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
+def _has_changed(wanted: FetchPartition, data: PartitionData) -> bool:
     """An incremental answer holds what changed since the session's last one (KIP-227)."""
     return bool(
         data.records
@@ -215,46 +231,59 @@ def _is_news(wanted: FetchPartition, data: PartitionData) -> bool:
     )
 
 
-class _Waiter:
-    """A parked fetch: woken by appends to its partitions, by its timer, by its client leaving."""
+class _DelayedFetch(DelayedOperation):
+    """A consumer's fetch that waits: completed by appends to its partitions, or by its time."""
 
-    __slots__ = ("_fetch", "_loop", "_missing", "_partitions", "_scheduled", "_timer", "future")
+    __slots__ = ("_fetch", "_is_scheduled", "_missing", "_partitions")
 
-    def __init__(self, fetch: _Fetch, broker: Broker) -> None:
+    holds_back = True  # as in Kafka: its answer may be large
+
+    def __init__(self, fetch: _Fetch, context: RequestContext) -> None:
+        super().__init__(context.api_version, context.correlation_id)
         self._fetch = fetch
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[FetchResponse] = self._loop.create_future()
-        self.future.add_done_callback(self._leave)
         self._missing = fetch.request.min_bytes - fetch.bytes_found
-        self._scheduled = False
+        self._is_scheduled = False
         self._partitions = fetch.partitions()
         for partition in self._partitions:
             partition.fetch_waiters[self] = None
-        wait_ms = min(fetch.request.max_wait_ms, broker.config.values["headrace.fetch.max.wait.ms"])
-        self._timer = self._loop.call_later(wait_ms / 1000, self._expire)
 
     def appended(self, size: int) -> None:
         """Count bytes that came; read again, after the current request, when they may be enough."""
         self._missing -= size
-        if self._missing <= 0 and not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self._retry)
+        if self._missing <= 0 and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._retry)
+
+    def expire(self) -> None:
+        """The consumer's time is over."""
+        self._fetch.read()
+        self._answer()
+
+    def abandon(self) -> None:
+        """The consumer is gone."""
+        super().abandon()
+        if self.complete():
+            self._leave()
 
     def _retry(self) -> None:
-        self._scheduled = False
-        if self.future.done():
+        self._is_scheduled = False
+        if not self.is_delayed:
             return
-        if self._fetch.read():
-            self.future.set_result(self._fetch.response())
+        try:
+            is_enough = self._fetch.read()
+        except Exception as error:  # noqa: BLE001 (handled as the handler's own failure)
+            self.fail(error)
+            return
+        if is_enough:
+            self._answer()
         else:
             self._missing = self._fetch.request.min_bytes - self._fetch.bytes_found
 
-    def _expire(self) -> None:
-        if not self.future.done():
-            self._fetch.read()
-            self.future.set_result(self._fetch.response())
+    def _answer(self) -> None:
+        if self.complete():
+            self._leave()
+            self.send(self._fetch.response())
 
-    def _leave(self, _: asyncio.Future[FetchResponse]) -> None:
-        self._timer.cancel()
+    def _leave(self) -> None:
         for partition in self._partitions:
             partition.fetch_waiters.pop(self, None)

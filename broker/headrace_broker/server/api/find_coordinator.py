@@ -1,13 +1,18 @@
-"""FindCoordinator: which broker leads the partition that a group's state is in.
+"""FindCoordinator: which broker leads the partition with a group's or transaction's state.
 
 Versions: 0 · 1 key type and error message · 2 as 1 · 3 flexible · 4 several keys (KIP-699) ·
 5 TRANSACTION_ABORTABLE (KIP-890) · 6 share groups (KIP-932).
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC, Endpoint
+from headrace_broker.metadata.entities import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    Endpoint,
+)
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.find_coordinator import (
@@ -15,11 +20,17 @@ from headrace_broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from headrace_broker.protocol.types import NO_NODE, NodeId
+from headrace_broker.protocol.types import NO_NODE, NodeId, PartitionIndex
+from headrace_broker.server.api.services import (
+    WithController,
+    WithGroups,
+    WithMetadata,
+    WithShares,
+    WithTransactions,
+)
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.FIND_COORDINATOR
 
@@ -34,12 +45,17 @@ class KeyType(IntEnum):
 
 _VERSION_WITH_SEVERAL_KEYS: Final = 4
 _NO_PORT: Final = -1
+_SHARE_KEY_COLONS: Final = 2
+
+
+class Node(WithController, WithGroups, WithMetadata, WithShares, WithTransactions, Protocol):
+    """What this handler needs of the node."""
 
 
 async def handle(
-    broker: "Broker", context: "RequestContext", request: FindCoordinatorRequest
+    broker: Node, context: "RequestContext", request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Answer for each key by itself; the first question creates the offsets topic."""
+    """Answer for each key by itself; the first question creates the internal topic."""
     if context.api_version >= _VERSION_WITH_SEVERAL_KEYS:
         found = [
             await _find(broker, context, request.key_type, key) for key in request.coordinator_keys
@@ -48,20 +64,25 @@ async def handle(
     one = await _find(broker, context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        error_message=one.error_message,
+        # Kafka's word for no error; versions from 4 on say nothing there.
+        error_message=one.error_message if one.error_code else "NONE",
         node_id=one.node_id,
         host=one.host,
         port=one.port,
     )
 
 
-async def _find(
-    broker: "Broker", context: "RequestContext", key_type: int, key: str
-) -> Coordinator:
+async def _find(broker: Node, context: "RequestContext", key_type: int, key: str) -> Coordinator:
     try:
-        _check_key_type(key_type)
-        await broker.controller.ensure_internal_topic(GROUP_METADATA_TOPIC)
-        node_id, endpoint = _leader_of(broker, context, key)
+        topic = _topic(key_type, key)
+        await broker.controller.ensure_internal_topic(topic)
+        # Each counts as many partitions as its topic has.
+        index = {
+            GROUP_METADATA_TOPIC: broker.groups.partition_for,
+            SHARE_GROUP_STATE_TOPIC: broker.shares.coordinator.partition_for,
+            TRANSACTION_STATE_TOPIC: broker.transactions.partition_for,
+        }[topic](key)
+        node_id, endpoint = _leader_of(broker, context, topic, index)
     except ApiError as error:
         return Coordinator(
             key=key,
@@ -73,26 +94,30 @@ async def _find(
     return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
 
 
-def _check_key_type(key_type: int) -> None:
+def _topic(key_type: int, key: str) -> str:
+    """Return the topic that holds what the key names."""
     match key_type:
         case KeyType.GROUP:
-            return
+            return GROUP_METADATA_TOPIC
         case KeyType.TRANSACTION:
-            # Not COORDINATOR_NOT_AVAILABLE: clients would ask again for as long as they run.
-            raise ApiError(ErrorCode.INVALID_REQUEST, "transactions are not supported yet")
+            if not key:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+            return TRANSACTION_STATE_TOPIC
         case KeyType.SHARE:
-            raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported")
+            if key.count(":") < _SHARE_KEY_COLONS:
+                raise ApiError(ErrorCode.INVALID_REQUEST, f"{key!r} is not group:topicId:partition")
+            return SHARE_GROUP_STATE_TOPIC
         case _:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{key_type} is not a type of coordinator")
 
 
 def _leader_of(
-    broker: "Broker", context: "RequestContext", group_id: str
+    broker: Node, context: "RequestContext", topic: str, index: PartitionIndex
 ) -> tuple[NodeId, Endpoint]:
     image = broker.metadata
-    partition = image.partition(GROUP_METADATA_TOPIC, broker.groups.partition_for(group_id))
+    partition = image.partition(topic, index)
     leader = None if partition is None else image.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoint(context.listener)
     if leader is None or endpoint is None:
-        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's partition has no leader")
+        raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{topic}-{index} has no leader")
     return leader.node_id, endpoint

@@ -10,14 +10,14 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.HEARTBEAT
 
 
 def handle(
-    broker: "Broker", context: "RequestContext", request: HeartbeatRequest
+    broker: "WithGroups", context: "RequestContext", request: HeartbeatRequest
 ) -> HeartbeatResponse:
     """Answer at once."""
     try:

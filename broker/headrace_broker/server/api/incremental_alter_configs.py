@@ -5,9 +5,12 @@ Versions: 0 (KIP-339) · 1 flexible.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace_broker.metadata.configs import decide_incremental_alter_configs
+from headrace_broker.metadata.configs.alter_configs import (
+    decide_incremental_alter_configs,
+    resource_outcomes,
+)
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.incremental_alter_configs import (
@@ -15,18 +18,22 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from headrace_broker.server.config_view import broker_settings
+from headrace_broker.server.api.services import WithConfig, WithController
+from headrace_broker.server.config.config_view import broker_settings
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.INCREMENTAL_ALTER_CONFIGS
 FORWARDED = True
 
 
+class Node(WithConfig, WithController, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    broker: Node, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change what may be changed; each resource has its own outcome."""
     del context
@@ -37,14 +44,7 @@ async def handle(
             is_confirmed=not request.validate_only,
         )
     except ApiError as error:
+        refusals = [error] * len(request.resources)
         return IncrementalAlterConfigsResponse(
-            responses=[
-                AlterConfigsResourceResponse(
-                    error_code=error.code,
-                    error_message=error.message,
-                    resource_type=resource.resource_type,
-                    resource_name=resource.resource_name,
-                )
-                for resource in request.resources
-            ]
+            responses=resource_outcomes(request.resources, refusals, AlterConfigsResourceResponse)
         )

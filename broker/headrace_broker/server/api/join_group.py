@@ -12,15 +12,15 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.JOIN_GROUP
 CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session ends by itself
 
 
 async def handle(
-    broker: "Broker", context: "RequestContext", request: JoinGroupRequest
+    broker: "WithGroups", context: "RequestContext", request: JoinGroupRequest
 ) -> JoinGroupResponse:
     """Wait in the join phase; errors name the member id that they are about."""
     try:

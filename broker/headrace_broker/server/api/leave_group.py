@@ -11,14 +11,14 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LEAVE_GROUP
 
 
 async def handle(
-    broker: "Broker", context: "RequestContext", request: LeaveGroupRequest
+    broker: "WithGroups", context: "RequestContext", request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
     """Each member has its own error; one of the group stands for all."""
     try:

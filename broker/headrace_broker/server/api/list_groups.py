@@ -11,14 +11,14 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LIST_GROUPS
 
 
 def handle(
-    broker: "Broker", context: "RequestContext", request: ListGroupsRequest
+    broker: "WithGroups", context: "RequestContext", request: ListGroupsRequest
 ) -> ListGroupsResponse:
     """List them all, or say that some are still being loaded."""
     del context

@@ -20,9 +20,9 @@ from headrace_broker.protocol.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
-    from headrace_broker.server.partition import Partition
+    from headrace_broker.server.api.services import WithReplicas
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.partitions.partition import Partition
 
 API_KEY = ApiKey.LIST_OFFSETS
 
@@ -38,7 +38,7 @@ EARLIEST_PENDING_UPLOAD = -6
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+    broker: WithReplicas, context: RequestContext, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     """Answer each partition by itself."""
     topics = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.decision import Decision
+from headrace_broker.metadata.decision import MetadataDecision
 from headrace_broker.metadata.reassignments import list_reassignments
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
@@ -17,21 +17,21 @@ from headrace_broker.protocol.messages.list_partition_reassignments import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.LIST_PARTITION_REASSIGNMENTS
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: ListPartitionReassignmentsRequest
+    broker: WithController, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """List reassignments as the active controller knows them: one just begun is among them."""
     del context
     try:
         return await broker.controller.submit(
-            lambda image: Decision(records=[], response=list_reassignments(image, request))
+            lambda image: MetadataDecision(records=[], response=list_reassignments(image, request))
         )
     except ApiError as error:
         return ListPartitionReassignmentsResponse(

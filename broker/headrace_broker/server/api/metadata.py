@@ -9,13 +9,13 @@ Versions: 0 · 1 controller, racks, internal topics, null means all topics · 2 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.metadata.entities import INTERNAL_TOPICS, TopicImage
 from headrace_broker.metadata.names import is_valid_topic_name
 from headrace_broker.metadata.views import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, ClusterView
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -26,27 +26,39 @@ from headrace_broker.protocol.messages.metadata import (
 )
 from headrace_broker.protocol.schema import ZERO_UUID
 from headrace_broker.protocol.types import TopicId
-from headrace_broker.server.settling import wait_settled
+from headrace_broker.server.api.services import (
+    WithClusterId,
+    WithConfig,
+    WithController,
+    WithDepartures,
+    WithMetadata,
+    WithPeers,
+)
+from headrace_broker.server.membership.settling import wait_settled
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.METADATA
 
 _NULLABLE_NAME_VERSION = 12
 
 
+class Node(
+    WithClusterId, WithConfig, WithController, WithDepartures, WithMetadata, WithPeers, Protocol
+):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: Broker, context: RequestContext, request: MetadataRequest
+    broker: Node, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse:
     """Answer from the latest image, for the listener that the client came by."""
     version = context.api_version
     # Version 0 has no null: there an empty list asks for all topics.
     asked = None if version == 0 and not request.topics else request.topics
-    failed: dict[str, ErrorCode] = {}
     if asked and request.allow_auto_topic_creation:
-        failed = await _auto_create(broker, asked)
+        _create_behind(broker, asked)
     await wait_settled(broker)
     view = ClusterView(broker.metadata, context.listener)
     response = MetadataResponse(
@@ -62,7 +74,7 @@ async def handle(
     if asked is None:
         response.topics = [_topic(view, topic) for topic in view.image.topics.values()]
     else:
-        response.topics = [_asked_topic(view, topic, failed, version) for topic in asked]
+        response.topics = [_asked_topic(view, topic, version) for topic in asked]
     if request.include_topic_authorized_operations:
         for topic in response.topics:
             if topic.error_code == ErrorCode.NONE:
@@ -72,28 +84,22 @@ async def handle(
     return response
 
 
-async def _auto_create(broker: Broker, asked: list[MetadataRequestTopic]) -> dict[str, ErrorCode]:
-    """Make the topics that are asked for and missing; return why not, by name."""
+def _create_behind(broker: Node, asked: list[MetadataRequestTopic]) -> None:
+    """Begin to make the topics that are asked for and missing; the client asks again.
+
+    Kafka does not wait for them either: a topic that was just deleted must not be there again in
+    the answer to a client that wants to see it gone.
+    """
     missing = [topic.name for topic in asked if topic.name and topic.topic_id == ZERO_UUID]
-    missing = [name for name in missing if name not in broker.metadata.topics]
-    if not missing or not broker.config.values["auto.create.topics.enable"]:
-        return {}
-    failed: dict[str, ErrorCode] = {}
-    for name in INTERNAL_TOPICS.intersection(missing):
-        try:
-            await broker.controller.ensure_internal_topic(name)
-        except ApiError as error:
-            failed[name] = error.code
-    plain = [name for name in missing if name not in INTERNAL_TOPICS]
-    try:
-        failed.update(await broker.controller.auto_create_topics(plain))
-    except ApiError as error:
-        failed.update(dict.fromkeys(plain, error.code))
-    return failed
+    missing = [
+        name for name in missing if name not in broker.metadata.topics and is_valid_topic_name(name)
+    ]
+    if missing and broker.config.values["auto.create.topics.enable"]:
+        broker.controller.create_behind(missing)
 
 
 def _asked_topic(
-    view: ClusterView, asked: MetadataRequestTopic, failed: dict[str, ErrorCode], version: int
+    view: ClusterView, asked: MetadataRequestTopic, version: int
 ) -> MetadataResponseTopic:
     """Return one topic that was asked for by name or by id."""
     if asked.topic_id != ZERO_UUID:
@@ -108,11 +114,9 @@ def _asked_topic(
     found = view.image.topics.get(name)
     if found is not None:
         return _topic(view, found)
-    code = failed.get(name, ErrorCode.NONE)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not is_valid_topic_name(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    elif code == ErrorCode.NONE:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 

@@ -5,7 +5,7 @@ epoch (KIP-320) · 7 static members (KIP-345) · 8 flexible · 9 GROUP_ID_NOT_FO
 not there (KIP-848) · 10 topic ids instead of names.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from headrace_broker.protocol.apis import ApiKey
@@ -18,18 +18,22 @@ from headrace_broker.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from headrace_broker.protocol.types import PartitionIndex, TopicId
+from headrace_broker.server.api.services import WithGroups, WithMetadata
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.OFFSET_COMMIT
 
 _VERSION_WITH_TOPIC_IDS: Final = 10
 
 
+class Node(WithGroups, WithMetadata, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: "Broker", context: "RequestContext", request: OffsetCommitRequest
+    broker: Node, context: "RequestContext", request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
     """Commit what the cluster has; each partition has its own error."""
     image = broker.metadata

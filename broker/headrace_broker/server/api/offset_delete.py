@@ -3,7 +3,7 @@
 Version: 0.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
@@ -11,16 +11,20 @@ from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
 )
+from headrace_broker.server.api.services import WithGroups, WithMetadata
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.OFFSET_DELETE
 
 
+class Node(WithGroups, WithMetadata, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: "Broker", context: "RequestContext", request: OffsetDeleteRequest
+    broker: Node, context: "RequestContext", request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     """Each partition has its own error; one of the group stands for all."""
     topics = broker.metadata.topics

@@ -5,7 +5,7 @@ epoch (KIP-320) · 6 flexible · 7 require stable offsets (KIP-447) · 8 several
 9 member id and epoch (KIP-848) · 10 topic ids instead of names.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from headrace_broker.protocol.apis import ApiKey
@@ -22,10 +22,10 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from headrace_broker.protocol.types import TopicId
+from headrace_broker.server.api.services import WithGroups, WithMetadata
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.OFFSET_FETCH
 
@@ -35,8 +35,12 @@ _VERSION_WITH_TOPIC_IDS: Final = 10
 _NO_OFFSET: Final = -1
 
 
+class Node(WithGroups, WithMetadata, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: "Broker", context: "RequestContext", request: OffsetFetchRequest
+    broker: Node, context: "RequestContext", request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     """Answer for each group by itself."""
     if context.api_version < _VERSION_WITH_SEVERAL_GROUPS:
@@ -51,7 +55,7 @@ async def handle(
 
 
 async def _group(
-    broker: "Broker",
+    broker: Node,
     group: OffsetFetchRequestGroup,
     require_stable: bool,  # noqa: FBT001  passed on as the request has it
 ) -> OffsetFetchResponseGroup:
@@ -68,7 +72,7 @@ async def _group(
 
 
 async def _by_topic_id(
-    broker: "Broker",
+    broker: Node,
     group: OffsetFetchRequestGroup,
     require_stable: bool,  # noqa: FBT001  passed on as the request has it
 ) -> OffsetFetchResponseGroup:
@@ -105,7 +109,7 @@ async def _by_topic_id(
 
 
 async def _one_group(
-    broker: "Broker", context: "RequestContext", request: OffsetFetchRequest
+    broker: Node, context: "RequestContext", request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
     """Versions below 8: the same, in other fields."""
     topics = None

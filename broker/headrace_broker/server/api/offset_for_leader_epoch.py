@@ -17,14 +17,14 @@ from headrace_broker.protocol.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithReplicas
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.OFFSET_FOR_LEADER_EPOCH
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+    broker: WithReplicas, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Answer each partition from its epoch cache."""
     topics = []

@@ -10,44 +10,83 @@ The hot path: one dictionary look-up and one append for each partition; no recor
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
+    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
-from headrace_broker.server.leader_hints import HINTED, LeaderHints
-from headrace_broker.server.pending_answer import PendingAnswer
-from headrace_broker.server.slots import CLOSE_CONNECTION
+from headrace_broker.server.api.services import (
+    WithClock,
+    WithConfig,
+    WithReplicas,
+    WithVerifier,
+)
+from headrace_broker.server.membership.leader_hints import HINTED, LeaderHints
+from headrace_broker.server.network.slots import CLOSE_CONNECTION
+from headrace_broker.server.produce.append import (
+    ACKS_NONE,
+    TOPIC_IDS_FROM,
+    Wait,
+    check,
+    wait_of,
+)
+from headrace_broker.server.produce.delayed_produce import DelayedProduce, fail
+from headrace_broker.server.transactions.transactional_produce import (
+    Admissions,
+    TransactionalProduce,
+    admitted,
+)
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
+    from headrace_broker.server.partitions.partition import Partition
 
 API_KEY = ApiKey.PRODUCE
 
-ACKS_NONE = 0
-ACKS_ALL = -1
 LEADER_HINTS_FROM = 10
-TOPIC_IDS_FROM = 13
+
+
+class Node(WithClock, WithConfig, WithReplicas, WithVerifier, Protocol):
+    """What this handler needs of the node."""
 
 
 def handle(
-    broker: Broker, context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | Awaitable[ProduceResponse] | object | None:
+    broker: Node, context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | DelayedProduce | Awaitable[Any] | object | None:
     """Append, and answer as `acks` asks: 0 nothing at all, 1 at once, -1 when committed."""
-    waiting: PendingAnswer | None = None
+    if request.transactional_id is None:
+        return _append(broker, context, request)
+    transactional = TransactionalProduce(broker, context.api_version, request)
+    by_id = context.api_version >= TOPIC_IDS_FROM
+    if transactional.begin(lambda topic, data: _find(broker, topic, data, by_id=by_id)):
+        return _append(broker, context, request, transactional.admissions)
+    if request.acks == ACKS_NONE:
+        return CLOSE_CONNECTION  # nobody would hear what the coordinator says
+    transactional.wait()
+    return transactional.finish(lambda: _append(broker, context, request, transactional.admissions))
+
+
+def _append(
+    broker: Node,
+    context: RequestContext,
+    request: ProduceRequest,
+    admissions: Admissions | None = None,
+) -> ProduceResponse | DelayedProduce | Awaitable[Any] | object | None:
+    """Append what is admitted: everything, unless the request names a transactional id."""
+    delayed: DelayedProduce | None = None
     hints: LeaderHints | None = None
     failed = False
     now_ms = broker.clock.now_ms()
     by_id = context.api_version >= TOPIC_IDS_FROM
-    replicas = broker.replicas
     topics: list[TopicProduceResponse] = []
     for topic in request.topic_data:
         answers: list[PartitionProduceResponse] = []
@@ -60,31 +99,25 @@ def handle(
             answer = PartitionProduceResponse(index=data.index)
             answers.append(answer)
             try:
-                partition = (
-                    replicas.partition_by_id(topic.topic_id, data.index)
-                    if by_id
-                    else replicas.partition(topic.name, data.index)
-                )
-                _check(request, partition.topic)
-                info = partition.append(data.records, request.acks, now_ms)  # type: ignore[arg-type]  # null is refused there
+                verification = None if admissions is None else admitted(admissions, data)
+                partition = _find(broker, topic, data, by_id=by_id)
+                check(request.acks, partition.topic)
+                info = partition.append(_records(data), request.acks, now_ms, verification)
             except ApiError as error:
                 failed = True
-                _fail(answer, error)
+                fail(answer, error)
                 if error.code in HINTED and context.api_version >= LEADER_HINTS_FROM:
-                    hints = hints or LeaderHints(replicas.host.image, context.listener)
+                    hints = hints or LeaderHints(broker.replicas.host.image, context.listener)
                     leader, epoch = hints.leader_of(topic.topic_id, topic.name, data.index)
                     answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
                 continue
             answer.base_offset = info.first_offset
             answer.log_append_time_ms = info.log_append_time_ms
             answer.log_start_offset = info.log_start_offset
-            if request.acks == ACKS_ALL:
-                if partition.high_watermark <= info.last_offset:
-                    waiting = waiting or PendingAnswer(request.timeout_ms)
-                    waiting.wait_committed(partition, info.last_offset, answer)
-            elif partition.flushing is not None and request.acks:
-                waiting = waiting or PendingAnswer(request.timeout_ms)
-                waiting.wait_durable(partition, info.last_offset, answer)
+            wait = wait_of(partition, request.acks, info)
+            if wait is not Wait.NOTHING:
+                delayed = delayed or DelayedProduce(context.api_version, context.correlation_id)
+                delayed.watch(wait, partition, info.last_offset, answer)
     if request.acks == ACKS_NONE:
         # Nobody reads an error of acks=0; closing makes the client fetch metadata, as in Kafka.
         return CLOSE_CONNECTION if failed else None
@@ -94,27 +127,22 @@ def handle(
             NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
             for node_id, host, port, rack in hints.endpoints()
         ]
-    if waiting is not None:
-        return waiting.future(response)
-    return response
+    if delayed is None or not delayed.is_waiting:
+        return response
+    delayed.response = response
+    delayed.delay(broker.replicas.host.purgatory, request.timeout_ms)
+    return delayed
 
 
-def _check(request: ProduceRequest, topic: str) -> None:
-    if request.acks not in (ACKS_NONE, 1, ACKS_ALL):
-        raise ApiError(
-            ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {request.acks}; it must be 0, 1 or -1"
-        )
-    if request.transactional_id is not None:
-        raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
-    if topic == "__consumer_offsets":
-        raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, "clients cannot write to an internal topic"
-        )
+def _find(
+    broker: Node, topic: TopicProduceData, data: PartitionProduceData, *, by_id: bool
+) -> Partition:
+    if by_id:
+        return broker.replicas.partition_by_id(topic.topic_id, data.index)
+    return broker.replicas.partition(topic.name, data.index)
 
 
-def _fail(answer: PartitionProduceResponse, error: ApiError) -> None:
-    answer.error_code = error.code
-    answer.base_offset = -1
-    answer.log_append_time_ms = -1
-    answer.log_start_offset = -1
-    answer.error_message = error.message
+def _records(data: PartitionProduceData) -> bytes | bytearray | memoryview:
+    if data.records is None:
+        raise ApiError(ErrorCode.INVALID_RECORD, "a partition's records are null")
+    return data.records

@@ -11,15 +11,15 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithGroups
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.SYNC_GROUP
 CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session ends by itself
 
 
 async def handle(
-    broker: "Broker", context: "RequestContext", request: SyncGroupRequest
+    broker: "WithGroups", context: "RequestContext", request: SyncGroupRequest
 ) -> SyncGroupResponse:
     """Answer with the member's own assignment."""
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_broker.metadata.brokers import decide_unregister_broker
+from headrace_broker.metadata.brokers.registration import decide_unregister_broker
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.unregister_broker import (
@@ -17,15 +17,15 @@ from headrace_broker.protocol.messages.unregister_broker import (
 from headrace_broker.protocol.types import NodeId
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithController
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.UNREGISTER_BROKER
 FORWARDED = True
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: UnregisterBrokerRequest
+    broker: WithController, context: RequestContext, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
     """Remove the registration."""
     del context

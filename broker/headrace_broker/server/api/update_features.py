@@ -5,7 +5,7 @@ Versions: 0 · 1 upgrade types, dry runs (KIP-778) · 2 no result for each featu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.metadata.features import (
     FeatureUpdate,
@@ -19,17 +19,21 @@ from headrace_broker.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from headrace_broker.server.api.services import WithConfig, WithController, WithRaft
 
 if TYPE_CHECKING:
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.UPDATE_FEATURES
 FORWARDED = True
 
 
+class Node(WithConfig, WithController, WithRaft, Protocol):
+    """What this handler needs of the node."""
+
+
 async def handle(
-    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+    broker: Node, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     """Update all of them or none; a refusal names the first that cannot be."""
     updates = [
@@ -50,7 +54,7 @@ async def handle(
                 image,
                 updates,
                 node_id=broker.config.node_id,
-                kraft_version=broker.quorum.node.voters.kraft_version,
+                kraft_version=broker.raft.node.voters.kraft_version,
                 validate_only=request.validate_only,
             )
         )

@@ -11,12 +11,12 @@ from headrace_broker.protocol.apis import ApiKey
 
 if TYPE_CHECKING:
     from headrace_broker.protocol.messages.vote import VoteRequest
-    from headrace_broker.server.broker import Broker
-    from headrace_broker.server.context import RequestContext
+    from headrace_broker.server.api.services import WithRaft
+    from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.VOTE
 
 
-def handle(broker: Broker, context: RequestContext, request: VoteRequest) -> Any:
+def handle(broker: WithRaft, context: RequestContext, request: VoteRequest) -> Any:
     """Hand it to this node's replica of the quorum, which answers."""
-    return broker.quorum.request(request, context.api_version)
+    return broker.raft.request(request, context.api_version)

@@ -16,6 +16,7 @@ public class MessageOracle {
         "org.apache.kafka.common.message.",
         "org.apache.kafka.common.metadata.",
         "org.apache.kafka.coordinator.group.generated.",
+        "org.apache.kafka.coordinator.share.generated.",
         "org.apache.kafka.coordinator.transaction.generated.",
         "org.apache.kafka.server.log.remote.metadata.storage.generated.",
         "org.apache.kafka.storage.internals.log.",

@@ -50,6 +50,8 @@ from .share_group_target_assignment_metadata import (
     ShareGroupTargetAssignmentMetadataKey,
     ShareGroupTargetAssignmentMetadataValue,
 )
+from .share_snapshot import ShareSnapshotKey, ShareSnapshotValue
+from .share_update import ShareUpdateKey, ShareUpdateValue
 from .streams_group_current_member_assignment import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
@@ -101,8 +103,15 @@ TRANSACTION_RECORDS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
     0: (TransactionLogKey, TransactionLogValue),
 }
 
+# Record types of ``__share_group_state``.
+SHARE_STATE_RECORDS: Final[dict[int, tuple[type[Message], type[Message]]]] = {
+    0: (ShareSnapshotKey, ShareSnapshotValue),
+    1: (ShareUpdateKey, ShareUpdateValue),
+}
+
 __all__ = [
     "GROUP_RECORDS",
+    "SHARE_STATE_RECORDS",
     "TRANSACTION_RECORDS",
     "ConsumerGroupCurrentMemberAssignmentKey",
     "ConsumerGroupCurrentMemberAssignmentValue",
@@ -136,6 +145,10 @@ __all__ = [
     "ShareGroupTargetAssignmentMemberValue",
     "ShareGroupTargetAssignmentMetadataKey",
     "ShareGroupTargetAssignmentMetadataValue",
+    "ShareSnapshotKey",
+    "ShareSnapshotValue",
+    "ShareUpdateKey",
+    "ShareUpdateValue",
     "StreamsGroupCurrentMemberAssignmentKey",
     "StreamsGroupCurrentMemberAssignmentValue",
     "StreamsGroupMemberMetadataKey",

@@ -1,0 +1,42 @@
+"""What resolving regular expressions leads to: records 16, and 3 where the topics changed."""
+
+from collections.abc import Mapping
+
+from headrace_broker.coordinator.consumer.records import epoch_record, regex_record
+from headrace_broker.coordinator.consumer.step import ConsumerContext, ConsumerStep
+from headrace_broker.coordinator.decision import GroupDecision
+from headrace_broker.coordinator.modern.regex import ResolvedRegex
+from headrace_broker.coordinator.shard import GroupShard
+
+
+def decide_regexes(
+    shard: GroupShard,
+    group_id: str,
+    resolved: Mapping[str, ResolvedRegex],
+    context: ConsumerContext,
+) -> GroupDecision:
+    """Keep what was found for expressions that somebody still subscribes to (KAFKA-18961)."""
+    group = shard.consumer_groups.get(group_id)
+    if group is None:
+        return GroupDecision()
+    step = ConsumerStep(shard=shard, group=group, context=context)
+    wanted = group.patterns()
+    is_new = False
+    for pattern, found in resolved.items():
+        known = group.regexes.get(pattern)
+        if pattern not in wanted or (known is not None and known.version > found.version):
+            continue
+        is_new = is_new or known is None or known.topics != found.topics
+        step.emit_and_apply([regex_record(group_id, pattern, found)])
+    # Expressions that nobody uses any more, as when a member's first heartbeat was its last.
+    step.emit_and_apply(
+        [
+            regex_record(group_id, pattern, None)
+            for pattern in group.regexes
+            if pattern not in wanted
+        ]
+    )
+    if is_new:
+        metadata_hash = context.topics.metadata_hash(step.group.subscribed_topics())
+        step.emit([epoch_record(group_id, group.epoch + 1, metadata_hash)])
+    return step.decision

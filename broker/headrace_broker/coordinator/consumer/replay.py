@@ -1,0 +1,57 @@
+"""Apply a record to a consumer group.
+
+A compacted log has lost whatever was superseded: a member's assignment may come before the member,
+a tombstone for what was never seen (KAFKA-17306, KAFKA-19862, KAFKA-20254). The result depends on
+the last record of each key alone.
+"""
+
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
+from headrace_broker.coordinator.consumer.member import ConsumerMember
+from headrace_broker.coordinator.modern.assignment import from_structs
+from headrace_broker.coordinator.modern.regex import ResolvedRegex
+from headrace_broker.coordinator.records import (
+    ConsumerGroupRecord,
+    CurrentAssignmentRecord,
+    EpochRecord,
+    MemberRecord,
+    RegexRecord,
+    TargetEpochRecord,
+    TargetRecord,
+)
+
+
+def replay_consumer(group: ConsumerGroup, record: ConsumerGroupRecord) -> None:
+    """Apply one record; the tombstone of the group itself is the shard's to apply."""
+    match record:
+        case EpochRecord(value=value) if value is not None:
+            group.epoch = value.epoch
+            group.metadata_hash = value.metadata_hash
+        case MemberRecord(key=key, value=value):
+            if value is None:
+                group.remove_member(key.member_id)
+            else:
+                member = group.members.get(key.member_id)
+                member = member or ConsumerMember(member_id=key.member_id)
+                group.set_member(member.with_metadata(value))
+        case TargetEpochRecord(value=value):
+            group.target_epoch = 0 if value is None else value.assignment_epoch
+        case TargetRecord(key=key, value=value):
+            target = None if value is None else from_structs(value.topic_partitions)
+            group.set_target(key.member_id, target)
+        case CurrentAssignmentRecord(key=key, value=value):
+            member = group.members.get(key.member_id)
+            if member is None and value is None:
+                return
+            member = member or ConsumerMember(member_id=key.member_id)
+            group.set_member(member.with_assignment(value))
+        case RegexRecord(key=key, value=value):
+            resolved = None
+            if value is not None:
+                resolved = ResolvedRegex(
+                    topics=frozenset(value.topics),
+                    version=value.version,
+                    timestamp_ms=value.timestamp,
+                )
+            group.set_regex(key.regular_expression, resolved)
+        case _:
+            pass

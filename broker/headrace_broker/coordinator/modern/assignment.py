@@ -1,0 +1,67 @@
+"""Assignments as values: topic id → partitions. Never changed in place."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+Partitions = Mapping[UUID, frozenset[int]]
+"""Partitions by topic; no topic is there without partitions."""
+
+NO_PARTITIONS: Final[Partitions] = {}
+
+
+class TopicPartitionsStruct(Protocol):
+    """What requests, responses and records call a topic with partitions."""
+
+    topic_id: UUID
+    partitions: list[int]
+
+
+class TopicPartitionsType(Protocol):
+    """A struct's class, called with its fields."""
+
+    def __call__(self, *, topic_id: UUID, partitions: list[int]) -> "TopicPartitionsStruct":
+        """Make one."""
+        ...
+
+
+StructT = TypeVar("StructT", bound=TopicPartitionsStruct)
+
+
+def from_structs(structs: Iterable[TopicPartitionsStruct]) -> Partitions:
+    """Return the partitions that a list of structs names."""
+    return {
+        item.topic_id: frozenset(item.partitions) for item in structs if len(item.partitions) > 0
+    }
+
+
+def to_structs(kind: type[StructT], partitions: Partitions) -> list[StructT]:
+    """Return structs in one order, whatever came first: equal assignments are equal bytes."""
+    return [
+        kind(topic_id=topic_id, partitions=sorted(partitions[topic_id]))  # type: ignore[call-arg]  # every such struct has these two fields
+        for topic_id in sorted(partitions)
+    ]
+
+
+def size(partitions: Partitions) -> int:
+    """Return how many partitions there are."""
+    return sum(map(len, partitions.values()))
+
+
+def is_subset(owned: Iterable[TopicPartitionsStruct] | None, assigned: Partitions) -> bool:
+    """Whether everything that a member says it owns is assigned to it; None says nothing."""
+    if owned is None:
+        return False
+    return all(set(item.partitions) <= assigned.get(item.topic_id, frozenset()) for item in owned)
+
+
+def overlaps(owned: Iterable[TopicPartitionsStruct], partitions: Partitions) -> bool:
+    """Whether a member says that it owns any of the partitions."""
+    return any(
+        not partitions.get(item.topic_id, frozenset()).isdisjoint(item.partitions) for item in owned
+    )
+
+
+def without_empty(partitions: Mapping[UUID, Iterable[int]]) -> Partitions:
+    """Return the partitions without topics that have none."""
+    return {topic_id: frozenset(items) for topic_id, items in partitions.items() if items}

@@ -1,0 +1,457 @@
+"""`SharePartition`: what a share group's members have acquired and acknowledged of a partition.
+
+Owns the records between the start offset (all below are done with) and the end offset (none above
+was delivered). Time comes in as monotonic milliseconds. It must not know the log: a fetch tells
+which batches it read.
+
+Acknowledgements take effect in two steps, `acknowledge` and then `take_write` with `committed` or
+`failed`: what is not durable is neither delivered again nor called done. A lock that times out
+takes effect at once, as in Kafka, and is written behind.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from headrace_broker.coordinator.share_partition.runs import Outcome, Run, Runs
+from headrace_broker.coordinator.share_partition.states import AcknowledgeType, RecordState
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBatch:
+    """Offsets in one state, as `__share_group_state` keeps them."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLimits:
+    """What a group's settings say; read for each request."""
+
+    deliveries_max: int = 5  # group.share.delivery.count.limit
+    locks_max: int = 2_000  # group.share.partition.max.record.locks
+    lock_ms: int = 30_000  # group.share.record.lock.duration.ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadBatch:
+    """A batch that a fetch read; what cannot be delivered is a marker's, or aborted."""
+
+    first: int
+    last: int
+    can_be_delivered: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acquired:
+    """Offsets that a fetch acquired, and how often they have been delivered with this."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcquireRequest:
+    """Who fetches, and how much she may have."""
+
+    member_id: str
+    records_max: int
+    batch_size: int = 0
+    """Acquired ranges end at a log batch's end once they have as many; 0: never before."""
+    is_strict: bool = False
+    """Whether `records_max` holds to the record (KIP-1206), not to the end of its batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledgement:
+    """Offsets `first` to `last`, and one type for all of them or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingWrite:
+    """What is being made durable."""
+
+    start_offset: int
+    complete_count: int
+    """Offsets from the start on that are done with."""
+    batches: list[StateBatch] = field(default_factory=list)
+    behind: list[tuple[int, int]] = field(default_factory=list)
+    """Of changes that have taken effect already."""
+
+
+class SharePartition:
+    """The records of one partition, for one group, under one leader epoch."""
+
+    def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
+        """Begin where `__share_group_state` says; what it does not mention is available."""
+        self.runs = Runs(start_offset)
+        self.written_start = start_offset
+        self.redelivered = 0
+        self.archived = 0
+        self._writing: list[tuple[int, int]] = []
+        for batch in sorted(batches, key=lambda item: item.first_offset):
+            first = max(batch.first_offset, self.runs.end_offset)
+            if batch.last_offset < first:
+                continue
+            if first > self.runs.end_offset:
+                self.runs.add(Run(first=self.runs.end_offset, last=first - 1))
+            state = RecordState(batch.delivery_state)
+            self.runs.add(
+                Run(first=first, last=batch.last_offset, state=state, count=batch.delivery_count)
+            )
+        self.runs.tidy()
+
+    @property
+    def start_offset(self) -> int:
+        """Everything below is done with, durable or about to be."""
+        return self.runs.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Nothing from here on was delivered."""
+        return self.runs.end_offset
+
+    @property
+    def in_flight(self) -> int:
+        """How many records members have."""
+        return sum(run.size for run in self.runs.items if run.state is RecordState.ACQUIRED)
+
+    @property
+    def complete(self) -> int:
+        """How many records from the start offset on are done with."""
+        return sum(run.size for run in self.runs.items if run.state.is_final)
+
+    @property
+    def needs_write(self) -> bool:
+        """Whether there is anything to make durable."""
+        return self.written_start != self.start_offset or any(
+            run.is_dirty or run.outcome is not None for run in self.runs.items
+        )
+
+    # ---- fetching
+
+    def fetch_offset(self, limits: ShareLimits) -> int | None:
+        """Return where a fetch should read; None while nothing can be acquired."""
+        for run in self.runs.items:
+            if run.can_be_acquired:
+                return run.first
+        has_room = self.end_offset - self.start_offset < limits.locks_max
+        return self.end_offset if has_room else None
+
+    def acquire(
+        self,
+        request: AcquireRequest,
+        read_from: int,
+        batches: Iterable[ReadBatch],
+        limits: ShareLimits,
+        now_ms: int,
+    ) -> list[Acquired]:
+        """Give a member what is available in the batches that were read from an offset on.
+
+        Offsets that no batch has do not exist (compaction left them out) and are archived.
+        """
+        acquired: list[Acquired] = []
+        position, room, opened = read_from, request.records_max, 0
+        for batch in batches:
+            if batch.last < position:
+                continue
+            if batch.first > position:
+                self._archive(position, batch.first - 1, limits)
+            first, last = max(batch.first, position), batch.last
+            position = batch.last + 1
+            if not batch.can_be_delivered:
+                self._archive(first, last, limits)
+                continue
+            if request.is_strict:
+                # Not `last`: what members hold already takes no room.
+                taken = self._take(first, last, request.member_id, limits, now_ms, room)
+            else:
+                taken = self._take(first, last, request.member_id, limits, now_ms, None)
+            for item in taken:
+                room -= item.last - item.first + 1
+                opened = _append(acquired, item, opened, request.batch_size)
+            if room <= 0:
+                break
+        self.runs.tidy()
+        return acquired
+
+    def _extend(self, last: int, limits: ShareLimits) -> None:
+        """Make offsets up to `last` known, as far as the limit of records in flight allows."""
+        end = self.end_offset
+        last = min(last, self.start_offset + limits.locks_max - 1)
+        if last >= end:
+            self.runs.add(Run(first=end, last=last))
+
+    def _take(
+        self,
+        first: int,
+        last: int,
+        member_id: str,
+        limits: ShareLimits,
+        now_ms: int,
+        room: int | None,
+    ) -> list[Acquired]:
+        if room is not None:
+            known_last = min(last, self.end_offset - 1)
+            free = sum(
+                min(run.last, last) - max(run.first, first) + 1
+                for run in self.runs.overlapping(first, known_last)
+                if run.can_be_acquired
+            )
+            self._extend(min(last, self.end_offset - 1 + max(0, room - free)), limits)
+        else:
+            self._extend(last, limits)
+        taken: list[Acquired] = []
+        for run in list(self.runs.within(first, last)):
+            if not run.can_be_acquired:
+                continue
+            if room is not None:
+                if room <= 0:
+                    break
+                if run.size > room:
+                    run = next(self.runs.within(run.first, run.first + room - 1))  # noqa: PLW2901 (its first part)
+                room -= run.size
+            run.move(RecordState.ACQUIRED)
+            run.count += 1
+            run.member_id = member_id
+            run.deadline_ms = now_ms + limits.lock_ms
+            if run.count > 1:
+                self.redelivered += run.size
+            taken.append(Acquired(first=run.first, last=run.last, count=run.count))
+        return taken
+
+    def _archive(self, first: int, last: int, limits: ShareLimits) -> None:
+        """Offsets that nobody will ever be given."""
+        self._extend(last, limits)
+        for run in list(self.runs.within(first, last)):
+            if run.can_be_acquired:
+                run.move(RecordState.ARCHIVED)
+                run.is_dirty = True
+
+    # ---- acknowledging
+
+    def acknowledge(
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        limits: ShareLimits,
+        now_ms: int,
+    ) -> bool:
+        """Take what a member says, all of it or nothing; return whether there is more to write.
+
+        Raises INVALID_RECORD_STATE unless the member holds every record. Of a range that the start
+        offset is in, what lies below it is passed over: it may have been deleted from the log.
+        """
+        pieces = list(_pieces(acknowledgements, self.start_offset))
+        for first, last, _ in pieces:
+            held = 0
+            for run in self.runs.overlapping(first, last):
+                if run.is_held_by(member_id):
+                    held += min(run.last, last) - max(run.first, first) + 1
+            if held != last - first + 1:
+                raise ApiError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"The records {first} to {last} are not acquired by member {member_id}.",
+                )
+        decides = False
+        outcomes: dict[tuple[RecordState, int], Outcome] = {}
+        for first, last, kind in pieces:
+            for run in list(self.runs.within(first, last)):
+                if kind is AcknowledgeType.RENEW:
+                    run.deadline_ms = now_ms + limits.lock_ms
+                    continue
+                key = _after(kind, run.count, limits)
+                run.outcome = outcomes.setdefault(key, Outcome(state=key[0], count=key[1]))
+                decides = True
+        return decides
+
+    def release(self, member_id: str) -> bool:
+        """Take everything back that a member holds; return whether that was anything.
+
+        It was not processed: this delivery does not count (as in Kafka).
+        """
+        released = False
+        for run in self.runs.items:
+            if run.is_held_by(member_id):
+                run.move(RecordState.AVAILABLE)
+                run.count -= 1
+                run.is_dirty = released = True
+        self.runs.tidy()
+        return released
+
+    def expire(self, limits: ShareLimits, now_ms: int) -> bool:
+        """Take back what was held for too long; return whether that was anything."""
+        expired = False
+        for run in self.runs.items:
+            if (
+                run.state is RecordState.ACQUIRED
+                and run.outcome is None
+                and run.deadline_ms <= now_ms
+            ):
+                self._move(run, *_after(AcknowledgeType.RELEASE, run.count, limits))
+                run.is_dirty = expired = True
+        self.runs.tidy()
+        return expired
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when the next lock times out."""
+        return min(
+            (
+                run.deadline_ms
+                for run in self.runs.items
+                if run.state is RecordState.ACQUIRED and run.outcome is None
+            ),
+            default=None,
+        )
+
+    def _move(self, run: Run, state: RecordState, count: int) -> None:
+        run.move(state)
+        run.count = count
+        if state is RecordState.ARCHIVED:
+            self.archived += run.size
+
+    # ---- the log
+
+    def move_log_start(self, log_start_offset: int) -> None:
+        """Forget records that were deleted from the log."""
+        if log_start_offset > self.start_offset:
+            self.runs.cut(log_start_offset)
+            self.runs.tidy()
+
+    # ---- durability, one write at a time
+
+    def take_write(self) -> PendingWrite:
+        """Return what is to be made durable now."""
+        write = PendingWrite(start_offset=self.start_offset, complete_count=0)
+        leading = True
+        for run in self.runs.items:
+            state = run.state if run.outcome is None else run.outcome.state
+            count = run.count if run.outcome is None else run.outcome.count
+            if state.is_final:
+                if leading:
+                    write.start_offset = run.last + 1
+                else:
+                    write.complete_count += run.size
+            else:
+                leading = False
+            if run.outcome is None and not run.is_dirty:
+                continue
+            if run.outcome is None:
+                write.behind.append((run.first, run.last))
+            run.is_dirty = False
+            # What is acquired again meanwhile stands as available after so many deliveries.
+            written = RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
+            if not leading:
+                write.batches.append(
+                    StateBatch(
+                        first_offset=run.first,
+                        last_offset=run.last,
+                        delivery_state=written,
+                        delivery_count=count,
+                    )
+                )
+        self._writing = [
+            (run.first, run.last) for run in self.runs.items if run.outcome is not None
+        ]
+        return write
+
+    def committed(self, write: PendingWrite) -> None:
+        """What was written is durable: acknowledgements take effect."""
+        for first, last in self._writing:
+            for run in list(self.runs.within(first, last)):
+                if run.outcome is not None:
+                    self._move(run, run.outcome.state, run.outcome.count)
+                    run.outcome = None
+        self._writing = []
+        self.written_start = max(self.written_start, write.start_offset)
+        self.runs.tidy()
+
+    def failed(self, write: PendingWrite) -> None:
+        """What was written is not durable: acknowledgements are void, and locks go on."""
+        for first, last in self._writing:
+            for run in self.runs.within(first, last):
+                run.outcome = None
+        self._writing = []
+        for first, last in write.behind:
+            for run in self.runs.within(first, last):
+                run.is_dirty = True
+        self.runs.tidy()
+
+
+def _append(acquired: list[Acquired], item: Acquired, opened: int, batch_size: int) -> int:
+    """Join what follows and was delivered as often; return the size of the last range."""
+    size = item.last - item.first + 1
+    last = acquired[-1] if acquired else None
+    joins = last is not None and last.last + 1 == item.first and last.count == item.count
+    if last is not None and joins and (batch_size <= 0 or opened < batch_size):
+        acquired[-1] = Acquired(first=last.first, last=item.last, count=item.count)
+        return opened + size
+    acquired.append(item)
+    return size
+
+
+def _after(kind: AcknowledgeType, count: int, limits: ShareLimits) -> tuple[RecordState, int]:
+    """Return what an acknowledgement makes of an acquired record that was delivered `count` times.
+
+    One that was delivered as often as it may be is archived instead of released.
+    """
+    match kind:
+        case AcknowledgeType.ACCEPT:
+            return RecordState.ACKNOWLEDGED, count
+        case AcknowledgeType.RELEASE if count < limits.deliveries_max:
+            return RecordState.AVAILABLE, count
+        case _:
+            return RecordState.ARCHIVED, count
+
+
+def _pieces(
+    acknowledgements: Iterable[Acknowledgement], start_offset: int
+) -> Iterable[tuple[int, int, AcknowledgeType]]:
+    """Yield runs of offsets with one type.
+
+    Raises INVALID_REQUEST for what makes no sense, INVALID_RECORD_STATE for what is done with.
+    """
+    position = -1
+    for item in acknowledgements:
+        size = item.last - item.first + 1
+        if item.first <= position or size <= 0 or len(item.types) not in {1, size}:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"The acknowledgement of {item.first} to {item.last} with {len(item.types)} types "
+                "is not valid: ranges must follow each other, with one type or one for each.",
+            )
+        if item.last < start_offset:
+            raise ApiError(
+                ErrorCode.INVALID_RECORD_STATE,
+                f"The records {item.first} to {item.last} are done with already.",
+            )
+        position = item.last
+        kinds = [_kind(kind) for kind in item.types]
+        if len(kinds) == 1:
+            yield max(item.first, start_offset), item.last, kinds[0]
+            continue
+        first = item.first
+        for place, kind in enumerate(kinds):
+            offset = item.first + place
+            if place + 1 < size and kinds[place + 1] is kind:
+                continue
+            if offset >= start_offset:
+                yield max(first, start_offset), offset, kind
+            first = offset + 1
+
+
+def _kind(kind: int) -> AcknowledgeType:
+    try:
+        return AcknowledgeType(kind)
+    except ValueError as error:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"{kind} is no type of acknowledgement"
+        ) from error

@@ -1,0 +1,44 @@
+"""The states of a share group's records, and the table of legal moves (KIP-932).
+
+Available     it can be acquired
+Acquired      a member has it, under a lock that times out; never persisted
+Acknowledged  a member has processed it: it is never delivered again
+Archived      it is not delivered again: rejected, delivered too often, or not there at all
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class RecordState(IntEnum):
+    """States under the numbers that `__share_group_state` keeps."""
+
+    AVAILABLE = 0
+    ACQUIRED = 1
+    ACKNOWLEDGED = 2
+    ARCHIVED = 4
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the record is done with."""
+        return not RECORD_TRANSITIONS[self]
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says of a record; `RENEW` from version 2 of the requests on (KIP-1222)."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+RECORD_TRANSITIONS: Final[dict[RecordState, frozenset[RecordState]]] = {
+    RecordState.AVAILABLE: frozenset({RecordState.ACQUIRED, RecordState.ARCHIVED}),
+    RecordState.ACQUIRED: frozenset(
+        {RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED}
+    ),
+    RecordState.ACKNOWLEDGED: frozenset(),
+    RecordState.ARCHIVED: frozenset(),
+}

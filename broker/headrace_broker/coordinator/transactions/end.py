@@ -1,0 +1,121 @@
+"""EndTxn: decide a transaction's outcome; and the completion once all markers are written.
+
+With version 2 the epoch moves when the outcome is decided, so an EndTxn with the epoch before is a
+retry, never a word on the next transaction (KIP-890). PF: PRODUCER_FENCED, ITS: INVALID_TXN_STATE.
+
+    epoch          │ abort: retry │ abort: current │ commit: retry │ commit: current
+    Empty          │ PF           │ bumps          │ PF            │ ITS
+    CompleteAbort  │ NONE         │ bumps          │ ITS           │ ITS
+    CompleteCommit │ ITS          │ bumps          │ NONE          │ ITS
+
+Before version 2 only Complete* takes its own outcome again; all else there is ITS. While markers
+are written all are told to wait, also with the next epoch, which the client has since the decision.
+"""
+
+from headrace_broker.coordinator.transactions.shard import (
+    Circumstances,
+    TransactionDecision,
+    TransactionShard,
+    check_transactional_id,
+    concurrent_transactions,
+    fenced,
+    record_of,
+    wrong_producer,
+)
+from headrace_broker.coordinator.transactions.states import TransactionStatus
+from headrace_broker.coordinator.transactions.transaction import (
+    LAST_EPOCH,
+    Identity,
+    Transaction,
+    TransactionVersion,
+)
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import NO_PRODUCER_ID
+
+
+def decide_end(
+    shard: TransactionShard,
+    transactional_id: str,
+    identity: Identity,
+    circumstances: Circumstances,
+    client_version: TransactionVersion,
+    *,
+    commits: bool,
+) -> TransactionDecision[Identity]:
+    """Commit or abort; the answer is the identity with which the producer goes on."""
+    check_transactional_id(transactional_id)
+    found = shard.find(transactional_id)
+    bumps = client_version.bumps_epochs
+    is_retry = bumps and _is_retry(found, identity)
+    if identity.producer_id != found.producer_id and not is_retry:
+        raise wrong_producer(found)
+    shard.check_not_pending(transactional_id)
+    _check_epoch(found, identity, is_retry=is_retry)
+    if found.status.is_prepared:
+        raise concurrent_transactions()
+    if found.status is not TransactionStatus.ONGOING:
+        if _is_done(found, commits=commits) and (is_retry or not bumps):
+            return TransactionDecision(response=found.identity if bumps else Identity())
+        if is_retry or commits or not bumps:
+            raise _wrong_state(found, commits=commits)
+    next_id = NO_PRODUCER_ID
+    if bumps and found.is_exhausted:
+        next_id = circumstances.draw_producer_id()
+    following = found.prepare(
+        circumstances.now_ms, client_version, commits=commits, next_producer_id=next_id
+    )
+    # The client goes on as if all markers were written; until they are it is told to wait.
+    answer = following.complete(circumstances.now_ms).identity if bumps else Identity()
+    return TransactionDecision(response=answer, record=record_of(following))
+
+
+def _is_retry(found: Transaction, identity: Identity) -> bool:
+    """Whether the EndTxn that this one repeats has moved the epoch, or the producer id."""
+    if found.producer_id == identity.producer_id:
+        return found.epoch == identity.epoch + 1
+    return (
+        found.previous_producer_id == identity.producer_id
+        and identity.epoch == LAST_EPOCH
+        and found.epoch == 0
+    )
+
+
+def _check_epoch(found: Transaction, identity: Identity, *, is_retry: bool) -> None:
+    if is_retry:
+        # An open or empty transaction was begun after the one that the retry means.
+        if found.status.is_prepared or found.status in _COMPLETE:
+            return
+        raise fenced(found)
+    if identity.epoch != found.epoch:
+        raise fenced(found)
+
+
+_COMPLETE = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT})
+
+
+def _is_commit(found: Transaction) -> bool:
+    return found.status in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.COMPLETE_COMMIT)
+
+
+def _is_done(found: Transaction, *, commits: bool) -> bool:
+    return found.status in _COMPLETE and _is_commit(found) == commits
+
+
+def _wrong_state(found: Transaction, *, commits: bool) -> ApiError:
+    verb = "commit" if commits else "abort"
+    return ApiError(
+        ErrorCode.INVALID_TXN_STATE, f"cannot {verb} a transaction in state {found.status.label}"
+    )
+
+
+def decide_complete(
+    shard: TransactionShard, transactional_id: str, circumstances: Circumstances
+) -> TransactionDecision[None] | None:
+    """Complete a transaction whose markers are all written; None where it is not one now."""
+    left = shard.unmarked.get(transactional_id)
+    if left is None or left or transactional_id in shard.pending:
+        return None
+    found = shard.transactions[transactional_id]
+    return TransactionDecision(
+        response=None, record=record_of(found.complete(circumstances.now_ms))
+    )

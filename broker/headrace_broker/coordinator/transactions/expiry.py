@@ -1,0 +1,49 @@
+"""What goes by itself: transactions that took too long, and ids that nobody uses any more."""
+
+from headrace_broker.coordinator.transactions.init_producer import fence
+from headrace_broker.coordinator.transactions.records import TransactionRecord
+from headrace_broker.coordinator.transactions.shard import (
+    Circumstances,
+    TransactionDecision,
+    TransactionShard,
+    record_of,
+)
+from headrace_broker.protocol.types import TimestampMs
+
+
+def timed_out(shard: TransactionShard, now_ms: TimestampMs) -> list[str]:
+    """Return the ids whose open transaction took longer than its producer allowed."""
+    return [
+        name
+        for name, transaction in shard.transactions.items()
+        if transaction.is_timed_out(now_ms) and name not in shard.pending
+    ]
+
+
+def decide_timeout(
+    shard: TransactionShard, transactional_id: str, circumstances: Circumstances
+) -> TransactionDecision[None] | None:
+    """Abort a transaction that took too long, and fence its producer; None where it did not."""
+    found = shard.transactions.get(transactional_id)
+    if (
+        found is None
+        or transactional_id in shard.pending
+        or not found.is_timed_out(circumstances.now_ms)
+    ):
+        return None
+    return TransactionDecision(response=None, record=record_of(fence(found, circumstances)))
+
+
+def decide_expiry(shard: TransactionShard, circumstances: Circumstances) -> list[TransactionRecord]:
+    """Return tombstones of ids that were idle for `transactional.id.expiration.ms`.
+
+    An id with an open or undecided transaction never expires, whatever its age.
+    """
+    limit_ms = circumstances.now_ms - circumstances.config.id_expiration_ms
+    return [
+        TransactionRecord(transactional_id=name, transaction=None)
+        for name, transaction in shard.transactions.items()
+        if transaction.status.is_idle
+        and transaction.updated_ms <= limit_ms
+        and name not in shard.pending
+    ]

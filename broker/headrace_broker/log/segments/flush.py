@@ -1,0 +1,33 @@
+"""`Flush`: making a log durable up to an offset, in three steps so that fsync can run elsewhere.
+
+`PartitionLog.begin_flush` and `finish_flush` belong to the log's thread; `Flush.run` touches only
+files by their paths and may run in another one, so a slow disk does not stop the event loop.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_broker.log.files import sync_directory, sync_file
+from headrace_broker.log.segments.segment import LogSegment
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flush:
+    """What must be durable before `offset` may be called the recovery point."""
+
+    directory: Path
+    offset: int
+    epochs: Path
+    truncations: int
+    """How often the log had been truncated when this began."""
+    segments: tuple[LogSegment, ...]
+    snapshots: tuple[Path, ...]
+    """Producers' states of the segments rolled since: retention takes the batches behind them."""
+
+    def run(self) -> None:
+        """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""
+        for segment in self.segments:
+            segment.sync()
+        for path in (self.epochs, *self.snapshots):
+            sync_file(path)
+        sync_directory(self.directory)

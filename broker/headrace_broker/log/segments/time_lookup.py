@@ -1,0 +1,76 @@
+"""Offsets by timestamp, as ListOffsets asks for them.
+
+Owns the search: the segment by its largest timestamp, the batch by the time index and headers,
+and the record within that one batch, which is the only thing decompressed.
+"""
+
+from typing import NamedTuple
+
+from headrace_broker.log.batches import (
+    Header,
+    newest_timestamp,
+)
+from headrace_broker.log.segments.segment import LogSegment
+from headrace_broker.log.segments.segments import LogSegments
+from headrace_broker.protocol.batch import iterate_records
+from headrace_broker.protocol.batch_header import (
+    LOG_APPEND_TIME_FLAG,
+)
+from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
+
+
+class TimestampOffset(NamedTuple):
+    """A record's place."""
+
+    offset: Offset
+    timestamp: TimestampMs
+    leader_epoch: LeaderEpoch
+
+
+def first_offset_at_or_after(
+    segments: LogSegments, timestamp: int, start_offset: int
+) -> TimestampOffset | None:
+    """Return the first record from `start_offset` on whose timestamp is at least `timestamp`."""
+    for segment in segments:
+        if segment.max_timestamp < timestamp:
+            continue
+        found = _search_segment(segment, timestamp, start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def max_timestamp_record(segments: LogSegments, start_offset: int) -> TimestampOffset | None:
+    """Return the first record that has the largest timestamp of all."""
+    largest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
+    if largest is None or largest.max_timestamp < 0:
+        return None
+    return _search_segment(largest, largest.max_timestamp, start_offset)
+
+
+def _search_segment(
+    segment: LogSegment, timestamp: int, start_offset: int
+) -> TimestampOffset | None:
+    # Every record up to this entry's offset is older: it was the largest timestamp until there.
+    entry = segment.time_index.floor(timestamp - 1)
+    relative = entry[1] if entry is not None else 0
+    first = max(segment.base_offset + relative, start_offset)
+    for position, header in segment.headers(segment.position_of(first)):
+        if newest_timestamp(header) >= timestamp:
+            found = _search_batch(segment, position, header, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def _search_batch(
+    segment: LogSegment, position: int, header: Header, timestamp: int, start_offset: int
+) -> TimestampOffset | None:
+    epoch = LeaderEpoch(header.partition_leader_epoch)
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        offset = max(header.base_offset, start_offset)
+        return TimestampOffset(Offset(offset), TimestampMs(header.max_timestamp), epoch)
+    for record in iterate_records(segment.read_batch(position, header)):
+        if record.timestamp >= timestamp and record.offset >= start_offset:
+            return TimestampOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
+    return None

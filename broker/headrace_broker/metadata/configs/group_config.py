@@ -1,0 +1,201 @@
+"""Settings of single groups: the GROUP resource of KIP-848 and KIP-932, over the brokers' defaults.
+
+A value must lie within the bounds that the broker's own settings give. A group need not exist to be
+configured: whoever makes it finds its settings there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.settings.resources import (
+    ConfigResource,
+    ConfigResourceType,
+    ConfigType,
+)
+from headrace_broker.metadata.settings.setting_types import (
+    Bounds,
+    Check,
+    OneOf,
+    ResetPolicy,
+    parse_value,
+)
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSetting:
+    """One setting of a group; `synonym` is the broker's setting that is its default."""
+
+    name: str
+    type: ConfigType
+    doc: str
+    synonym: str | None = None
+    default: Any = None
+    minimum: str | None = None  # the broker's settings that bound it
+    maximum: str | None = None
+    check: Check | None = None
+
+    def default_of(self, values: Mapping[str, Any]) -> Any:
+        """Return what holds where the group sets nothing."""
+        return self.default if self.synonym is None else values.get(self.synonym, self.default)
+
+    def parse(self, text: str, values: Mapping[str, Any]) -> Any:
+        """Return the typed value; raise ValueError saying what is allowed."""
+        value = parse_value(text, self.type)
+        if self.check is not None:
+            self.check.check(value)
+        low = values.get(self.minimum) if self.minimum else None
+        high = values.get(self.maximum) if self.maximum else None
+        if low is not None and value < low:
+            raise ValueError(f"{self.name} must be greater than or equal to {self.minimum} ({low})")
+        if high is not None and value > high:
+            raise ValueError(f"{self.name} must be less than or equal to {self.maximum} ({high})")
+        return value
+
+
+def _time_ms(kind: str, name: str, doc: str, default: int) -> GroupSetting:
+    """Return a time of `kind`'s groups, which the broker's settings bound from both sides."""
+    return GroupSetting(
+        name=f"{kind}.{name}",
+        type=ConfigType.INT,
+        doc=doc,
+        synonym=f"group.{kind}.{name}",
+        default=default,
+        minimum=f"group.{kind}.min.{name}",
+        maximum=f"group.{kind}.max.{name}",
+        check=Bounds(low=1),
+    )
+
+
+GROUP_SETTINGS: Mapping[str, GroupSetting] = {
+    setting.name: setting
+    for setting in (
+        _time_ms(
+            "consumer",
+            "session.timeout.ms",
+            "How long a member of the consumer protocol may be silent.",
+            45_000,
+        ),
+        _time_ms(
+            "consumer",
+            "heartbeat.interval.ms",
+            "How often a member of the consumer protocol sends a heartbeat.",
+            5_000,
+        ),
+        GroupSetting(
+            name="share.session.timeout.ms",
+            type=ConfigType.INT,
+            doc="How long a member of a share group may be silent.",
+            synonym="group.share.session.timeout.ms",
+            default=45_000,
+            minimum="group.share.min.session.timeout.ms",
+            maximum="group.share.max.session.timeout.ms",
+            check=Bounds(low=1),
+        ),
+        GroupSetting(
+            name="share.heartbeat.interval.ms",
+            type=ConfigType.INT,
+            doc="How often a member of a share group sends a heartbeat.",
+            synonym="group.share.heartbeat.interval.ms",
+            default=5_000,
+            minimum="group.share.min.heartbeat.interval.ms",
+            maximum="group.share.max.heartbeat.interval.ms",
+            check=Bounds(low=1),
+        ),
+        GroupSetting(
+            name="share.record.lock.duration.ms",
+            type=ConfigType.INT,
+            doc="How long a member of a share group has a record before another one gets it.",
+            synonym="group.share.record.lock.duration.ms",
+            default=30_000,
+            minimum="group.share.min.record.lock.duration.ms",
+            maximum="group.share.max.record.lock.duration.ms",
+            check=Bounds(low=1000),
+        ),
+        GroupSetting(
+            name="share.auto.offset.reset",
+            type=ConfigType.STRING,
+            doc="Where a share group begins: latest, earliest or by_duration:PnDTnHnMn.nS.",
+            default="latest",
+            check=ResetPolicy(),
+        ),
+        GroupSetting(
+            name="share.isolation.level",
+            type=ConfigType.STRING,
+            doc="Whether a share group gets records of transactions that are open or aborted.",
+            default="read_uncommitted",
+            check=OneOf(("read_committed", "read_uncommitted")),
+        ),
+    )
+}
+
+
+def group_resource(group_id: str) -> ConfigResource:
+    """Return the resource of a group."""
+    return ConfigResource(ConfigResourceType.GROUP, group_id)
+
+
+def effective_group_config(
+    image: MetadataImage, group_id: str, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return every setting of a group, typed; nothing where it sets none itself.
+
+    A text that the broker's bounds do not allow any more is brought within them (Kafka clamps too).
+    """
+    texts = image.config(group_resource(group_id))
+    if not texts:
+        return {}
+    effective: dict[str, Any] = {}
+    for name, setting in GROUP_SETTINGS.items():
+        value = setting.default_of(values)
+        if name in texts:
+            value = parse_value(texts[name], setting.type)
+            if setting.minimum is not None and setting.maximum is not None:
+                value = max(value, values.get(setting.minimum, value))
+                value = min(value, values.get(setting.maximum, value))
+        effective[name] = value
+    return effective
+
+
+class GroupRules:
+    """What a group's configuration may be; `values` are the broker's settings."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def check_name(self, name: str, *, is_set: bool) -> None:
+        """Raise ApiError(INVALID_CONFIG) for a setting that groups do not have."""
+        if name not in GROUP_SETTINGS and not is_set:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+
+    def is_list(self, name: str) -> bool:
+        """Return whether the setting's value is a list."""
+        return name in GROUP_SETTINGS and GROUP_SETTINGS[name].type is ConfigType.LIST
+
+    def inherited(self, name: str) -> str:
+        """Return the text that holds where the group sets nothing."""
+        return str(GROUP_SETTINGS[name].default_of(self._values))
+
+    def validate(self, texts: Mapping[str, str]) -> None:
+        """Raise ApiError(INVALID_CONFIG) unless the whole configuration is legal."""
+        typed: dict[str, Any] = {}
+        for name, setting in GROUP_SETTINGS.items():
+            try:
+                typed[name] = (
+                    setting.parse(texts[name], self._values)
+                    if name in texts
+                    else setting.default_of(self._values)
+                )
+            except ValueError as error:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"Invalid value {texts[name]} for configuration {name}: {error}",
+                ) from error
+        for kind in ("consumer", "share"):
+            if typed[f"{kind}.heartbeat.interval.ms"] >= typed[f"{kind}.session.timeout.ms"]:
+                raise ApiError(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms",
+                )

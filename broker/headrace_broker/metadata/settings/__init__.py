@@ -1,0 +1,1 @@
+"""The settings that topics and brokers have: names, types, defaults, checks. Knows no image."""

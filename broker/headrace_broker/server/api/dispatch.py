@@ -1,0 +1,86 @@
+"""The table of APIs: key and version to decoder, handler and encoder.
+
+One handler is one file in `server/api/`. The table is what those files declare: a file that is
+there is served, and ApiVersions tells clients just that.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.protocol import fast_fetch
+from headrace_broker.protocol.apis import API_TABLE, CONTROLLER, ApiKey
+from headrace_broker.server import api as api_package
+from headrace_broker.server.network.api_entry import ApiEntry
+from headrace_broker.server.produce import fast_produce
+from headrace_broker.server.quorum.forwarding import forwarded
+
+if TYPE_CHECKING:
+    from headrace_broker.protocol.messages.fetch import FetchRequest
+    from headrace_broker.server.api.services import WithRaft
+    from headrace_broker.server.network.context import RequestContext
+
+NOT_HANDLERS = {"dispatch", "services"}
+"""The modules of `server/api/` that serve no API."""
+FAST_VERSIONS = {
+    ApiKey.PRODUCE: fast_produce.FAST_VERSIONS,
+    ApiKey.FETCH: range(fast_fetch.FAST_VERSION, fast_fetch.FAST_VERSION + 1),
+}
+"""What the fast codecs read, bounded on both sides."""
+QUORUM_FETCH_FROM = 12
+"""Before it a fetch cannot say its last epoch, nor an answer who leads the quorum (KIP-595)."""
+
+
+def load_api_table() -> Mapping[int, ApiEntry]:
+    """Import every module of `server/api/` and return the table by API key."""
+    table: dict[int, ApiEntry] = {}
+    for info in pkgutil.iter_modules(api_package.__path__):
+        if info.name in NOT_HANDLERS:
+            continue
+        module = importlib.import_module(f"{api_package.__name__}.{info.name}")
+        key = ApiKey(module.API_KEY)
+        if key in table:
+            raise RuntimeError(f"two modules of server/api serve {key.name}")
+        handle = module.handle
+        if getattr(module, "FORWARDED", False):
+            handle = forwarded(handle)
+        table[key] = ApiEntry(
+            key, handle, cancel_on_disconnect=getattr(module, "CANCEL_ON_DISCONNECT", False)
+        )
+    check_fast_versions(table)
+    return table
+
+
+def check_fast_versions(table: Mapping[int, ApiEntry]) -> None:
+    """Raise RuntimeError where a fast codec reads versions that are not served, or not flexible.
+
+    A version above a fast codec's own goes to the general one until the fast one has learned it.
+    """
+    for key, versions in FAST_VERSIONS.items():
+        entry = table[key]
+        first, last = versions[0], versions[-1]
+        if first < max(entry.min_version, entry.flexible_from) or last > entry.max_version:
+            raise RuntimeError(
+                f"{entry.name}: the fast codec reads versions {first} to {last}, served are "
+                f"{entry.min_version} to {entry.max_version}, flexible from {entry.flexible_from}"
+            )
+
+
+def served_by(table: Mapping[int, ApiEntry], role: str) -> Mapping[int, ApiEntry]:
+    """Return the part of the table that the listeners of a role serve.
+
+    What a controller lets fetch is the metadata log, which belongs to the quorum.
+    """
+    served = {key: entry for key, entry in table.items() if role in API_TABLE[entry.key].listeners}
+    if role == CONTROLLER:
+        fetch = ApiEntry(ApiKey.FETCH, _fetch_metadata, cancel_on_disconnect=True)
+        fetch.min_version = QUORUM_FETCH_FROM
+        served[ApiKey.FETCH] = fetch
+    return served
+
+
+def _fetch_metadata(broker: WithRaft, context: RequestContext, request: FetchRequest) -> Any:
+    return broker.raft.request(request, context.api_version)

@@ -1,0 +1,61 @@
+"""ReadShareGroupState: a partition's leader takes over its state for a share group (KIP-932).
+
+Versions: 0.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_broker.coordinator.share_state.state import ShareKey
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.read_share_group_state import (
+    PartitionResult,
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+    ReadStateResult,
+    StateBatch,
+)
+from headrace_broker.server.api.services import WithShares
+
+if TYPE_CHECKING:
+    from headrace_broker.server.network.context import RequestContext
+
+API_KEY = ApiKey.READ_SHARE_GROUP_STATE
+
+
+class Node(WithShares, Protocol):
+    """What this handler needs of the node."""
+
+
+async def handle(
+    broker: Node, context: "RequestContext", request: ReadShareGroupStateRequest
+) -> ReadShareGroupStateResponse:
+    """Answer when former leaders are fenced for certain; each partition has its own outcome."""
+    del context
+    response = ReadShareGroupStateResponse()
+    for topic in request.topics:
+        result = ReadStateResult(topic_id=topic.topic_id)
+        response.results.append(result)
+        for asked in topic.partitions:
+            outcome = PartitionResult(partition=asked.partition)
+            result.partitions.append(outcome)
+            key = ShareKey(
+                group_id=request.group_id, topic_id=topic.topic_id, partition=asked.partition
+            )
+            try:
+                state = await broker.shares.coordinator.read(key, asked.leader_epoch)
+            except ApiError as error:
+                outcome.error_code, outcome.error_message = error.code, error.message
+                continue
+            outcome.state_epoch = state.state_epoch
+            outcome.start_offset = state.start_offset
+            outcome.state_batches = [
+                StateBatch(
+                    first_offset=batch.first_offset,
+                    last_offset=batch.last_offset,
+                    delivery_state=batch.delivery_state,
+                    delivery_count=batch.delivery_count,
+                )
+                for batch in state.batches
+            ]
+    return response

@@ -1,0 +1,53 @@
+"""ReadShareGroupStateSummary: how far a share group is with its partitions (KIP-932).
+
+Versions: 0 · 1 the count of offsets whose delivery is complete (KIP-1226).
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_broker.coordinator.share_state.state import ShareKey
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.read_share_group_state_summary import (
+    PartitionResult,
+    ReadShareGroupStateSummaryRequest,
+    ReadShareGroupStateSummaryResponse,
+    ReadStateSummaryResult,
+)
+from headrace_broker.server.api.services import WithShares
+
+if TYPE_CHECKING:
+    from headrace_broker.server.network.context import RequestContext
+
+API_KEY = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
+
+
+class Node(WithShares, Protocol):
+    """What this handler needs of the node."""
+
+
+async def handle(
+    broker: Node, context: "RequestContext", request: ReadShareGroupStateSummaryRequest
+) -> ReadShareGroupStateSummaryResponse:
+    """Tell of each partition by itself; one without state begins at -1."""
+    del context
+    response = ReadShareGroupStateSummaryResponse()
+    for topic in request.topics:
+        result = ReadStateSummaryResult(topic_id=topic.topic_id)
+        response.results.append(result)
+        for asked in topic.partitions:
+            outcome = PartitionResult(partition=asked.partition)
+            result.partitions.append(outcome)
+            key = ShareKey(
+                group_id=request.group_id, topic_id=topic.topic_id, partition=asked.partition
+            )
+            try:
+                state = await broker.shares.coordinator.summarize(key)
+            except ApiError as error:
+                outcome.error_code, outcome.error_message = error.code, error.message
+                continue
+            outcome.state_epoch = state.state_epoch
+            outcome.leader_epoch = state.leader_epoch
+            outcome.start_offset = state.start_offset
+            outcome.delivery_complete_count = state.complete_count
+    return response

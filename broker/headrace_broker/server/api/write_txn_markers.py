@@ -1,0 +1,89 @@
+"""WriteTxnMarkers: end transactions in partitions that this broker leads.
+
+Versions: 1 flexible · 2 transaction version (KIP-1228).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_broker.coordinator.transactions.transaction import TransactionVersion
+from headrace_broker.log.markers import Marker
+from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from headrace_broker.server.api.services import WithClock, WithGroups, WithReplicas
+from headrace_broker.server.partitions.marker_writes import write_marker
+
+if TYPE_CHECKING:
+    from headrace_broker.server.network.context import RequestContext
+
+API_KEY = ApiKey.WRITE_TXN_MARKERS
+
+
+class Node(WithClock, WithGroups, WithReplicas, Protocol):
+    """What this handler needs of the node."""
+
+
+async def handle(
+    broker: Node, context: RequestContext, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Answer when every marker is committed, and its group offsets are readable (KAFKA-17507)."""
+    del context
+    return await write_markers(broker, request)
+
+
+async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """Write what can be written; each partition has its own outcome."""
+    waiting: list[tuple[asyncio.Future[None], WritableTxnMarkerPartitionResult]] = []
+    response = WriteTxnMarkersResponse()
+    for asked in request.markers:
+        result = WritableTxnMarkerResult(producer_id=asked.producer_id)
+        response.markers.append(result)
+        for topic in asked.topics:
+            written = WritableTxnMarkerTopicResult(name=topic.name)
+            result.topics.append(written)
+            for index in topic.partition_indexes:
+                outcome = WritableTxnMarkerPartitionResult(partition_index=index)
+                written.partitions.append(outcome)
+                try:
+                    future = _write(broker, topic.name, index, _marker(asked))
+                except ApiError as error:
+                    outcome.error_code = error.code
+                else:
+                    if future is not None:
+                        waiting.append((future, outcome))
+    for future, outcome in waiting:
+        try:
+            await future
+        except ApiError as error:
+            outcome.error_code = error.code
+    return response
+
+
+def _marker(asked: WritableTxnMarker) -> Marker:
+    return Marker(
+        producer_id=asked.producer_id,
+        producer_epoch=asked.producer_epoch,
+        coordinator_epoch=asked.coordinator_epoch,
+        commits=asked.transaction_result,
+        bumped_epoch=asked.transaction_version >= TransactionVersion.TV_2,
+    )
+
+
+def _write(broker: Node, topic: str, index: int, marker: Marker) -> asyncio.Future[None] | None:
+    """Return when the marker is committed: None where it is."""
+    partition = broker.replicas.partition(topic, index)
+    if topic == GROUP_METADATA_TOPIC:
+        return asyncio.ensure_future(broker.groups.write_marker(partition.index, marker))
+    end = write_marker(partition, marker, broker.clock.now_ms())
+    return partition.wait_committed(end)

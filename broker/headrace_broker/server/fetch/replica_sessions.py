@@ -1,0 +1,484 @@
+"""The leader's side of a follower's fetch session: what is still to be sent to each follower.
+
+A session keeps a set of dirty partitions, those with something to send, fed by appends and by high
+watermarks that move, so that a fetch costs what there is to say and not how many partitions are
+replicated. Records answer a waiting fetch at once; a high watermark alone waits a little for
+records to travel with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.fast_fetch import Asked, Found
+from headrace_broker.protocol.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from headrace_broker.protocol.types import BrokerEpoch, NodeId, Offset
+from headrace_broker.replication.follower import EpochEnd, diverging_epoch
+from headrace_broker.server.fetch.fetch_sessions import FetchSession
+from headrace_broker.server.network.delayed import TIMER_SECONDS, DelayedOperation
+
+if TYPE_CHECKING:
+    from headrace_broker.server.partitions.partition import Partition
+    from headrace_broker.server.partitions.replica_host import ReplicaHost
+    from headrace_broker.server.partitions.replica_manager import ReplicaManager
+
+HIGH_WATERMARK_DELAY_SECONDS = 0.05
+_NOTHING = (-1, -1)
+
+
+class ReplicaFetch:
+    """What a follower asked for of one partition. It is the partition's `FollowerFetch`."""
+
+    __slots__ = (
+        "_last_sent",
+        "_problem",
+        "_replicas",
+        "_session",
+        "fetch_offset",
+        "index",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "max_bytes",
+        "partition",
+        "topic_bytes",
+        "topic_id",
+    )
+
+    def __init__(
+        self, session: ReplicaSession, replicas: ReplicaManager, topic_id: UUID, index: int
+    ) -> None:
+        self._session = session
+        self._replicas = replicas
+        self.topic_id = topic_id
+        self.topic_bytes = topic_id.bytes
+        self.index = index
+        self.partition: Partition | None = None
+        self._last_sent = _NOTHING
+        self._problem: ApiError | EpochEnd | None = None
+
+    # Partition's FollowerFetch
+
+    def appended(self) -> None:
+        """Records came, or the leader did."""
+        session = self._session
+        session.dirty[self] = None
+        if session.delayed is not None:
+            session.wake()
+
+    def changed(self) -> None:
+        """The high watermark or the log's start moved."""
+        session = self._session
+        session.dirty[self] = None
+        if session.delayed is not None:
+            session.wake_later()
+
+    # the session's
+
+    def ask(
+        self, fetch_offset: int, last_fetched_epoch: int, leader_epoch: int, max_bytes: int
+    ) -> None:
+        """Take over what the follower asks for; that it asks says what it has."""
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.leader_epoch = leader_epoch
+        self.max_bytes = max_bytes
+        self._problem = None
+        try:
+            self._admit()
+        except ApiError as error:
+            self._problem = error
+
+    def _admit(self) -> None:
+        node_id = self._session.node_id
+        partition = self.partition
+        if partition is None or partition.leading is None:
+            # A partition that was removed does not lead.
+            found = self._replicas.partition_by_id(self.topic_id, self.index)
+            if found is not partition:
+                self.leave()
+                self.partition = partition = found
+        partition.follower_fetches[node_id] = self
+        partition.check_leader(self.leader_epoch)
+        log = partition.log
+        # A diverging log must not count as progress, whatever its length.
+        self._problem = diverging_epoch(
+            log.leader_epochs, self.last_fetched_epoch, self.fetch_offset
+        )
+        if self._problem is None:
+            if not log.log_start_offset <= self.fetch_offset <= log.log_end_offset:
+                raise ApiError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {self.fetch_offset} is outside {log.log_start_offset} to "
+                    f"{log.log_end_offset}",
+                )
+            partition.record_fetch(node_id, self._session.broker_epoch, self.fetch_offset)
+
+    def leave(self) -> None:
+        """Leave the partition: it has nothing to send here any more."""
+        partition = self.partition
+        if partition is not None:
+            node_id = self._session.node_id
+            if partition.follower_fetches.get(node_id) is self:
+                del partition.follower_fetches[node_id]
+            self.partition = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something that should go out now: records, a problem."""
+        partition = self.partition
+        if (
+            partition is None
+            or self._problem is not None
+            or partition.leading is None
+            or self.leader_epoch != partition.leader_epoch
+        ):
+            return True
+        return self.fetch_offset < partition.log.log_end_offset and not (
+            partition.is_leader_throttled and self._is_over_quota(partition)
+        )
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the high watermark or the log start moved since they were sent."""
+        partition = self.partition
+        return partition is None or self._last_sent != (
+            partition.high_watermark,
+            partition.log.log_start_offset,
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are records that it was not sent for want of room."""
+        partition = self.partition
+        return (
+            partition is not None
+            and self._problem is None
+            and self.fetch_offset < partition.log.log_end_offset
+        )
+
+    def take(self, limit: int, *, at_least_one: bool) -> Found | PartitionData | None:
+        """Return what is to be sent, if there is anything; it counts as sent then."""
+        partition = self.partition
+        problem = self._problem
+        if isinstance(problem, ApiError):
+            return self._failed(problem)
+        if partition is None:
+            return self._failed(ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+        try:
+            records = self._read(partition, limit, at_least_one=at_least_one)
+        except ApiError as error:
+            return self._failed(error)
+        if partition.is_leader_throttled:
+            partition.host.leader_throttle.record(len(records))
+        ends = (int(partition.high_watermark), int(partition.log.log_start_offset))
+        if not records and problem is None and ends == self._last_sent:
+            return None
+        self._last_sent = ends
+        found = Found(self.topic_bytes, self.index, *ends, records)
+        if problem is None:
+            return found
+        data = partition_data(found)
+        data.diverging_epoch = EpochEndOffset(epoch=problem.epoch, end_offset=problem.end_offset)
+        return data
+
+    def _read(self, partition: Partition, limit: int, *, at_least_one: bool) -> bytes | memoryview:
+        partition.check_leader(self.leader_epoch)
+        log = partition.log
+        if (
+            self._problem is not None
+            or self.fetch_offset >= log.log_end_offset
+            or (partition.is_leader_throttled and self._is_over_quota(partition))
+        ):
+            return b""
+        try:
+            return log.read(
+                Offset(self.fetch_offset),
+                min(limit, self.max_bytes),
+                upper_bound=log.log_end_offset,
+                at_least_one=at_least_one,
+            )
+        except LogDirectoryFailure as failure:
+            raise partition.directory_failed(failure) from failure
+
+    def _is_over_quota(self, partition: Partition) -> bool:
+        """Whether a replica that is not in sync has to wait (KIP-73)."""
+        host = partition.host
+        return self._session.node_id not in partition.in_sync_replicas and (
+            host.leader_throttle.is_exceeded(host.now_ms())
+        )
+
+    def _failed(self, error: ApiError) -> PartitionData:
+        data = PartitionData(
+            partition_index=self.index,
+            error_code=error.code,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+        partition = self.partition
+        if partition is not None:
+            data.log_start_offset = partition.log.log_start_offset
+            data.current_leader = LeaderIdAndEpoch(
+                leader_id=partition.leader, leader_epoch=partition.leader_epoch
+            )
+        return data
+
+
+Taken = list[tuple[ReplicaFetch, Found | PartitionData]]
+
+
+def is_believed(host: ReplicaHost, node_id: int, broker_epoch: int) -> bool:
+    """Whether a fetch comes from the registered process of another broker (KIP-903).
+
+    A client that poses as one would move the high watermark (CVE-2018-1288).
+    """
+    registered = host.image.brokers.get(node_id)  # type: ignore[call-overload]  # a NodeId is an int
+    return registered is not None and broker_epoch >= registered.epoch and node_id != host.node_id
+
+
+class ReplicaSession(FetchSession):
+    """One follower's standing request."""
+
+    __slots__ = (
+        "_due",
+        "_loop",
+        "_max_bytes",
+        "_replicas",
+        "_timer",
+        "_timer_at",
+        "broker_epoch",
+        "delayed",
+        "dirty",
+        "fetches",
+        "node_id",
+    )
+
+    def __init__(
+        self, identity: int, replicas: ReplicaManager, node_id: NodeId, broker_epoch: BrokerEpoch
+    ) -> None:
+        super().__init__(identity)
+        self.node_id = node_id
+        self.broker_epoch = broker_epoch
+        self.fetches: dict[tuple[bytes, int], ReplicaFetch] = {}
+        self.dirty: dict[ReplicaFetch, None] = {}
+        self.delayed: DelayedFollowerFetch | None = None
+        self._replicas = replicas
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = self._due = 0.0
+        self._max_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it asks for nothing."""
+        return not self.fetches
+
+    def update(self, request: Any, partitions_max: int) -> ErrorCode:
+        """Answer what still waits, take over what changed, and count it as progress."""
+        self._release(ErrorCode.NONE)
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                gone = self.fetches.pop((topic.topic_id.bytes, index), None)
+                if gone is not None:
+                    gone.leave()
+                    self.dirty.pop(gone, None)
+        changed: list[tuple[ReplicaFetch, Asked]] = []
+        for topic in request.topics:
+            topic_id = topic.topic_id
+            for asked in topic.partitions:
+                key = topic_id.bytes, asked.partition
+                fetch = self.fetches.get(key)
+                if fetch is None:
+                    if len(self.fetches) >= partitions_max:
+                        return ErrorCode.INVALID_REQUEST
+                    fetch = ReplicaFetch(self, self._replicas, topic_id, asked.partition)
+                    self.fetches[key] = fetch
+                one = Asked(
+                    *key,
+                    asked.current_leader_epoch,
+                    asked.fetch_offset,
+                    asked.last_fetched_epoch,
+                    asked.log_start_offset,
+                    asked.partition_max_bytes,
+                )
+                changed.append((fetch, one))
+        self.proceed(changed, request.replica_state.replica_epoch, request.max_bytes)
+        return ErrorCode.NONE
+
+    def proceed(
+        self, asked: Iterable[tuple[ReplicaFetch, Asked]], broker_epoch: int, max_bytes: int
+    ) -> None:
+        """Take over what a request asks for; that it asks says what the follower has."""
+        self.broker_epoch = BrokerEpoch(broker_epoch)
+        for fetch, (_, _, leader_epoch, fetch_offset, last_epoch, _, partition_bytes) in asked:
+            fetch.ask(fetch_offset, last_epoch, leader_epoch, partition_bytes)
+            self.dirty[fetch] = None
+        self._max_bytes = max(0, max_bytes)
+
+    def close(self) -> None:
+        """The session ends: its partitions are free of it, and a delayed fetch is answered."""
+        for fetch in self.fetches.values():
+            fetch.leave()
+        self.fetches.clear()
+        self.dirty.clear()
+        self._release(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # what there is to tell
+
+    def is_due(self) -> bool:
+        """Whether an answer should go out now; what has nothing to send is clean."""
+        for fetch in list(self.dirty):
+            if fetch.is_due:
+                return True
+            if not fetch.has_changed and not fetch.is_behind:
+                del self.dirty[fetch]
+        return False
+
+    def take(self) -> Taken:
+        """Return what is to be sent, up to the bytes allowed; it counts as sent then."""
+        left = self._max_bytes
+        taken: Taken = []
+        for fetch in list(self.dirty):
+            if left <= 0:
+                break
+            data = fetch.take(left, at_least_one=left == self._max_bytes)
+            if data is None:
+                if not fetch.is_behind:
+                    del self.dirty[fetch]
+                continue
+            taken.append((fetch, data))
+            if data.records or type(data) is not Found or not fetch.is_behind:
+                # Records and problems have the follower ask again from where it is then. Records
+                # that did not fit stay dirty, whatever else was sent.
+                del self.dirty[fetch]
+            left -= len(data.records or b"")
+        return taken
+
+    def response(self) -> FetchResponse:
+        """Return what is to be sent as the general codec takes it."""
+        return self.response_of(self.take())
+
+    def response_of(self, taken: Taken) -> FetchResponse:
+        """Return what was taken as the general codec takes it."""
+        topics: list[FetchableTopicResponse] = []
+        for fetch, data in taken:
+            if not topics or topics[-1].topic_id != fetch.topic_id:
+                topics.append(FetchableTopicResponse(topic_id=fetch.topic_id, partitions=[]))
+            topics[-1].partitions.append(partition_data(data) if isinstance(data, Found) else data)
+        return FetchResponse(session_id=self.identity, responses=topics)
+
+    # waiting
+
+    def must_wait(self, max_wait_ms: int) -> bool:
+        """Whether the request that was just taken over has to wait for something to say."""
+        return max_wait_ms > 0 and not self.is_due()
+
+    def delay(self, delayed: DelayedFollowerFetch, wait_seconds: float) -> None:
+        """Keep a fetch until the next records, the next request, or its time is over."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        self.delayed = delayed
+        # What is not urgent goes out with what comes, or soon.
+        delay = HIGH_WATERMARK_DELAY_SECONDS if self.dirty else wait_seconds
+        self._due = loop.time() + min(wait_seconds, delay)
+        self._set_timer(loop)
+
+    def wake(self) -> None:
+        """Look again after the requests that are being handled now."""
+        self._replicas.host.wakeups.add(self)
+
+    def wake_later(self) -> None:
+        """Answer soon: there may be records to travel with until then."""
+        loop = self._loop
+        if loop is not None:
+            self._due = min(self._due, loop.time() + HIGH_WATERMARK_DELAY_SECONDS)
+            self._set_timer(loop)
+
+    def look_again(self) -> None:
+        """Answer what waits, if there is something that should go out now."""
+        if self.delayed is not None and self.is_due():
+            self._release(ErrorCode.NONE)
+
+    def give_up(self, delayed: DelayedFollowerFetch) -> None:
+        """A fetch stops waiting: its client is gone."""
+        if self.delayed is delayed:
+            self.delayed = None
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have a timer that ends no later than what waits is due; it looks for itself then.
+
+        A new one for each fetch, and its cancellation, would cost more than the fetch's records.
+        """
+        if self._timer is not None:
+            if self._timer_at <= self._due + TIMER_SECONDS:
+                return
+            self._timer.cancel()
+        self._timer_at = self._due
+        self._timer = loop.call_at(self._due, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        loop = self._loop
+        if self.delayed is None or loop is None:
+            return
+        if loop.time() < self._due - TIMER_SECONDS:
+            self._set_timer(loop)
+        else:
+            self._release(ErrorCode.NONE)
+
+    def _release(self, error: ErrorCode) -> None:
+        delayed = self.delayed
+        if delayed is not None:
+            self.delayed = None
+            delayed.answer(error)
+
+
+class DelayedFollowerFetch(DelayedOperation):
+    """A follower's fetch that waits in its session for something to send, or for its time's end.
+
+    This is the general codec; the fast one is `fast_follower`'s.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: ReplicaSession, version: int, correlation_id: int) -> None:
+        super().__init__(version, correlation_id)
+        self._session = session
+
+    def answer(self, error: ErrorCode) -> None:
+        """Answer it with what the session has to send."""
+        response = self._session.response()
+        response.error_code = error
+        self.send(response)
+
+    def abandon(self) -> None:
+        """The follower is gone."""
+        super().abandon()
+        self._session.give_up(self)
+
+
+def partition_data(found: Found) -> PartitionData:
+    """Return what was found as the general codec takes it."""
+    return PartitionData(
+        partition_index=found.partition,
+        high_watermark=found.high_watermark,
+        last_stable_offset=-1,
+        log_start_offset=found.log_start_offset,
+        aborted_transactions=None,
+        records=found.records,
+    )

@@ -1,0 +1,49 @@
+"""Replication of one broker: fetchers and in-sync sets, put to its replicas and its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headrace_broker.server.follower.replica_fetcher import FetcherConfig
+from headrace_broker.server.follower.replica_fetchers import ReplicaFetchers
+from headrace_broker.server.partitions.isr_updates import IsrUpdates
+from headrace_broker.server.partitions.replica_manager import ReplicaManager
+from headrace_broker.server.peers.peers import PeerConnections
+
+_RACK_AWARE = "RackAwareReplicaSelector"
+
+
+def selects_by_rack(values: Mapping[str, Any]) -> bool:
+    """Whether the settings let consumers read from a follower in their rack (KIP-392)."""
+    return str(values["replica.selector.class"] or "").rpartition(".")[2] == _RACK_AWARE
+
+
+class Replication:
+    """Starts and ends what keeps replicas together."""
+
+    def __init__(
+        self, replicas: ReplicaManager, peers: PeerConnections, values: Mapping[str, Any]
+    ) -> None:
+        config = FetcherConfig(
+            wait_max_ms=values["replica.fetch.wait.max.ms"],
+            max_bytes=values["replica.fetch.max.bytes"],
+            response_max_bytes=values["replica.fetch.response.max.bytes"],
+            backoff_ms=values["replica.fetch.backoff.ms"],
+            timeout_ms=values["replica.socket.timeout.ms"],
+        )
+        self._fetchers = ReplicaFetchers(replicas.host, peers, config)
+        self._isr_updates = IsrUpdates(replicas, peers)
+        self._replicas = replicas
+
+    def start(self) -> None:
+        """Follow and lead from now on."""
+        self._replicas.host.request_isr_update = self._isr_updates.request
+        self._replicas.start_following(self._fetchers)
+        self._isr_updates.start()
+
+    async def stop(self) -> None:
+        """End; the replicas stay as they are."""
+        self._replicas.followers = None
+        await self._fetchers.close()
+        await self._isr_updates.close()

@@ -1,0 +1,98 @@
+"""What the group coordinator needs of a partition of `__consumer_offsets`, and its adapter."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from headrace_broker.coordinator.records import CoordinatorRecord, write_record
+from headrace_broker.log.markers import Marker
+from headrace_broker.log.validation import AppendOrigin
+from headrace_broker.log.verification import Verification
+from headrace_broker.protocol.batch import NewRecord, build_batch
+from headrace_broker.protocol.types import Offset, TimestampMs
+from headrace_broker.server.clock import Clock
+from headrace_broker.server.partitions.elections import read_to_end
+from headrace_broker.server.partitions.marker_writes import write_marker
+from headrace_broker.server.partitions.partition import Partition
+
+_ACKS_ALL: Final = -1
+_RECORD_OVERHEAD_BYTES: Final = 32  # the lengths and deltas of a record, at most
+
+
+class OffsetsLog(Protocol):
+    """One partition of `__consumer_offsets`, as its coordinator sees it."""
+
+    async def append(self, batch: bytes) -> None:
+        """Append one batch and return once it is committed.
+
+        An ApiError means that the batch is not, or perhaps not, in the log.
+        """
+
+    def append_transactional(self, batch: bytearray, verification: Verification) -> Offset:
+        """Append a transaction's batch at once; return its end. Raises ApiError where it cannot."""
+
+    def append_marker(self, marker: Marker) -> Offset:
+        """Append a marker at once; return its end. Raises ApiError: it is not there."""
+
+    async def wait_committed(self, end: Offset) -> None:
+        """Return when all below `end` is committed; raise ApiError where nobody can say it."""
+
+    def read_all(self) -> AsyncIterator[bytes]:
+        """Yield everything appended so far, from the log's start, as runs of whole batches."""
+        ...
+
+
+class PartitionOffsetsLog:
+    """The adapter of a partition that this broker leads."""
+
+    def __init__(self, partition: Partition, clock: Clock) -> None:
+        self._partition = partition
+        self._clock = clock
+
+    async def append(self, batch: bytes) -> None:
+        """Append as the leader and wait for the high watermark: acks=all, whoever asked."""
+        info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
+        await self.wait_committed(Offset(info.last_offset + 1))
+
+    def append_transactional(self, batch: bytearray, verification: Verification) -> Offset:
+        """Append as the leader, unless the producer's transaction is not open any more."""
+        now_ms, origin = self._clock.now_ms(), AppendOrigin.COORDINATOR
+        info = self._partition.append(batch, _ACKS_ALL, now_ms, verification, origin)
+        return Offset(info.last_offset + 1)
+
+    def append_marker(self, marker: Marker) -> Offset:
+        """Append as the leader, unless it is there already."""
+        return write_marker(self._partition, marker, self._clock.now_ms())
+
+    async def wait_committed(self, end: Offset) -> None:
+        """Wait for the high watermark."""
+        committed = self._partition.wait_committed(end)
+        if committed is not None:
+            await committed
+
+    def read_all(self) -> AsyncIterator[bytes]:
+        """Read up to the log's end as it stands now."""
+        return read_to_end(self._partition)
+
+
+def encode_batches(
+    units: Iterable[Sequence[CoordinatorRecord]], now_ms: TimestampMs, size_max: int
+) -> Iterator[bytes]:
+    """Yield the records in order, as batches of at most `size_max` bytes.
+
+    What was decided together stays together: a coordinator that takes over sees all of it or none.
+    Only a unit that no batch could hold is parted, and replay makes do with a part.
+    """
+    waiting: list[NewRecord] = []
+    size = 0
+    for unit in units:
+        encoded = [write_record(record) for record in unit]
+        sizes = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in encoded]
+        for place, (key, value) in enumerate(encoded):
+            needed = sum(sizes) if place == 0 and sum(sizes) <= size_max else sizes[place]
+            if waiting and size + needed > size_max:
+                yield bytes(build_batch(waiting))
+                waiting, size = [], 0
+            size += sizes[place]
+            waiting.append(NewRecord(key=key, value=value, timestamp=now_ms))
+    if waiting:
+        yield bytes(build_batch(waiting))

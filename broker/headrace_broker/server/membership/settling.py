@@ -1,0 +1,45 @@
+"""Metadata that is about to change is worth a short wait.
+
+When a broker's process dies, its clients ask the others at once who leads now, often some
+milliseconds before the controller has decided. The old answer would send them back to a dead port,
+and many look again only after a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.server.peers.peers import PeerConnections
+
+_WAIT_SECONDS_MAX = 0.25
+_POLL_SECONDS = 0.003
+
+
+class Node(Protocol):
+    """What is looked at: the connections to the other nodes, and who they are."""
+
+    @property
+    def peers(self) -> PeerConnections:
+        """The connections to the other nodes."""
+
+    @property
+    def metadata(self) -> MetadataImage:
+        """The latest metadata image."""
+
+
+async def wait_settled(broker: Node) -> None:
+    """Return when no unfenced broker's connection to this one is broken, or after a while."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _WAIT_SECONDS_MAX
+    while _is_unsettled(broker) and loop.time() < deadline:  # noqa: ASYNC110 (rare, and two sources)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _is_unsettled(broker: Node) -> bool:
+    broken = broker.peers.broken
+    if not broken:
+        return False
+    brokers = broker.metadata.brokers
+    return any(node_id in brokers and not brokers[node_id].fenced for node_id in broken)

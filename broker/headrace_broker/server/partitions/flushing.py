@@ -1,0 +1,119 @@
+"""Group commit: where a topic sets flush.messages or flush.ms, what counts is what is on disk.
+
+One fsync is under way for each log; what is appended meanwhile is covered by the next one, so many
+small writes share one. The leader answers, and a follower's position counts, only up to
+`durable_end`. flush.messages=N lets N-1 records be unsynced; flush.ms names the latest moment, and
+the fsync begins at once, because nobody is answered before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headrace_broker.log.config import INFINITE
+from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import Offset
+from headrace_broker.server.partitions.waiting import Acknowledge, CommitWaiters
+
+if TYPE_CHECKING:
+    from headrace_broker.log.config import LogConfig
+    from headrace_broker.log.partition_log import PartitionLog
+    from headrace_broker.log.segments.flush import Flush
+
+
+def unsynced_records_max(config: LogConfig) -> int | None:
+    """Return how many records may be acknowledged without fsync; None where any number may."""
+    if config.flush_ms < INFINITE:
+        return 0
+    if config.flush_messages < INFINITE:
+        return config.flush_messages - 1
+    return None
+
+
+class GroupCommit:
+    """The fsyncs of one partition's log."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        unsynced_max: int,
+        on_flushed: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.unsynced_max = unsynced_max
+        self._log = log
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
+        self._running = False
+        self._is_closed = False
+        self._waiting = CommitWaiters()
+
+    @property
+    def durable_end(self) -> Offset:
+        """The offset below which records may be acknowledged."""
+        log = self._log
+        return Offset(min(log.log_end_offset, log.recovery_point + self.unsynced_max))
+
+    def appended(self) -> None:
+        """Begin an fsync where one is due and none is under way."""
+        log = self._log
+        is_due = log.log_end_offset - log.recovery_point > self.unsynced_max
+        if not is_due or self._running or self._is_closed:
+            return
+        self._running = True
+        try:
+            flush = log.begin_flush()
+        except LogDirectoryFailure as error:
+            self._on_failure(error)
+            return
+        future = asyncio.get_running_loop().run_in_executor(None, flush.run)
+        future.add_done_callback(lambda done: self._finish(flush, done))
+
+    def add(self, offset: Offset, acknowledge: Acknowledge) -> None:
+        """Call `acknowledge` when all below `offset` may be acknowledged."""
+        if offset <= self.durable_end:
+            acknowledge(None)
+        else:
+            self._waiting.add(offset, acknowledge)
+
+    async def wait_durable(self) -> None:
+        """Return when everything appended so far may be acknowledged, or the log goes away."""
+        end = self._log.log_end_offset
+        if end <= self.durable_end or self._is_closed:
+            return
+        self.appended()
+        if self._is_closed:
+            return  # the log directory failed just now
+        with contextlib.suppress(ApiError):
+            await self._waiting.future(end)
+
+    def close(self) -> None:
+        """Begin no further fsync: the log is going away."""
+        self._is_closed = True
+        self._waiting.fail(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the replica is gone"))
+
+    def _finish(self, flush: Flush, done: asyncio.Future[None]) -> None:
+        self._running = False
+        if done.cancelled():
+            return
+        error = done.exception()
+        if (
+            self._log.is_abandoned
+            and isinstance(error, LogDirectoryFailure)
+            and error.is_about_a_missing_file
+        ):
+            return  # the partition was deleted meanwhile
+        if error is not None:
+            # An fsync that failed is never tried again: the pages may be marked clean (fsyncgate).
+            self._on_failure(error)
+            return
+        if self._is_closed:
+            return
+        self._log.finish_flush(flush)
+        self._waiting.commit(self.durable_end)
+        self._on_flushed()
+        self.appended()

@@ -1,0 +1,76 @@
+"""Who waits at a partition: consumers and followers for records, producers for a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Protocol
+
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.types import Offset
+
+EVERYTHING = 2**31
+"""More bytes than anybody waits for."""
+
+Acknowledge = Callable[[ApiError | None], None]
+"""Called once: records are committed (None), or perhaps not (the error)."""
+
+
+class AppendWaiter(Protocol):
+    """A delayed fetch, which hears how many bytes became readable."""
+
+    def appended(self, size: int) -> None:
+        """Take note; must not append, and must not raise."""
+
+
+class FollowerFetch(Protocol):
+    """One follower's standing request for this partition."""
+
+    def appended(self) -> None:
+        """There are records to send."""
+
+    def changed(self) -> None:
+        """There is something else to tell: a high watermark, a log start, an error."""
+
+
+class CommitWaiters:
+    """Those who wait for offsets to be committed, the lowest first."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Offset, int, Acknowledge]] = []
+        self._order = 0
+
+    def add(self, offset: Offset, acknowledge: Acknowledge) -> None:
+        """Call `acknowledge` when all below `offset` is committed, or will not be."""
+        self._order += 1
+        heappush(self._heap, (offset, self._order, acknowledge))
+
+    def future(self, offset: Offset) -> asyncio.Future[None]:
+        """Return a future of the moment when all below `offset` is committed."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def acknowledge(error: ApiError | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        self.add(offset, acknowledge)
+        return future
+
+    def commit(self, end: Offset) -> None:
+        """Everything below `end` is committed."""
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            heappop(heap)[2](None)
+
+    def fail(self, error: ApiError) -> None:
+        """Nobody can say what becomes of the records."""
+        heap, self._heap = self._heap, []
+        for _, _, acknowledge in heap:
+            acknowledge(error)

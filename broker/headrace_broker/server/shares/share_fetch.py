@@ -1,0 +1,134 @@
+"""One ShareFetch: acquires records of a session's partitions, and waits where there are none.
+
+It waits in the partitions' `fetch_waiters` for appends, and at the share partitions for records
+that are released, locks that time out and state that is loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace_broker.coordinator.share_partition.partition import AcquireRequest
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.messages.share_fetch import AcquiredRecords, PartitionData
+
+if TYPE_CHECKING:
+    from headrace_broker.server.partitions.partition import Partition
+    from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
+    from headrace_broker.server.shares.share_partitions import SharePartitions
+    from headrace_broker.server.shares.share_sessions import ShareSession, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchBounds:
+    """How much a fetch may bring and how long it may wait."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    records_max: int
+    batch_size: int
+    is_strict: bool
+
+
+class _Arrival:
+    """Tells an event of appends; `appended` is called from within them."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    def appended(self, size: int) -> None:
+        """There may be more to read."""
+        del size
+        self._event.set()
+
+
+class ShareFetch:
+    """What one request acquires."""
+
+    def __init__(self, shares: SharePartitions, session: ShareSession, bounds: FetchBounds) -> None:
+        self.found: dict[TopicIdPartition, PartitionData] = {}
+        self._shares = shares
+        self._session = session
+        self._bounds = bounds
+        self._order = session.rotated()
+        self._records_left = bounds.records_max
+        self._bytes_left = bounds.max_bytes
+
+    async def run(self) -> None:
+        """Return when something is acquired, an error is to be told, or the time is over."""
+        if self._read() or self._bounds.max_wait_ms <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._bounds.max_wait_ms / 1000
+        event = asyncio.Event()
+        arrival = _Arrival(event)
+        partitions, drivers = self._watched()
+        for partition in partitions:
+            partition.fetch_waiters[arrival] = None
+        for driver in drivers:
+            driver.waiters.add(event)
+        try:
+            while (left_s := deadline - loop.time()) > 0:
+                try:
+                    async with asyncio.timeout(left_s):
+                        await event.wait()
+                except TimeoutError:
+                    break
+                event.clear()
+                if self._read():
+                    return
+        finally:
+            for partition in partitions:
+                partition.fetch_waiters.pop(arrival, None)
+            for driver in drivers:
+                driver.waiters.discard(event)
+
+    def _watched(self) -> tuple[list[Partition], list[SharePartitionDriver]]:
+        drivers = []
+        for where in self._order:
+            try:
+                drivers.append(self._shares.driver(self._session.group_id, where))
+            except ApiError:
+                continue
+        return [driver.partition for driver in drivers], drivers
+
+    def _read(self) -> bool:
+        """Acquire what there is; True where the answer should go out now."""
+        tells = not self._order
+        for where in self._order:
+            if self._records_left <= 0 or self._bytes_left <= 0:
+                break
+            request = AcquireRequest(
+                member_id=self._session.member_id,
+                records_max=self._records_left,
+                batch_size=self._bounds.batch_size,
+                is_strict=self._bounds.is_strict,
+            )
+            data = PartitionData(partition_index=where[1], records=b"")
+            try:
+                driver = self._shares.driver(self._session.group_id, where)
+                records, acquired = driver.fetch(request, self._bytes_left)
+            except ApiError as error:
+                data.error_code, data.error_message = error.code, error.message
+                self.found[where] = data
+                tells = True
+                continue
+            if not acquired:
+                continue
+            data.records = records
+            data.acquired_records = [
+                AcquiredRecords(
+                    first_offset=item.first, last_offset=item.last, delivery_count=item.count
+                )
+                for item in acquired
+            ]
+            self._records_left -= sum(item.last - item.first + 1 for item in acquired)
+            self._bytes_left -= len(records)
+            self.found[where] = data
+            tells = True
+        return tells

@@ -1,0 +1,109 @@
+"""Share sessions (KIP-932): which partitions a member reads here, over which connection.
+
+A session belongs to a connection: one that is lost gives everything back that its member held.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+OPENING_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+
+TopicIdPartition = tuple[UUID, int]
+Connection = tuple[str, int]
+"""A listener's name, and the connection's number there."""
+Owner = tuple[str, str]
+"""A group and a member."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ShareSession:
+    """One member's session. Its partitions are in the order in which they came."""
+
+    group_id: str
+    member_id: str
+    connection: Connection
+    epoch: int = 1
+    """What the next request must say."""
+    partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
+
+    def change(self, added: Iterable[TopicIdPartition], gone: Iterable[TopicIdPartition]) -> None:
+        """Add partitions, and take others out."""
+        self.partitions.update(dict.fromkeys(added))
+        for where in gone:
+            self.partitions.pop(where, None)
+
+    def rotated(self) -> list[TopicIdPartition]:
+        """Return the partitions, each time from another one on: none may starve the rest."""
+        found = list(self.partitions)
+        place = self.epoch % len(found) if found else 0
+        return found[place:] + found[:place]
+
+
+class ShareSessions:
+    """The sessions of this broker."""
+
+    def __init__(self, sessions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._sessions: dict[Owner, ShareSession] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._sessions)
+
+    def open(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
+        """Make a member's session, in place of its former one. Raises ApiError."""
+        owner = (group_id, member_id)
+        if owner not in self._sessions and len(self._sessions) >= self._sessions_max:
+            raise ApiError(
+                ErrorCode.SHARE_SESSION_LIMIT_REACHED, "group.share.max.share.sessions is reached"
+            )
+        session = ShareSession(group_id=group_id, member_id=member_id, connection=connection)
+        self._sessions[owner] = session
+        return session
+
+    def take(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
+        """Return the session that a request of this epoch belongs to, and move it on.
+
+        Raises SHARE_SESSION_NOT_FOUND or INVALID_SHARE_SESSION_EPOCH.
+        """
+        session = self._sessions.get((group_id, member_id))
+        if session is None:
+            raise ApiError(
+                ErrorCode.SHARE_SESSION_NOT_FOUND,
+                f"member {member_id} of {group_id} has no share session here",
+            )
+        if epoch == FINAL_EPOCH:
+            return session
+        if epoch != session.epoch:
+            raise ApiError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                f"the share session's epoch is {session.epoch}, not {epoch}",
+            )
+        session.epoch = 1 if session.epoch == _EPOCH_MAX else session.epoch + 1
+        return session
+
+    def close(self, session: ShareSession) -> bool:
+        """End a session; return whether it was the one that its member has."""
+        owner = (session.group_id, session.member_id)
+        if self._sessions.get(owner) is not session:
+            return False
+        del self._sessions[owner]
+        return True
+
+    def of_connection(self, connection: Connection) -> list[ShareSession]:
+        """Return the sessions of a connection."""
+        return [item for item in self._sessions.values() if item.connection == connection]
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether any member of the group has a session here."""
+        return any(group == group_id for group, _ in self._sessions)
+
+    def __iter__(self) -> Iterator[ShareSession]:
+        """Yield every session."""
+        return iter(self._sessions.values())

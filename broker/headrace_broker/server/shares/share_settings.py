@@ -1,0 +1,52 @@
+"""What share groups are set to: the broker's settings, under what a group's resource sets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_broker.coordinator.share_partition.partition import ShareLimits
+from headrace_broker.metadata.configs.group_config import effective_group_config
+from headrace_broker.metadata.image import MetadataImage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSettings:
+    """One group's settings, as the leaders of its partitions need them."""
+
+    limits: ShareLimits
+    reset: str = "latest"
+    reads_committed: bool = False
+
+
+class ShareConfigs:
+    """The settings of each group, as they are now."""
+
+    def __init__(self, values: Mapping[str, Any], image: Callable[[], MetadataImage]) -> None:
+        self._values = values
+        self._image = image
+        self._seen: MetadataImage | None = None
+        self._made: dict[str, ShareSettings] = {}
+
+    def of(self, group_id: str) -> ShareSettings:
+        """Return the settings that hold for a group now."""
+        image = self._image()
+        if self._seen is None or self._seen.configs is not image.configs:
+            self._seen, self._made = image, {}
+        made = self._made.get(group_id)
+        if made is None:
+            made = self._made[group_id] = self._make(image, group_id)
+        return made
+
+    def _make(self, image: MetadataImage, group_id: str) -> ShareSettings:
+        values = self._values
+        own = effective_group_config(image, group_id, values)
+        lock_ms = own.get("share.record.lock.duration.ms")
+        return ShareSettings(
+            limits=ShareLimits(
+                deliveries_max=values["group.share.delivery.count.limit"],
+                locks_max=values["group.share.partition.max.record.locks"],
+                lock_ms=lock_ms or values["group.share.record.lock.duration.ms"],
+            ),
+            reset=own.get("share.auto.offset.reset", "latest"),
+            reads_committed=own.get("share.isolation.level") == "read_committed",
+        )

@@ -1,0 +1,42 @@
+"""Whether a transaction's write to a partition needs the coordinator's word first (KIP-890)."""
+
+from typing import Final
+
+from headrace_broker.coordinator.transactions.transaction import Identity
+from headrace_broker.log.verification import ONGOING, TRUSTED, Verification
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.server.clock import Clock
+from headrace_broker.server.config.broker_config import BrokerConfig
+from headrace_broker.server.partitions.partition import Partition
+
+COORDINATOR_TROUBLE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+
+
+def admission(
+    partition: Partition, identity: Identity, sequence: int, clock: Clock, config: BrokerConfig
+) -> Verification:
+    """Return what the append comes with; the coordinator is to be asked where `is_asked` says so.
+
+    Not within a transaction that is open here, nor for what the append refuses by itself. Raises
+    INVALID_PRODUCER_EPOCH.
+    """
+    producers = partition.log.producers
+    known = producers.get(identity.producer_id)
+    if known is not None:
+        goes_on = known.epoch == identity.epoch and known.txn_first_offset >= 0
+        if goes_on or identity.epoch < known.epoch:
+            return ONGOING
+    if partition.leading is None:
+        return ONGOING
+    if not config.values["transaction.partition.verification.enable"]:
+        return TRUSTED
+    return producers.verifications.ask(
+        identity.producer_id, identity.epoch, sequence, clock.now_ms()
+    )

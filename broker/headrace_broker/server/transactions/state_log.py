@@ -1,0 +1,95 @@
+"""What the transaction coordinator needs of a partition of `__transaction_state`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final, Protocol
+
+from headrace_broker.coordinator.transactions.records import (
+    TransactionRecord,
+    read_record,
+    write_record,
+)
+from headrace_broker.coordinator.transactions.transaction import TransactionVersion
+from headrace_broker.log.batches import iterate_headers
+from headrace_broker.log.validation import AppendOrigin
+from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
+from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
+from headrace_broker.server.clock import Clock
+from headrace_broker.server.partitions.elections import read_to_end
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.waiting import Acknowledge
+
+_ACKS_ALL: Final = -1
+
+
+class StateLog(Protocol):
+    """One partition of `__transaction_state`, in one leader epoch."""
+
+    coordinator_epoch: LeaderEpoch
+
+    def append(self, batch: bytearray, acknowledge: Acknowledge) -> None:
+        """Append at once, and tell when the batch is committed or this broker leads no more.
+
+        Raises ApiError with nothing appended.
+        """
+
+    def read_all(self) -> AsyncIterator[bytes]:
+        """Yield everything appended so far, as runs of whole batches."""
+        ...
+
+    async def wait_committed(self) -> None:
+        """Return when everything appended so far is committed; raise ApiError if it is not."""
+
+
+class PartitionStateLog:
+    """The adapter of a partition that this broker leads."""
+
+    def __init__(self, partition: Partition, clock: Clock, load_bytes: int) -> None:
+        """`load_bytes`: how much is read at once."""
+        self.coordinator_epoch = partition.leader_epoch
+        self._load_bytes = load_bytes
+        self._partition = partition
+        self._clock = clock
+
+    def append(self, batch: bytearray, acknowledge: Acknowledge) -> None:
+        """Append as the leader: acks=all, whoever asked."""
+        partition = self._partition
+        partition.check_leader(self.coordinator_epoch)
+        now_ms = self._clock.now_ms()
+        info = partition.append(batch, _ACKS_ALL, now_ms, origin=AppendOrigin.COORDINATOR)
+        if partition.high_watermark > info.last_offset:
+            # Not from within: whoever appends finishes first.
+            asyncio.get_running_loop().call_soon(acknowledge, None)
+        else:
+            partition.when_committed(Offset(info.last_offset + 1), acknowledge)
+
+    def read_all(self) -> AsyncIterator[bytes]:
+        """Read up to the log's end as it stands now."""
+        return read_to_end(self._partition, self._load_bytes)
+
+    async def wait_committed(self) -> None:
+        """Wait for the followers: what is not committed may yet go, and its markers must not."""
+        self._partition.check_leader(self.coordinator_epoch)
+        committed = self._partition.wait_committed(self._partition.log.log_end_offset)
+        if committed is not None:
+            await committed
+
+
+def encode_record(
+    record: TransactionRecord, version: TransactionVersion, now_ms: TimestampMs
+) -> bytearray:
+    """Return a batch of the one record."""
+    key, value = write_record(record, version)
+    return build_batch([NewRecord(key=key, value=value, timestamp=now_ms)])
+
+
+def decode_records(chunk: bytes) -> Iterator[TransactionRecord]:
+    """Yield the records of a run of whole batches."""
+    for position, header in iterate_headers(chunk):
+        if header.is_control:
+            continue
+        for record in iterate_records(chunk, position):
+            if record.key is not None:
+                found = read_record(record.key, record.value)
+                if found is not None:
+                    yield found

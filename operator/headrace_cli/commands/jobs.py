@@ -1,0 +1,218 @@
+"""`headrace jobs`: make a job, run one on this machine, compare and swap its generations."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_jobs.sinks.generations import OutputGenerations
+
+__all__ = ["jobs_app"]
+
+jobs_app = typer.Typer(
+    name="jobs",
+    help="Declare and run stream jobs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@jobs_app.command(
+    name="run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def run(
+    context: typer.Context,
+    module: Annotated[str, typer.Argument(help="Module with a JOB, or its file.")],
+    *,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Run a declared job on this machine, against the local cluster or brokers that are named.
+
+    What follows MODULE goes to the job: `headrace jobs run orders.py -- --help` lists it.
+    Its checkpoint is kept in the data directory unless --checkpoint names another place.
+    """
+    _become("run", module, list(context.args), (data_dir, cluster, bootstrap_server))
+
+
+@jobs_app.command(
+    name="replay-late", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def replay_late(
+    context: typer.Context,
+    module: Annotated[str, typer.Argument(help="Module with a JOB, or its file.")],
+    *,
+    bootstrap_server: BootstrapServers = None,
+    data_dir: DataDirectory = Path(".headrace"),
+    cluster: ClusterName = None,
+) -> None:
+    """Put late records right: compute anew what they belong to, from the whole input.
+
+    What follows MODULE are the job's own arguments, --dead-letter-topic among them. The job may run
+    meanwhile. What was replayed is noted in the group JOB.late.
+    """
+    _become("replay_late", module, list(context.args), (data_dir, cluster, bootstrap_server))
+
+
+def _become(
+    program: str, module: str, arguments: list[str], place: tuple[Path, str | None, str | None]
+) -> None:
+    """Become the process of a job; what its arguments leave out is of the local cluster."""
+    from headrace_cli.clients import find_cluster
+
+    data_dir, cluster, bootstrap_server = place
+    if not {"-h", "--help"} & set(arguments):
+        if not (
+            _names(arguments, "--bootstrap-servers") or _names(arguments, "--bootstrap-server")
+        ):
+            target = find_cluster(data_dir, cluster, bootstrap_server)
+            arguments += ["--bootstrap-servers", target.bootstrap_servers]
+        if not _names(arguments, "--checkpoint"):
+            folder = data_dir.absolute() / "jobs" / Path(module).stem / "checkpoint"
+            arguments += ["--checkpoint", str(folder)]
+    command = [sys.executable, "-m", f"headrace_jobs.jobs.{program}", module, *arguments]
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # The job takes signals itself; nothing is left to do here.
+    os.execv(sys.executable, command)  # noqa: S606 - we become it
+
+
+@jobs_app.command(name="new")
+def new(
+    name: Annotated[str, typer.Argument(help="Lower-case letters, digits and -.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Where to; a folder of that name by default.")
+    ] = None,
+) -> None:
+    """Make a job: its module, a test of its transform, and its manifest."""
+    from headrace_jobs.scaffold import job_files
+
+    if not _NAME.fullmatch(name):
+        raise BadInputError(f"{name!r} is no name for a job: lower-case letters, digits and -")
+    target = folder or Path(name)
+    files = {target / file: text for file, text in job_files(name).items()}
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise CommandError(f"nothing was written: {', '.join(there)} exists")
+    target.mkdir(parents=True, exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text)
+        typer.echo(f"wrote {path}")
+    module = f"{name.replace('-', '_')}.py"
+    typer.echo(f"Test it: pytest {target}. Run it: headrace jobs run {target / module}")
+
+
+Module = Annotated[str, typer.Argument(help="Module with a JOB, or its file.")]
+Generation = Annotated[int, typer.Argument(help="Number of the generation.")]
+
+
+@jobs_app.command(name="generations")
+def generations(module: Module) -> None:
+    """List the generations of a job in each sink: where their rows are, and how far they go."""
+    from headrace_cli.output import print_table
+    from headrace_jobs.progress.offsets import format_offsets
+
+    for sink, found in _outputs(module):
+        typer.echo(f"{sink}:")
+        rows = [
+            {
+                "GENERATION": str(each.generation),
+                "READERS": "see it" if each.is_live else "-",
+                "OUTPUT": each.output,
+                "DELIVERY": each.delivery,
+                "BATCH": str(each.batch_id),
+                "OFFSETS": format_offsets(each.offsets),
+            }
+            for each in found.all()
+        ]
+        print_table(rows, indent="  ")
+
+
+@jobs_app.command(name="diff")
+def diff(
+    module: Module,
+    old: Generation,
+    new: Generation,
+    *,
+    examples: Annotated[int, typer.Option(help="How many rows that differ to show.")] = 10,
+) -> None:
+    """Compare the rows of two generations. Exit status 1 when they differ."""
+    is_equal = True
+    for sink, found in _outputs(module):
+        result = found.diff(old, new, examples_max=examples)
+        is_equal = is_equal and result.is_none
+        typer.echo(
+            f"{sink}: {result.same:,} rows alike, {result.changed:,} changed,"
+            f" {result.only_old:,} in generation {old} only, {result.only_new:,} in generation"
+            f" {new} only"
+        )
+        for was, now in result.examples:
+            typer.echo(
+                "\n".join(f"  {sign} {row}" for sign, row in (("-", was), ("+", now)) if row)
+            )
+    if not is_equal:
+        raise typer.Exit(1)
+
+
+@jobs_app.command(name="swap")
+def swap(module: Module, generation: Generation) -> None:
+    """Make a generation the one that readers see, in one step; the other stays beside it.
+
+    The same command with the number of the one before goes back. Drivers of both may run.
+    """
+    for sink, found in _outputs(module):
+        found.swap(generation)
+        typer.echo(f"{sink}: readers see generation {generation}")
+
+
+@jobs_app.command(name="discard")
+def discard(
+    module: Module,
+    generation: Generation,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Throw away a generation that readers do not see: its rows and its progress."""
+    for sink, found in _outputs(module):
+        if not yes:
+            typer.confirm(f"{sink}: delete the rows of generation {generation}?", abort=True)
+        found.discard(generation)
+        typer.echo(f"{sink}: generation {generation} is gone; remove its SparkApplication")
+
+
+def _outputs(module: str) -> Iterator[tuple[str, OutputGenerations]]:
+    """Yield each sink of a job that has generations. What a sink refuses becomes `CommandError`."""
+    from headrace_jobs.jobs.run import DeclarationError, load_job
+    from headrace_jobs.sinks.generations import Shadowing
+    from headrace_jobs.sinks.protocol import SinkError
+
+    try:
+        job = load_job(module)
+    except DeclarationError as error:
+        raise BadInputError(str(error)) from error
+    sinks = [sink for sink in job.sinks if isinstance(sink, Shadowing)]
+    if not sinks:
+        names = ", ".join(sink.describe() for sink in job.sinks)
+        raise CommandError(f"no sink of {job.name} has generations side by side: {names}")
+    for sink in sinks:
+        try:
+            yield sink.describe(), sink.output_generations(job.name)
+        except SinkError as error:
+            raise CommandError(str(error)) from error
+
+
+def _names(arguments: list[str], flag: str) -> bool:
+    return any(each == flag or each.startswith(f"{flag}=") for each in arguments)

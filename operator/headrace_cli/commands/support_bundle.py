@@ -1,0 +1,52 @@
+"""`headrace support-bundle`: objects, events and logs of a namespace as one archive."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace_cli.errors import CommandError
+from headrace_cli.support_bundle import collect_bundle, write_bundle
+
+__all__ = ["support_bundle"]
+
+
+def support_bundle(
+    file: Annotated[Path, typer.Argument(help="The archive to write.")] = Path(
+        "headrace-support.tar.gz"
+    ),
+    *,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Default: the context's own.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="A context of the kubeconfig. Default: the current one.")
+    ] = None,
+) -> None:
+    """Write what somebody who helps needs; Secrets are not read, and nothing is changed."""
+    from headrace_operator.kubernetes.api.client import KubernetesClient, KubernetesError
+    from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
+
+    try:
+        connection = find_connection(context=context)
+    except ConnectionSourceError as error:
+        raise CommandError(str(error)) from error
+    where = namespace or connection.default_namespace
+
+    async def collect() -> dict[str, str]:
+        async with KubernetesClient(connection) as client:
+            return await collect_bundle(client, where)
+
+    try:
+        files = asyncio.run(collect())
+    except KubernetesError as error:
+        raise CommandError(f"namespace {where}: {error}") from error
+    if not files:
+        raise CommandError(f"namespace {where} has nothing of Headrace; name another with -n")
+    write_bundle(file, files)
+    typer.echo(
+        f"{file}: {len(files)} files of namespace {where}; look through it before you send it"
+    )

@@ -1,0 +1,110 @@
+"""The informer's store: the last seen state of every watched object. No request is made to read it.
+
+Owns nothing but the objects. Kubernetes' events feed it; whoever reads gets the dict itself and
+must not change it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_operator.kubernetes.api.transport import Object
+
+__all__ = [
+    "CLUSTER_LABEL",
+    "MANAGED_BY",
+    "NODE_ID_LABEL",
+    "POOL_LABEL",
+    "Store",
+    "trim",
+]
+
+#: Labels of everything that the operator creates. Only objects with MANAGED_BY are kept, besides
+#: Headrace's own kinds and SparkApplications.
+MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
+CLUSTER_LABEL = "headrace.dev/cluster"
+POOL_LABEL = "headrace.dev/pool"
+NODE_ID_LABEL = "headrace.dev/node-id"
+
+
+class Store:
+    """Objects by kind, namespace and name."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first list."""
+        #: Kinds of which nothing here means that there is none: whoever watches says so.
+        self.watched: frozenset[str] = frozenset()
+        self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
+
+    def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object, or None."""
+        return self._objects[kind].get((namespace, name))
+
+    def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> list[Object]:
+        """Return objects of a kind, by namespace and by labels, in the order of their names."""
+        return [
+            obj
+            for (owner, _), obj in sorted(self._objects[kind].items(), key=lambda item: item[0])
+            if (namespace is None or owner == namespace) and _has_labels(obj, labels)
+        ]
+
+    def iterate(self, kind: str) -> Iterator[Object]:
+        """Yield objects of a kind in no order, without copying."""
+        return iter(self._objects[kind].values())
+
+    def count(self, kind: str) -> int:
+        """How many objects of a kind there are."""
+        return len(self._objects[kind])
+
+    def upsert(self, obj: Object) -> Object | None:
+        """Keep an object as it is now; return what was kept before."""
+        key = _key(obj)
+        objects = self._objects[obj["kind"]]
+        previous = objects.get(key)
+        objects[key] = obj
+        return previous
+
+    def learn(self, obj: Object) -> None:
+        """Keep what a write returned, unless its watch has told of something newer meanwhile."""
+        known = self._objects[obj["kind"]].get(_key(obj))
+        if known is None or not _is_older(obj["metadata"], known["metadata"]):
+            self.upsert(obj)
+
+    def remove(self, obj: Object) -> Object | None:
+        """Forget an object; return what was kept."""
+        return self._objects[obj["kind"]].pop(_key(obj), None)
+
+
+def trim(obj: Object) -> Object:
+    """Drop what nobody reads, in place. Whose an application is shows by who wrote its status."""
+    managers = obj["metadata"].pop("managedFields", None)
+    if obj["kind"] == "SparkApplication" and managers:
+        obj["metadata"]["managedFields"] = [
+            {"manager": each.get("manager"), "subresource": "status"}
+            for each in managers
+            if each.get("subresource") == "status"
+        ]
+    return obj
+
+
+def _is_older(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Whether metadata is of an earlier state (versions are numbers, KEP-5504)."""
+    return int(metadata.get("resourceVersion", 0)) < int(known.get("resourceVersion", 0))
+
+
+def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = obj["metadata"]
+    return (metadata.get("namespace", ""), metadata["name"])
+
+
+def _has_labels(obj: Mapping[str, Any], labels: Mapping[str, str] | None) -> bool:
+    if not labels:
+        return True
+    has = obj["metadata"].get("labels") or {}
+    return all(has.get(key) == value for key, value in labels.items())

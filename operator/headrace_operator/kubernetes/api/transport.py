@@ -1,0 +1,319 @@
+"""HTTP to the API server: requests, errors, discovery, the fence and the count of writes.
+
+Owns one session. Knows URLs and verbs and nothing of what is written: that is `client`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+import aiohttp
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from headrace_operator.kubernetes.api.connection import Connection
+
+__all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transport", "Write"]
+
+REQUEST_TIMEOUT_SECONDS = 15.0
+CONNECTIONS_MAX = 32
+#: A server that has too much to do (429 with Retry-After) did nothing, and is asked again.
+TRIES_MAX = 4
+RETRY_AFTER_SECONDS_MAX = 10.0
+_FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT, _INVALID = 400, 401, 404, 409, 422
+_FIRST_SERVER_ERROR = 500
+_TOO_MANY_REQUESTS = 429
+#: Server-side apply says so of a field that its kind does not have, with status 500.
+_UNDECLARED = "field not declared in schema"
+#: A token that is being renewed, a request that took too long, too many of them.
+_LATER = frozenset({401, 408, 429})
+
+Object: TypeAlias = dict[str, Any]
+
+
+class FencedError(Exception):
+    """A write was refused here because leadership is not held any more. It was not sent."""
+
+
+class KubernetesError(Exception):
+    """What the API server answered, or why it did not (`status` 0: the outcome is unknown)."""
+
+    #: When the server wants to be asked again; None: it said nothing of that.
+    retry_after_seconds: float | None = None
+
+    def __init__(self, status: int, reason: str, message: str, request: str = "") -> None:
+        """`reason` is metav1.Status' (NotFound, Conflict, Invalid, Forbidden …)."""
+        super().__init__(f"{reason} ({status}): {request and f'{request}: '}{message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def is_not_found(self) -> bool:
+        """Whether the object, or its kind, does not exist."""
+        return self.status == _NOT_FOUND
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether somebody else changed or created the object first."""
+        return self.status == _CONFLICT
+
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the object can never be accepted as it is."""
+        return self.status == _INVALID
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server said no to the request, rather than that it cannot answer now."""
+        if _UNDECLARED in self.message:
+            return True
+        return _FIRST_ERROR <= self.status < _FIRST_SERVER_ERROR and self.status not in _LATER
+
+    @property
+    def is_about_object(self) -> bool:
+        """Whether other requests may be answered: a webhook that is down fails with 500, too."""
+        return self.status >= _FIRST_ERROR and self.status != _UNAUTHORIZED
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceType:
+    """Where a kind is served."""
+
+    api_version: str
+    plural: str
+    is_namespaced: bool
+
+    def path(self, namespace: str | None, name: str | None = None, *more: str) -> str:
+        """Return the URL's path of a collection, an object, or a subresource."""
+        base = f"/api/{self.api_version}" if "/" not in self.api_version else ""
+        parts = [base or f"/apis/{self.api_version}"]
+        if self.is_namespaced and namespace is not None:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, *more) if part]
+        return "/".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write:
+    """A write that was sent, for metrics."""
+
+    verb: str
+    kind: str
+    status: int
+
+
+class Transport:
+    """Requests to one API server. Close it, or use it with `async with`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        fence: Callable[[], None] = lambda: None,
+        on_write: Callable[[Write], None] = lambda _: None,
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
+        """`fence` raises FencedError when nothing may be written; `on_write` is told each write."""
+        self._timeout_seconds = timeout_seconds
+        self._closing: set[asyncio.Task[None]] = set()
+        self.connection = connection
+        self._fence = fence
+        self._on_write = on_write
+        self._session: aiohttp.ClientSession | None = None
+        self._types: dict[tuple[str, str], ResourceType] = {}
+
+    async def __aenter__(self) -> Self:
+        """See close."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """See close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the session's connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+        for task in self._closing:
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    async def resource_type(self, api_version: str, kind: str) -> ResourceType:
+        """Look a kind up by discovery, once."""
+        found = self._types.get((api_version, kind))
+        if found is not None:
+            return found
+        path = f"/api/{api_version}" if "/" not in api_version else f"/apis/{api_version}"
+        listed = await self.read(path)
+        for each in listed["resources"]:
+            if "/" not in each["name"]:
+                self._types[api_version, each["kind"]] = ResourceType(
+                    api_version=api_version,
+                    plural=each["name"],
+                    is_namespaced=each["namespaced"],
+                )
+        found = self._types.get((api_version, kind))
+        if found is None:
+            raise KubernetesError(_NOT_FOUND, "NotFound", f"{api_version} has no kind {kind}")
+        return found
+
+    def forget_type(self, api_version: str, kind: str) -> None:
+        """Look the kind up again next time."""
+        self._types.pop((api_version, kind), None)
+
+    async def read(self, path: str, query: Mapping[str, str] | None = None) -> Object:
+        """GET. Raises KubernetesError."""
+        return await self._request("GET", path, query=query)
+
+    async def read_bytes(self, path: str, query: Mapping[str, str], *, accept: str) -> bytes:
+        """GET in another form, not decoded. Raises KubernetesError."""
+        status, content, _ = await self._send("GET", path, query=query, accept=accept)
+        if status >= _FIRST_ERROR:
+            _decode(status, content, f"GET {path}")
+        return content
+
+    async def write(
+        self,
+        method: str,
+        path: str,
+        kind: str,
+        *,
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> Object:
+        """Send a write. Raises FencedError before it, KubernetesError after it."""
+        status = 200
+        try:
+            return await self._request(
+                method, path, query=query, body=body, content_type=content_type, check=self._fence
+            )
+        except KubernetesError as error:
+            status = error.status
+            raise
+        finally:
+            self._on_write(Write(verb=method, kind=kind, status=status))
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        check: Callable[[], None] = lambda: None,
+    ) -> Object:
+        """Send it, again where the server asks for that: one that has too much to do says when.
+
+        `check` raises where nothing may be sent any more, as after such a while.
+        """
+        for _ in range(TRIES_MAX - 1):
+            check()
+            try:
+                return await self._request_once(method, path, query, body, content_type)
+            except KubernetesError as error:
+                # An eviction that a budget forbids is an answer: the next pass asks again.
+                if error.retry_after_seconds is None or path.endswith("/eviction"):
+                    raise
+                await asyncio.sleep(min(error.retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
+        check()
+        return await self._request_once(method, path, query, body, content_type)
+
+    async def _request_once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+    ) -> Object:
+        status, content, retry_after = await self._send(
+            method, path, query=query, body=body, content_type=content_type
+        )
+        try:
+            return _decode(status, content, f"{method} {path}")
+        except KubernetesError as error:
+            if status == _TOO_MANY_REQUESTS and retry_after.isdigit():
+                error.retry_after_seconds = float(retry_after)
+            raise
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> tuple[int, bytes, str]:
+        session = self._session or self._open()
+        headers = {"Content-Type": content_type, "Accept": accept}
+        if (token := self.connection.read_token()) is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with session.request(
+                method, self.connection.server + path, params=query, data=data, headers=headers
+            ) as response:
+                after = response.headers.get("Retry-After", "")
+                return response.status, await response.read(), after
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                self._abandon(session)
+            text = str(error) or type(error).__name__
+            raise KubernetesError(0, "Unreachable", text, f"{method} {path}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=self.connection.ssl_context(), limit=CONNECTIONS_MAX
+            ),
+            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds),
+        )
+        return self._session
+
+    def _abandon(self, session: aiohttp.ClientSession) -> None:
+        """Use new connections from now on: those of a pool fall silent together.
+
+        What is under way on the old ones may still end.
+        """
+        if session is not self._session:
+            return
+        self._session = None
+
+        async def close() -> None:
+            try:
+                await asyncio.sleep(self._timeout_seconds)
+            finally:
+                await session.close()
+
+        task = asyncio.get_running_loop().create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _decode(status: int, content: bytes, what: str) -> Object:
+    try:
+        decoded: Object = msgspec.json.decode(content) if content else {}
+    except msgspec.DecodeError:
+        decoded = {}
+    if status < _FIRST_ERROR:
+        return decoded
+    reason = str(decoded.get("reason") or f"HTTP{status}")
+    message = str(decoded.get("message") or content[:500].decode(errors="replace"))
+    raise KubernetesError(status, reason, message, what)

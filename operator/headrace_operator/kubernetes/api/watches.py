@@ -1,0 +1,154 @@
+"""kopf as informer: its watches feed the store and the register, and events become keys.
+
+Owns the settings of kopf and what is watched. No handler of kopf's does any work: there are no
+finalizers, annotations, timers or patches of its making.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.kubernetes.api.cache import MANAGED_BY
+from headrace_operator.render.policies import POD_MONITOR
+from headrace_operator.resources import API_VERSION, SPARK_API_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from headrace_operator.kubernetes.api.connection import Connection
+    from headrace_operator.kubernetes.api.transport import Object
+
+__all__ = [
+    "OPTIONAL_OWNED_KINDS",
+    "OWN_KINDS",
+    "SPARK_KINDS",
+    "Watched",
+    "run_watches",
+    "selector_of",
+    "watched_kinds",
+]
+
+#: API version and kind.
+Watched = tuple[str, str]
+
+OWN_KINDS: tuple[Watched, ...] = (
+    (API_VERSION, "Cluster"),
+    (API_VERSION, "Topic"),
+    (API_VERSION, "ConsumerGroup"),
+)
+SPARK_KINDS: tuple[Watched, ...] = ((SPARK_API_VERSION, "SparkApplication"),)
+#: Only those with MANAGED_BY's label, which the API server selects.
+OWNED_KINDS: tuple[Watched, ...] = (
+    ("apps/v1", "StatefulSet"),
+    ("v1", "Pod"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "ServiceAccount"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+)
+#: The same, where the Prometheus operator is installed.
+OPTIONAL_OWNED_KINDS: tuple[Watched, ...] = (POD_MONITOR,)
+
+OWNED_SELECTOR = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
+
+#: The server ends a watch after this; a silent one is given up, as bookmarks come each minute.
+WATCH_SECONDS = 600
+INACTIVITY_SECONDS = 90.0
+REQUEST_SECONDS = 60.0
+LIST_CHUNK = 500
+WORKERS_MAX = 200
+BACKOFF_SECONDS = (1.0, 1.0, 2.0, 3.0)
+BACKOFF_SECONDS_MAX = 5.0
+
+
+class Backoffs:
+    """Waits between attempts, without an end: after the last kopf gives up, and the process ends.
+
+    kopf's own grow to 21 s: watches would come back that late after the API server did.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        """Begin anew."""
+        return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS_MAX))
+
+
+def watched_kinds(*, with_spark: bool, optional: Sequence[Watched] = ()) -> tuple[Watched, ...]:
+    """Return what is watched. `optional`: those of OPTIONAL_OWNED_KINDS that are served."""
+    return (*OWN_KINDS, *(SPARK_KINDS if with_spark else ()), *OWNED_KINDS, *optional)
+
+
+def selector_of(kind: Watched) -> str | None:
+    """Return the labels of those objects of a kind that are watched; None: all."""
+    return OWNED_SELECTOR if kind in (*OWNED_KINDS, *OPTIONAL_OWNED_KINDS) else None
+
+
+async def run_watches(
+    connection: Connection,
+    namespaces: Sequence[str],
+    kinds: Sequence[Watched],
+    on_event: Callable[[Object, bool], None],
+    stop: asyncio.Event,
+) -> None:
+    """Watch until `stop`. `on_event` gets an object as it is now, and whether it is gone.
+
+    `namespaces` empty: all.
+    """
+    import kopf
+
+    for name in ("kopf.activities", "kopf.objects", "kopf"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    registry = kopf.OperatorRegistry()
+    settings = _settings()
+
+    async def login(**_: Any) -> Any:
+        return kopf.ConnectionInfo(
+            server=connection.server,
+            ca_path=connection.ca_path,
+            insecure=connection.is_insecure,
+            token=connection.read_token(),
+            certificate_path=connection.certificate_path,
+            private_key_path=connection.private_key_path,
+        )
+
+    async def handle(*, event: Any, **_: Any) -> None:
+        on_event(event["object"], event["type"] == "DELETED")
+
+    kopf.on.login(registry=registry)(login)
+    for api_version, kind in kinds:
+        group, _, version = api_version.rpartition("/")
+        kopf.on.event(group=group, version=version, kind=kind, registry=registry)(handle)
+        if labels := selector_of((api_version, kind)):
+            settings.watching.label_selectors[group, version, kind] = labels
+    await kopf.operator(
+        registry=registry,
+        settings=settings,
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=list(namespaces),
+        stop_flag=stop,
+    )
+
+
+def _settings() -> Any:
+    import kopf
+
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.posting.loggers = False
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.client_timeout = WATCH_SECONDS + 30
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = INACTIVITY_SECONDS
+    settings.watching.chunk_size = LIST_CHUNK
+    settings.networking.request_timeout = REQUEST_SECONDS
+    settings.networking.error_backoffs = Backoffs()
+    settings.queueing.worker_limit = WORKERS_MAX
+    settings.queueing.idle_timeout = 0.2
+    # Kinds and namespaces are known from the start: no permission to list CRDs is needed.
+    settings.scanning.disabled = True
+    return settings

@@ -1,0 +1,1 @@
+"""The brokers of a Cluster: their objects, identities and addresses, rolling, disks and zones."""

@@ -1,0 +1,269 @@
+"""The brokers of Clusters on Kubernetes, as the reconciler sees them.
+
+It decides nothing that the plan decides. What must last is in Kubernetes: who the brokers are in a
+ConfigMap, what a pod was made from on the pod. So it may be interrupted between any two requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.balance import BalanceError, fetch_plan
+from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
+from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
+from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
+from headrace_operator.kubernetes.brokers.passes import BrokersPass, Tools
+from headrace_operator.kubernetes.brokers.rollback import as_it_ran
+from headrace_operator.kubernetes.brokers.zones import Zones
+from headrace_operator.kubernetes.spec_check import cluster_spec_problems
+from headrace_operator.plan import Observed, ObservedCluster
+from headrace_operator.plan.brokers import target_of
+from headrace_operator.render.names import (
+    HTTP_PORT,
+    REPLICATION_PORT,
+    bootstrap_service,
+    headless_service,
+    pod_name,
+    selector,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.plan import Action, Desired, Key, Plan, TopicPartition
+    from headrace_operator.render.identity import Identity
+    from headrace_operator.resources import Cluster
+
+__all__ = ["BrokersOnKubernetes"]
+
+DEFAULT_IMAGE = "headrace/headrace:0.1.0"
+
+
+@dataclass(kw_only=True)
+class _Memory:
+    """What is known of a Cluster and may be lost: it comes back with the next passes."""
+
+    identity: Identity | None = None
+    #: What the last pass waited for.
+    pending: tuple[str, ...] = ()
+    out_of_sync_since: dict[TopicPartition, str] = field(default_factory=dict)
+    #: Whether all brokers answered when they were last asked.
+    is_whole: bool = False
+    #: Whether brokers are kept as they were before a change that failed.
+    is_taken_back: bool = False
+
+
+class BrokersOnKubernetes:
+    """A `BrokerBackend`: StatefulSets, pods, volumes and what is around them."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        store: Store,
+        *,
+        image: str = DEFAULT_IMAGE,
+        admin_addresses: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
+        """`image`: what brokers of new Clusters run that name none.
+
+        `admin_addresses`: where an operator that runs elsewhere reaches brokers, by the Cluster's
+        namespace and name.
+        """
+        self._store = store
+        self._image = image
+        self._admin_addresses = admin_addresses or {}
+        self._identities = Identities(client, store)
+        self._tools = Tools(
+            client=client,
+            store=store,
+            identities=self._identities,
+            keeper=ObjectKeeper(client, store),
+            zones=Zones(client, store),
+        )
+        self._memories: dict[Key, _Memory] = {}
+
+    def bootstrap_servers(self, cluster: Cluster) -> str:
+        """See BrokerBackend."""
+        memory = self._memories.get(cluster.key)
+        if memory is None or memory.identity is None:
+            return ""
+        namespace = cluster.metadata.namespace
+        known = self._admin_addresses.get((namespace, cluster.metadata.name))
+        # The pods' own names: the bootstrap Service has none before the first broker is ready.
+        return known or f"{headless_service(cluster)}.{namespace}.svc:{REPLICATION_PORT}"
+
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+        """See BrokerBackend."""
+        identity = await self._identities.load(cluster)
+        if identity is None:
+            return cluster, ""
+        found, reason = as_it_ran(cluster, identity, self._image)
+        self._memories.setdefault(cluster.key, _Memory()).is_taken_back = bool(reason)
+        return found, reason
+
+    async def observe(self, cluster: Cluster) -> Observed:
+        """See BrokerBackend."""
+        memory = self._memories.setdefault(cluster.key, _Memory())
+        identity = memory.identity = await self._identities.load(cluster)
+        if identity is None:
+            return Observed()
+        seen = self._seen(cluster, identity)
+        # As it will be written down at the end of this pass: else a pass could call ready what
+        # the next one restarts for its image or rack, and a plan could not show that it will.
+        wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
+        wanted = await self._tools.zones.placed(cluster, wanted)
+        brokers = tuple(observed_broker(cluster, wanted, node, seen) for node in wanted.nodes)
+        balance = await self._balance(cluster, identity, memory)
+        joining = [each.node_id for each in identity.nodes if each.is_joining and each.is_broker]
+        if joining and balance is None and not memory.pending:
+            names = ", ".join(map(str, joining))
+            asked = f"broker {names} joined: replicas are asked for when all brokers are there"
+            memory.pending = (asked,)
+        return Observed(
+            cluster=ObservedCluster(
+                cluster_id=identity.cluster_id,
+                bootstrap_servers=self.bootstrap_servers(cluster),
+                brokers=brokers,
+                has_live_config=True,
+                out_of_sync_since=dict(memory.out_of_sync_since),
+                pending=memory.pending,
+                balance=balance,
+            )
+        )
+
+    async def perform(
+        self, actions: Sequence[Action], desired: Desired, observed: Observed
+    ) -> tuple[Failure, ...]:
+        """See BrokerBackend."""
+        cluster = desired.cluster
+        if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
+            return ()
+        memory = self._memories.setdefault(cluster.key, _Memory())
+        _remember(memory, observed)
+        spec = cluster.spec
+        if spec.update_policy == "Plan" and spec.approved_plan != target_of(cluster):
+            return ()
+        identity = await self._identities.load(cluster)
+        one = BrokersPass(
+            self._tools, cluster, identity, self._image, is_taken_back=memory.is_taken_back
+        )
+        # What cannot start is not even rendered: a pod that ends by itself would come back from it.
+        if cluster_spec_problems(cluster):
+            await one.keep_surroundings()
+            return tuple(one.refused)
+        failures = await one.run(actions, observed)
+        memory.identity = one.identity
+        memory.pending = tuple(one.pending)
+        return failures
+
+    def status(self, cluster: Cluster, observed: Observed, plan: Plan) -> Mapping[str, Any]:
+        """See BrokerBackend."""
+        brokers = observed.cluster.brokers if observed.cluster else ()
+        pools = {pool.name for pool in cluster.spec.pools} | {broker.pool for broker in brokers}
+        status: dict[str, Any] = {
+            "brokers": sum(pool.replicas for pool in cluster.spec.pools if "broker" in pool.roles),
+            "readyBrokers": sum(
+                broker.is_registered and broker.is_ready
+                for broker in brokers
+                if "broker" in broker.roles
+            ),
+            "pools": [
+                {
+                    "name": name,
+                    "nodeIds": sorted(each.node_id for each in brokers if each.pool == name),
+                    "ready": sum(
+                        each.is_registered and each.is_ready
+                        for each in brokers
+                        if each.pool == name
+                    ),
+                }
+                for name in sorted(pools)
+            ],
+        }
+        if observed.cluster is not None and observed.cluster.cluster_id:
+            status["clusterId"] = observed.cluster.cluster_id
+        internal = next((each for each in cluster.spec.listeners if each.type == "Internal"), None)
+        if internal is not None:
+            host = f"{bootstrap_service(cluster)}.{cluster.metadata.namespace}.svc"
+            status["bootstrapServers"] = f"{host}:{internal.port}"
+        if plan.proposed:
+            status["plan"] = {
+                "hash": plan.hash,
+                "actions": [action.describe()[:4096] for action in plan.proposed[:200]],
+            }
+        return status
+
+    async def delete(self, cluster: Cluster) -> str:
+        """See BrokerBackend: owner references and the sets' own retention policy do it all."""
+        self._memories.pop(cluster.key, None)
+        return ""
+
+    def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:
+        namespace, labels = cluster.metadata.namespace, selector(cluster)
+        # Pods and sets of a former Cluster of the same name may still be ending.
+        sets = [
+            each
+            for each in self._store.list("StatefulSet", namespace, labels)
+            if is_owned(each, cluster.metadata.uid)
+        ]
+        owners = [each["metadata"]["uid"] for each in sets]
+        return Seen(
+            now=dt.datetime.now(dt.UTC),
+            stateful_sets={each["metadata"]["name"]: each for each in sets},
+            pods={
+                each["metadata"]["name"]: each
+                for each in self._store.list("Pod", namespace, labels)
+                if is_owned(each, *owners)
+            },
+            services={
+                each["metadata"]["name"]: each
+                for each in self._store.list("Service", namespace, labels)
+                if is_owned(each, cluster.metadata.uid)
+            },
+            claims={
+                pod_name(cluster, node): claim_uids(self._identities.claims_of(cluster, node))
+                for node in (identity.nodes if identity else ())
+            },
+        )
+
+    async def _balance(
+        self, cluster: Cluster, identity: Identity, memory: _Memory
+    ) -> Mapping[TopicPartition, tuple[int, ...]] | None:
+        """Ask what brokers that joined should get, once all of them are there."""
+        if not memory.is_whole or not any(node.is_joining for node in identity.nodes):
+            return None
+        pods = self._seen(cluster).pods
+        addresses = [
+            f"http://{host}:{HTTP_PORT}"
+            for node in identity.nodes
+            if (pod := pods.get(pod_name(cluster, node)))
+            and (host := pod.get("status", {}).get("podIP"))
+        ]
+        try:
+            planned = await asyncio.to_thread(fetch_plan, addresses)
+        except BalanceError as error:
+            memory.pending = (f"brokers that joined get no replicas yet: {error}",)
+            return None
+        reordered = {(each.topic, each.partition): each.replicas for each in planned.leader_moves}
+        return reordered | {(each.topic, each.partition): each.to for each in planned.moves}
+
+
+def _remember(memory: _Memory, observed: Observed) -> None:
+    """Note since when partitions are out of sync, and whether everybody is there."""
+    seen = observed.cluster
+    if seen is None or not seen.is_reachable:
+        memory.is_whole = False
+        return
+    memory.is_whole = all(broker.is_registered for broker in seen.brokers)
+    now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    memory.out_of_sync_since = {
+        key: memory.out_of_sync_since.get(key, now)
+        for key, partition in seen.partitions.items()
+        if partition.is_under_replicated
+    }

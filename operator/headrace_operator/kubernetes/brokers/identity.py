@@ -1,0 +1,171 @@
+"""Loads and saves who the brokers of a Cluster are: a ConfigMap, and a copy on each volume claim.
+
+The ConfigMap goes with its Cluster; claims that are retained keep what a Cluster of the same name
+needs to take its data up again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace_operator.kubernetes.brokers.keeper import check_owner
+from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
+from headrace_operator.render.identity import Identity, Node
+from headrace_operator.render.names import INSTANCE_LABEL, identity_name, labels, pod_name, selector
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.resources import Cluster
+
+__all__ = ["CLAIM_ANNOTATION", "Identities", "claim_uids"]
+
+CLAIM_ANNOTATION = "headrace.dev/broker"
+
+
+class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What a volume claim remembers: the broker whose data it has, and its cluster."""
+
+    cluster: Identity
+    node: Node
+
+
+class IdentityLostError(Exception):
+    """Who the brokers are was deleted while it was written; the next pass finds what is left."""
+
+
+class Identities:
+    """Who the brokers are, by Cluster."""
+
+    def __init__(self, client: KubernetesClient, store: Store) -> None:
+        """Everything that lasts is in Kubernetes."""
+        self._client = client
+        self._store = store
+
+    async def load(self, cluster: Cluster) -> Identity | None:
+        """Return the identity, from retained claims where the ConfigMap is gone; None: a new one.
+
+        Raises KubernetesError.
+        """
+        found = await self._config_map(cluster)
+        if found is not None and _is_of(found, cluster):
+            return msgspec.json.decode(found["data"][IDENTITY_KEY], type=Identity)
+        return self._recovered(cluster)
+
+    async def is_kept(self, cluster: Cluster) -> bool:
+        """Whether it stands in a ConfigMap of this very Cluster, and not on claims alone."""
+        found = await self._config_map(cluster)
+        return (
+            found is not None
+            and _is_of(found, cluster)
+            # Without them no watch tells of it.
+            and (found["metadata"].get("labels") or {}).items() >= labels(cluster).items()
+        )
+
+    async def save(self, cluster: Cluster, identity: Identity) -> None:
+        """Write it down. Raises ForeignObjectError where a name is taken.
+
+        Raises KubernetesError (Conflict) when somebody else wrote meanwhile.
+        """
+        rendered = render_identity(cluster, identity)
+        found = await self._config_map(cluster)
+        if found is not None and not _is_of(found, cluster):
+            check_owner(found, rendered)
+            # A former Cluster's: the garbage collector would take it away with what it holds.
+            await self._client.delete(found, uid=found["metadata"]["uid"])
+            self._store.remove(found)
+            found = None
+        if found is None:
+            written: Object | None = await self._client.create(rendered)
+        else:
+            version = found["metadata"]["resourceVersion"]
+            metadata = {"resourceVersion": version, "labels": rendered["metadata"]["labels"]}
+            patch = {"metadata": metadata, "data": rendered["data"]}
+            written = await self._client.patch(rendered, patch)
+        if written is None:
+            raise IdentityLostError(f"{cluster.title}: its identity was deleted at this moment")
+        self._store.learn(written)
+
+    async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:
+        """Write on each claim whose data it has, where that is not there yet."""
+        for node in identity.nodes:
+            copy = msgspec.structs.replace(
+                identity, nodes=(), lives={}, disks={}, good=None, failed=None
+            )
+            text = msgspec.json.encode(_Claim(cluster=copy, node=node)).decode()
+            for claim in self.claims_of(cluster, node):
+                await self._mark(claim, text)
+
+    async def unmark_claims(self, cluster: Cluster, node: Node) -> None:
+        """Take it from the claims of a broker that was drained: nothing on them is needed."""
+        for claim in self.claims_of(cluster, node):
+            await self._mark(claim, None)
+
+    def claims_of(self, cluster: Cluster, node: Node) -> list[Object]:
+        """Return the claims of a broker's pod."""
+        suffix = f"-{pod_name(cluster, node)}"
+        return [
+            claim
+            for claim in self._claims(cluster)
+            if claim["metadata"]["name"].endswith(suffix)
+            and claim["metadata"]["name"].removesuffix(suffix).startswith("data-")
+        ]
+
+    async def _config_map(self, cluster: Cluster) -> Object | None:
+        namespace, name = cluster.metadata.namespace, identity_name(cluster)
+        found = self._store.get("ConfigMap", namespace, name)
+        # Nothing in the store may mean that its event did not come yet; this must not be guessed.
+        return found or await self._client.get("v1", "ConfigMap", namespace, name)
+
+    def _claims(self, cluster: Cluster) -> list[Object]:
+        namespace = cluster.metadata.namespace
+        return self._store.list("PersistentVolumeClaim", namespace, selector(cluster))
+
+    def _recovered(self, cluster: Cluster) -> Identity | None:
+        marked = [
+            msgspec.json.decode(text, type=_Claim)
+            for claim in self._claims(cluster)
+            if not claim["metadata"].get("deletionTimestamp")
+            and (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
+        ]
+        if not marked:
+            return None
+        nodes = {each.node.node_id: each.node for each in marked}
+        return msgspec.structs.replace(
+            marked[0].cluster,
+            nodes=tuple(nodes[node_id] for node_id in sorted(nodes)),
+            lives={str(node_id): node.life for node_id, node in nodes.items()},
+        )
+
+    async def _mark(self, claim: Object, text: str | None) -> None:
+        metadata = claim["metadata"]
+        has = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
+        # Claims of former sets have it: see `claim_labels`.
+        is_an_instance = INSTANCE_LABEL in (metadata.get("labels") or {})
+        if (has == text and not is_an_instance) or metadata.get("deletionTimestamp"):
+            return
+        changes: dict[str, Any] = {"annotations": {CLAIM_ANNOTATION: text}}
+        if is_an_instance:
+            changes["labels"] = {INSTANCE_LABEL: None}
+        patch = {"metadata": changes}
+        reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+        written = await self._client.patch(reference, patch)
+        if written is not None:
+            self._store.learn(written)
+
+
+def claim_uids(claims: Sequence[Object]) -> tuple[str, ...]:
+    """Return which volumes these are; those that are being deleted are gone."""
+    kept = [each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp")]
+    return tuple(sorted(str(each["uid"]) for each in kept))
+
+
+def _is_of(obj: Object, cluster: Cluster) -> bool:
+    """Whether it belongs to this Cluster, and not to a former one of the same name."""
+    owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences", [])
+    return any(owner["uid"] == cluster.metadata.uid for owner in owners)

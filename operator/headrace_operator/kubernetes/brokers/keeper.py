@@ -1,0 +1,189 @@
+"""Keeps objects as they were rendered: applies what is not there or differs, and nothing else.
+
+An object that is as it should be costs no request. What it was rendered from is named in an
+annotation, so that a field that is rendered no more is noticed as well. What somebody else made by
+a name that is wanted here is neither changed nor deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from headrace_operator.apply import Failure
+from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.plan import Action
+from headrace_operator.render.names import CLUSTER_LABEL, MANAGED_BY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.plan import Key
+
+__all__ = ["ForeignObjectError", "ObjectKeeper", "Refusals", "check_owner", "includes"]
+
+RENDERED_ANNOTATION = "headrace.dev/rendered"
+
+_log = structlog.get_logger("headrace.operator.brokers")
+
+
+class ForeignObjectError(Exception):
+    """An object of a wanted name belongs to somebody else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepObject(Action):
+    """What was tried with an object of a Cluster. No plan holds it: only its refusal is told."""
+
+    kind: str
+    name: str
+
+    def describe(self) -> str:
+        """See Action."""
+        return f"{self.kind} {self.name}"
+
+
+class Refusals:
+    """What the API server refused in one pass: each concerns one object, and stops nothing else."""
+
+    def __init__(self, cluster: Key) -> None:
+        """`cluster`: whose objects they are."""
+        self._cluster = cluster
+        self.failures: list[Failure] = []
+
+    @contextmanager
+    def told(self, obj: Mapping[str, Any]) -> Iterator[None]:
+        """Take the refusal of what is done to an object. Raises KubernetesError of any other."""
+        try:
+            yield
+        except ForeignObjectError as error:
+            self._add(obj, str(error), is_retriable=False)
+        except KubernetesError as error:
+            # Whoever was faster is seen in the next pass.
+            if not error.is_about_object or error.is_conflict:
+                raise
+            is_retriable = not error.is_refusal
+            self._add(obj, f"{error.reason}: {error.message}", is_retriable=is_retriable)
+
+    def _add(self, obj: Mapping[str, Any], message: str, *, is_retriable: bool) -> None:
+        kind, name = obj["kind"], obj["metadata"]["name"]
+        _log.warning("refused", kind=kind, name=name, cluster=self._cluster, error=message)
+        action = KeepObject(resource=self._cluster, kind=kind, name=name)
+        self.failures.append(Failure(action=action, message=message, is_retriable=is_retriable))
+
+    def __contains__(self, kind: str) -> bool:
+        """Whether anything of this kind was refused."""
+        kinds = {each.action.kind for each in self.failures if isinstance(each.action, KeepObject)}
+        return kind in kinds
+
+
+class ObjectKeeper:
+    """Applies objects that differ."""
+
+    def __init__(self, client: KubernetesClient, store: Store) -> None:
+        """The store learns at once what was applied."""
+        self._client = client
+        self._store = store
+        #: Where the API server writes something its own way (a quantity): what was applied, by uid.
+        self._settled: dict[str, tuple[str, Any]] = {}
+
+    async def keep(self, obj: Object) -> Object:
+        """Return the object as it is now, applied if need be.
+
+        Raises ForeignObjectError and KubernetesError.
+        """
+        metadata = obj["metadata"]
+        digest = _digest(obj)
+        annotations = metadata.get("annotations", {}) | {RENDERED_ANNOTATION: digest}
+        wanted = {**obj, "metadata": {**metadata, "annotations": annotations}}
+        live = await self.find(obj)
+        if live is not None:
+            check_owner(live, obj)
+            if self._is_settled(wanted, live, digest):
+                return live
+        # What is made by somebody else at this very moment is not forced.
+        written = await self._client.apply(wanted, force=live is not None)
+        written["metadata"].pop("managedFields", None)
+        self._settled[written["metadata"]["uid"]] = (digest, _version(written))
+        if obj["kind"] in self._store.watched:
+            self._store.learn(written)
+        return written
+
+    async def find(self, obj: Object) -> Object | None:
+        """Return the object of this kind and name as it is now, whoever owns it."""
+        metadata = obj["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        if obj["kind"] in self._store.watched:
+            known = self._store.get(obj["kind"], namespace, name)
+            if known is not None:
+                return known
+        # Others' objects are not watched; and one of our own may not have been told yet.
+        return await self._client.get(obj["apiVersion"], obj["kind"], namespace, name)
+
+    def forget(self, obj: Object) -> None:
+        """Forget what was deleted."""
+        self._settled.pop(obj["metadata"].get("uid", ""), None)
+        self._store.remove(obj)
+
+    def _is_settled(self, wanted: Object, live: Object, digest: str) -> bool:
+        if live["metadata"].get("deletionTimestamp"):
+            return False
+        annotations = live["metadata"].get("annotations") or {}
+        if annotations.get(RENDERED_ANNOTATION) != digest:
+            return False
+        if includes(live, wanted):
+            return True
+        return self._settled.get(live["metadata"]["uid"]) == (digest, _version(live))
+
+
+def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
+    """See that an object may be changed to what is wanted. Raises ForeignObjectError.
+
+    It may where a Cluster of this name owns it (a former one's is taken up), or nobody does and our
+    labels say whose it is (restored from a backup). Pure.
+    """
+    wanted, has = obj["metadata"], live["metadata"]
+    (owner,) = wanted["ownerReferences"]
+    owners = has.get("ownerReferences") or []
+    if any((each["kind"], each["name"]) == (owner["kind"], owner["name"]) for each in owners):
+        return
+    labels = has.get("labels") or {}
+    ours = MANAGED_BY | {CLUSTER_LABEL: wanted["labels"][CLUSTER_LABEL]}
+    if not owners and ours.items() <= labels.items():
+        return
+    whose = ", ".join(f"{each['kind']} {each['name']}" for each in owners) or "nobody's Cluster"
+    raise ForeignObjectError(
+        f"there is one of this name already, and it belongs to {whose}: it is left as it is;"
+        f" delete or rename it, or give Cluster {owner['name']} or its pool another name"
+    )
+
+
+def includes(live: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is so. The API server adds defaults; it takes nothing away."""
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(
+            key in live and includes(live[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list) and len(live) == len(wanted) and all(map(includes, live, wanted))
+        )
+    return bool(live == wanted)
+
+
+def _version(obj: Object) -> Any:
+    """Return what changes when somebody changes the spec, and not with every status."""
+    metadata = obj["metadata"]
+    return metadata.get("generation") or metadata["resourceVersion"]
+
+
+def _digest(obj: Object) -> str:
+    return hashlib.sha256(json.dumps(obj, sort_keys=True).encode()).hexdigest()[:16]

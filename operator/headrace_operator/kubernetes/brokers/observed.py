@@ -1,0 +1,171 @@
+"""What StatefulSets and pods say about brokers. Pure: objects in, observations out."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.kubernetes.brokers.addresses import external_addresses, with_addresses
+from headrace_operator.plan import ObservedBroker
+from headrace_operator.render.names import CONTROLLER_PORT, host_of, pod_name, stateful_set
+from headrace_operator.render.pods import CONFIG_ANNOTATION, INPUTS_ANNOTATION, pool_inputs
+from headrace_operator.render.properties import static_config
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.resources import Cluster
+
+__all__ = ["Seen", "failure_of", "is_owned", "is_ready", "is_stuck", "observed_broker"]
+
+#: How long a pod may fail before its Cluster, if no broker answers, is Stalled.
+STUCK_SECONDS = 60.0
+WORDS_MAX = 300
+
+#: Reasons why a container waits that do not go away by waiting.
+FAILING_REASONS = frozenset(
+    {
+        "CrashLoopBackOff",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The objects of a Cluster, by name."""
+
+    stateful_sets: Mapping[str, Object]
+    pods: Mapping[str, Object]
+    services: Mapping[str, Object]
+    now: dt.datetime
+    #: Uids of the volume claims, by pod.
+    claims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen) -> ObservedBroker:
+    """Return what is known of a broker without asking it."""
+    owner = seen.stateful_sets.get(stateful_set(cluster, node.pool))
+    pod = seen.pods.get(pod_name(cluster, node))
+    replicas = owner["spec"].get("replicas", 1) if owner is not None else 0
+    wanted = static_config(cluster)
+    if pod is not None and pod["metadata"].get("deletionTimestamp"):
+        pod = None
+    annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
+    # A pod that is not there, or is about to end, will be made of what is wanted now.
+    config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
+    return ObservedBroker(
+        node_id=node.node_id,
+        pool=node.pool,
+        roles=node.roles,
+        config=config,
+        is_running=node.ordinal < replicas,
+        is_registered=is_ready(pod),
+        is_ready=is_ready(pod),
+        address=pod_name(cluster, node),
+        controller_address=(
+            f"{host_of(cluster, node)}:{CONTROLLER_PORT}" if node.is_controller else ""
+        ),
+        rack=node.rack,
+        placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,
+        ordinal=node.ordinal,
+        outdated=_outdated(cluster, identity, node, annotations) if pod else (),
+        # As Services are now: who only shows a plan has not written it down.
+        addresses=(
+            external_addresses(cluster, with_addresses(cluster, node, seen.services))
+            if pod and node.is_broker
+            else {}
+        ),
+        process=_process_of(pod),
+        failing=failure_of(pod),
+        is_stuck=is_stuck(pod, seen.now),
+        is_disk_lost=_is_disk_lost(identity, node, seen.claims.get(pod_name(cluster, node), ())),
+    )
+
+
+def _is_disk_lost(identity: Identity, node: Node, claims: tuple[str, ...]) -> bool:
+    """Whether none of the volumes that a broker served from is there any more."""
+    known = identity.disks.get(str(node.node_id), ())
+    return bool(known) and not set(known) & set(claims)
+
+
+def is_owned(obj: Object, *uids: str) -> bool:
+    """Whether one of these owns the object."""
+    owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] in uids for owner in owners)
+
+
+def is_ready(pod: Object | None) -> bool:
+    """Whether a pod is ready, and not about to end."""
+    if pod is None or pod["metadata"].get("deletionTimestamp"):
+        return False
+    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def failure_of(pod: Object | None) -> str:
+    """Say why a pod will not run as it is; '' for one that runs, starts or recovers."""
+    status = (pod or {}).get("status", {})
+    for container in status.get("containerStatuses") or []:
+        waiting = container.get("state", {}).get("waiting") or {}
+        if waiting.get("reason") in FAILING_REASONS:
+            ended = (container.get("lastState") or {}).get("terminated") or {}
+            code = f", exit code {ended['exitCode']}" if ended else ""
+            said = ended.get("message") or waiting.get("message") or ""
+            return f"{waiting['reason']}{code}{_last_words(said)}"
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return f"{condition.get('reason', '')}: {condition.get('message', '')}"
+    return ""
+
+
+def _last_words(text: str) -> str:
+    """Return the last line of what a container said: the error itself, after any traceback."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f": {lines[-1][:WORDS_MAX]}" if lines else ""
+
+
+def is_stuck(pod: Object | None, now: dt.datetime) -> bool:
+    """Whether a pod that fails has had its time: volumes and images take a while to come."""
+    if pod is None or not failure_of(pod):
+        return False
+    began = dt.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    return (now - began).total_seconds() >= STUCK_SECONDS
+
+
+def _process_of(pod: Object | None) -> str:
+    """Name what runs in the pod: its container may be another one than it began with."""
+    if pod is None:
+        return ""
+    containers = pod.get("status", {}).get("containerStatuses") or []
+    starts = ",".join(str(each.get("containerID", "")) for each in containers)
+    return f"{pod['metadata']['uid']} {starts}"
+
+
+def _outdated(
+    cluster: Cluster, identity: Identity, node: Node, annotations: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Say what else than settings the pod was made from that is wanted otherwise now."""
+    pool = next((pool for pool in cluster.spec.pools if pool.name == node.pool), None)
+    if pool is None:
+        return ()
+    wanted = pool_inputs(cluster, identity, pool)
+    has: dict[str, str] = json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
+    # Whether a value says anything to a reader: a digest does not.
+    shown = {"image", "imagePullSecrets", "volumes", "racks"}
+    return tuple(
+        f"{part}: {has.get(part)} -> {value}" if part in shown else f"{part} changed"
+        for part, value in wanted.items()
+        # A part that this pod's maker did not know restarts nothing: operators are upgraded, too.
+        if part in has and has[part] != value
+    )

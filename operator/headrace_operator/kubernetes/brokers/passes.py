@@ -1,0 +1,372 @@
+"""One pass over a Cluster's objects: who the brokers are, then Services, settings, pods, volumes.
+
+Each step can be repeated: it compares with what is there and does what is missing. The order makes
+an end between any two of them harmless: a broker is written down before its pod can exist, and a
+pod's settings are there before the pod. An object that the API server refuses keeps none from being
+done but those that need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_bootstrap_ports
+from headrace_operator.kubernetes.brokers.identity import claim_uids
+from headrace_operator.kubernetes.brokers.keeper import Refusals, check_owner
+from headrace_operator.kubernetes.brokers.observed import is_owned
+from headrace_operator.kubernetes.brokers.rollback import noted
+from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
+from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
+from headrace_operator.plan import Action, ReconfigureBroker, StartBroker, StopBroker
+from headrace_operator.plan.brokers import moves_left
+from headrace_operator.render.brokers import render_identity, render_surroundings
+from headrace_operator.render.identity import (
+    Identity,
+    Node,
+    cluster_id_of,
+    next_ordinal,
+    started,
+    stopped,
+)
+from headrace_operator.render.names import (
+    POOL_LABEL,
+    broker_service,
+    pod_name,
+    selector,
+    stateful_set,
+)
+from headrace_operator.render.pods import files_in_use, render_pool, render_settings
+from headrace_operator.render.policies import (
+    POD_MONITOR,
+    render_pod_monitor,
+    render_policies,
+)
+from headrace_operator.render.services import external_listeners
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.kubernetes.brokers.identity import Identities
+    from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
+    from headrace_operator.kubernetes.brokers.zones import Zones
+    from headrace_operator.plan import Observed, ObservedCluster
+    from headrace_operator.resources import Cluster, Pool
+
+__all__ = ["BrokersPass", "Tools"]
+
+PRUNED_KINDS = ("Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """What a pass works with."""
+
+    client: KubernetesClient
+    store: Store
+    identities: Identities
+    keeper: ObjectKeeper
+    zones: Zones
+
+
+class BrokersPass:
+    """One pass. `identity` and `pending` are what it came to."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        cluster: Cluster,
+        identity: Identity | None,
+        image: str,
+        *,
+        is_taken_back: bool = False,
+    ) -> None:
+        """`image`: what brokers of a new Cluster run.
+
+        `is_taken_back`: the Cluster is not as its spec says, but as its brokers ran before.
+        """
+        self.identity = identity
+        self.pending: list[str] = []
+        self._tools = tools
+        self._cluster = cluster
+        self._image = image
+        self._is_taken_back = is_taken_back
+        self._namespace = cluster.metadata.namespace
+        self._labels = selector(cluster)
+        #: Pools whose settings and pods are described as they should be.
+        self._kept: set[str] = set()
+        self._refusals = Refusals(cluster.key)
+
+    async def run(self, actions: Sequence[Action], observed: Observed) -> tuple[Failure, ...]:
+        """Perform the actions, and keep everything as it should be; return what was refused.
+
+        Raises KubernetesError where it is no single object's.
+        """
+        starts = [each for each in actions if isinstance(each, StartBroker)]
+        if self.identity is None and not starts:
+            return ()
+        identity = self._settled(observed)
+        if self.identity is not None and identity.failed not in (None, self.identity.failed):
+            # From now on it is described as it was before: not half of it in this pass.
+            await self._save(identity)
+            return ()
+        for start in starts:
+            identity = self._with_started(identity, start)
+        stops = [each for each in actions if isinstance(each, StopBroker)]
+        identity = await self._without_stopped(identity, stops)
+        identity = await self._tools.zones.placed(self._cluster, identity)
+        # Nothing of a broker may exist before it is written down who it is.
+        with self._refusals.told(render_identity(self._cluster, identity)):
+            await self._save(identity)
+            identity = await self._keep_surroundings(identity)
+            await self._save(identity)
+            await self._keep_pools(identity)
+            await self._prune(identity)
+            await self._keep_claims(identity)
+            await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
+        return tuple(self._refusals.failures)
+
+    async def keep_surroundings(self) -> None:
+        """Keep what is around the brokers alone: policies and accounts."""
+        if self.identity is None:
+            return
+        for obj in render_policies(self._cluster):
+            with self._refusals.told(obj):
+                await self._tools.keeper.keep(obj)
+
+    @property
+    def refused(self) -> Sequence[Failure]:
+        """What the API server refused so far."""
+        return self._refusals.failures
+
+    async def _keep_pools(self, identity: Identity) -> None:
+        for pool in self._cluster.spec.pools:
+            if self._has_addresses(identity, pool) and await self._keep_pool(identity, pool):
+                self._kept.add(pool.name)
+        await self._keep_former_pools(identity)
+
+    # Who the brokers are
+
+    def _settled(self, observed: Observed) -> Identity:
+        """Return the identity with what became known since: the quorum stands, shares are given."""
+        spec = self._cluster.spec
+        if self.identity is None:
+            brokers = sum(pool.replicas for pool in spec.pools if "broker" in pool.roles)
+            return Identity(
+                cluster_id=cluster_id_of(self._cluster.metadata.uid),
+                formed_with=max(1, brokers),
+                image=spec.image or self._image,
+                is_image_named=spec.image is not None,
+                version=spec.version,
+            )
+        identity = self.identity
+        seen = observed.cluster
+        if seen is not None and seen.is_reachable and seen.partitions is not None:
+            is_formed = any(broker.is_registered for broker in seen.brokers)
+            identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
+            if seen.balance is not None and not moves_left(seen) and not seen.reassigning:
+                # An empty answer of a broker that does not know the new ones yet says nothing.
+                served = {broker.node_id for broker in seen.brokers if broker.replicas}
+                for node in identity.nodes:
+                    if node.is_joining and (node.node_id in served or not node.is_broker):
+                        node_now = msgspec.structs.replace(node, is_joining=False)
+                        identity = identity.replaced(node_now)
+        if seen is not None and seen.quorum is not None:
+            identity = self._with_disks(identity, seen)
+        wanted = identity.at_version(spec.version, spec.image, self._image)
+        if seen is None or self._is_taken_back:
+            return wanted
+        return noted(self._cluster, identity, wanted, seen)
+
+    def _with_disks(self, identity: Identity, seen: ObservedCluster) -> Identity:
+        """Note from which volumes those serve that may vote, while somebody leads the quorum."""
+        disks = {key: has for key, has in identity.disks.items() if identity.node(int(key))}
+        for broker in seen.brokers:
+            node = identity.node(broker.node_id)
+            if node is not None and node.is_controller and broker.is_registered and broker.is_ready:
+                claims = claim_uids(self._tools.identities.claims_of(self._cluster, node))
+                disks |= {str(node.node_id): claims} if claims else {}
+        return msgspec.structs.replace(identity, disks=disks)
+
+    def _with_started(self, identity: Identity, action: StartBroker) -> Identity:
+        node = Node(
+            node_id=action.node_id,
+            pool=action.pool,
+            ordinal=next_ordinal(identity, action.pool),
+            roles=tuple(action.roles),
+            rack=action.rack,
+        )
+        return started(identity, node)
+
+    async def _without_stopped(self, identity: Identity, actions: Sequence[StopBroker]) -> Identity:
+        """Take away brokers, each only as the last of its pool: a set shrinks from its end."""
+        wanted = {action.node_id for action in actions}
+        for node in sorted(identity.nodes, key=lambda node: -node.ordinal):
+            if node.node_id not in wanted:
+                continue
+            if node == identity.pool(node.pool)[-1]:
+                await self._tools.identities.unmark_claims(self._cluster, node)
+                identity = stopped(identity, node.node_id)
+        return identity
+
+    async def _save(self, identity: Identity) -> None:
+        kept = self._tools.identities.is_kept
+        if identity != self.identity or not await kept(self._cluster):
+            await self._tools.identities.save(self._cluster, identity)
+            self.identity = identity
+
+    # Services and what else is around
+
+    async def _keep_surroundings(self, identity: Identity) -> Identity:
+        live: dict[str, Object] = {}
+        for obj in render_surroundings(self._cluster, identity):
+            with self._refusals.told(obj):
+                kept = await self._tools.keeper.keep(obj)
+                if obj["kind"] == "Service":
+                    live[obj["metadata"]["name"]] = kept
+        await self._keep_monitor()
+        for node in identity.nodes:
+            if node.is_broker:
+                identity = identity.replaced(with_addresses(self._cluster, node, live))
+        return with_bootstrap_ports(self._cluster, identity, live)
+
+    async def _keep_monitor(self) -> None:
+        api_version, kind = POD_MONITOR
+        is_watched = kind in self._tools.store.watched
+        if not is_watched and not await self._tools.client.serves(api_version, kind):
+            return
+        monitor = render_pod_monitor(self._cluster)
+        with self._refusals.told(monitor):
+            if self._cluster.spec.monitoring.enabled:
+                await self._tools.keeper.keep(monitor)
+            elif (live := await self._tools.keeper.find(monitor)) and self._owns(live):
+                await self._delete(live)
+
+    def _has_addresses(self, identity: Identity, pool: Pool) -> bool:
+        """Whether every broker of the pool can say where it is. Load balancers take a while."""
+        is_complete = True
+        for node in identity.pool(pool.name):
+            for listener in external_listeners(self._cluster):
+                known = node.node_ports if listener.type == "NodePort" else node.addresses
+                if node.is_broker and listener.name not in known:
+                    service = broker_service(self._cluster, node, listener.name)
+                    self.pending.append(f"Service {service} has no address yet")
+                    is_complete = False
+        return is_complete
+
+    async def _prune(self, identity: Identity) -> None:
+        """Delete what is ours and is not wanted any more."""
+        wanted = {
+            (obj["kind"], obj["metadata"]["name"])
+            for obj in (
+                *render_surroundings(self._cluster, identity),
+                render_identity(self._cluster, identity),
+            )
+        }
+        # A former pool's settings go with its set, when the last of its pods is gone.
+        pools = {pool.name for pool in self._cluster.spec.pools}
+        pools |= {node.pool for node in identity.nodes}
+        names = {stateful_set(self._cluster, pool) for pool in pools}
+        sets = self._tools.store.list("StatefulSet", self._namespace, self._labels)
+        names |= {live["metadata"]["name"] for live in sets}
+        wanted |= {("ConfigMap", name) for name in names}
+        for kind in PRUNED_KINDS:
+            for live in self._tools.store.list(kind, self._namespace, self._labels):
+                if (kind, live["metadata"]["name"]) not in wanted and self._owns(live):
+                    with self._refusals.told(live):
+                        await self._delete(live)
+
+    # Pods
+
+    async def _keep_pool(self, identity: Identity, pool: Pool) -> bool:
+        """Return whether the pool's settings and pods are described as they should be."""
+        name = stateful_set(self._cluster, pool)
+        labels = self._labels | {POOL_LABEL: pool.name}
+        running = [
+            (pod["metadata"]["name"], revision_of_pod(pod))
+            for pod in self._tools.store.list("Pod", self._namespace, labels)
+        ]
+        former = self._tools.store.get("ConfigMap", self._namespace, name)
+        kept = files_in_use((former or {}).get("data") or {}, running)
+        settings = render_settings(self._cluster, identity, pool, kept)
+        with self._refusals.told(settings):
+            await self._tools.keeper.keep(settings)
+            wanted = render_pool(self._cluster, identity, pool)
+            with self._refusals.told(wanted):
+                await self._keep_set(wanted)
+                return True
+        return False
+
+    async def _keep_set(self, wanted: Object) -> None:
+        live = self._tools.store.get("StatefulSet", self._namespace, wanted["metadata"]["name"])
+        if live is not None and have_templates_changed(live, wanted):
+            check_owner(live, wanted)
+            # What would be refused must not cost the set that is there.
+            await self._tools.client.create(_anew(wanted), is_dry_run=True)
+            await self._tools.client.delete(live, uid=live["metadata"]["uid"], propagation="Orphan")
+            self._tools.keeper.forget(live)
+        await self._tools.keeper.keep(wanted)
+
+    async def _keep_former_pools(self, identity: Identity) -> None:
+        """Shrink sets of pools that the spec has no more, and delete them when they are empty."""
+        pools = {pool.name for pool in self._cluster.spec.pools}
+        for live in self._tools.store.list("StatefulSet", self._namespace, self._labels):
+            name = live["metadata"]["labels"].get(POOL_LABEL, "")
+            if name in pools or not self._owns(live):
+                continue
+            replicas = len(identity.pool(name))
+            with self._refusals.told(live):
+                if replicas != live["spec"].get("replicas"):
+                    await self._tools.client.patch(live, {"spec": {"replicas": replicas}})
+                elif not replicas and not live.get("status", {}).get("replicas"):
+                    # Its settings are pruned once it is gone.
+                    await self._delete(live)
+
+    async def _restart(self, actions: Sequence[ReconfigureBroker]) -> None:
+        if "ServiceAccount" in self._refusals:
+            # No pod can be made without it.
+            return
+        for action in actions:
+            node = self.identity.node(action.node_id) if self.identity else None
+            # Made from an old description a pod would be outdated again, for ever.
+            if node is None or node.pool not in self._kept:
+                continue
+            owner = self._tools.store.get(
+                "StatefulSet", self._namespace, stateful_set(self._cluster, node.pool)
+            )
+            pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
+            if owner is not None and pod is not None:
+                with self._refusals.told(pod):
+                    waits = await restart_pod(self._tools.client, owner, pod)
+                    self.pending += [waits] if waits else []
+
+    # Volumes
+
+    async def _keep_claims(self, identity: Identity) -> None:
+        with self._refusals.told(render_identity(self._cluster, identity)):
+            await self._tools.identities.mark_claims(self._cluster, identity)
+        sizes = {pool.name: pool.storage.size for pool in self._cluster.spec.pools}
+        for node in identity.nodes:
+            if node.pool in sizes:
+                claims = self._tools.identities.claims_of(self._cluster, node)
+                self.pending += await expand_claims(self._tools.client, claims, sizes[node.pool])
+
+    def _owns(self, obj: Object) -> bool:
+        return is_owned(obj, self._cluster.metadata.uid)
+
+    async def _delete(self, obj: Object) -> None:
+        await self._tools.client.delete(obj, uid=obj["metadata"]["uid"])
+        self._tools.keeper.forget(obj)
+
+
+def _anew(obj: Object) -> Object:
+    """Return an object as a new one, by a name that nobody has."""
+    metadata = dict(obj["metadata"])
+    metadata["generateName"] = f"{metadata.pop('name')}-"
+    return {**obj, "metadata": metadata}

@@ -1,0 +1,75 @@
+"""Where pods run: the zone of each pod's node, which is its broker's rack.
+
+A node keeps its zone for life, so each is asked for once. Where the operator may not see nodes
+(manifests/overlays/restricted-namespace), racks are what the pools say, in turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.render.names import pod_name
+
+if TYPE_CHECKING:
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.resources import Cluster, Pool
+
+__all__ = ["Zones"]
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+_FORBIDDEN = 403
+
+
+class Zones:
+    """Zones of nodes."""
+
+    def __init__(self, client: KubernetesClient, store: Store) -> None:
+        """The store has the pods."""
+        self._client = client
+        self._store = store
+        self._known: dict[str, str] = {}
+
+    async def placed(self, cluster: Cluster, identity: Identity) -> Identity:
+        """Return the identity with brokers in the racks where their pods are.
+
+        A pod that was not scheduled yet, or whose node says nothing, keeps the rack that it has.
+        Raises KubernetesError.
+        """
+        pools = {pool.name: pool for pool in cluster.spec.pools}
+        for node in identity.nodes:
+            pool = pools.get(node.pool)
+            if pool is None:
+                continue
+            rack = await self._rack_of(cluster, pool, node)
+            if rack != node.rack:
+                identity = identity.replaced(msgspec.structs.replace(node, rack=rack))
+        return identity
+
+    async def _rack_of(self, cluster: Cluster, pool: Pool, node: Node) -> str | None:
+        if not pool.racks:
+            return None
+        pod = self._store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
+        machine = (pod or {}).get("spec", {}).get("nodeName")
+        zone = await self._zone(machine) if machine else None
+        if zone in pool.racks:
+            return zone
+        return node.rack if node.rack in pool.racks else pool.racks[node.node_id % len(pool.racks)]
+
+    async def _zone(self, machine: str) -> str | None:
+        if machine in self._known:
+            return self._known[machine]
+        try:
+            found = await self._client.get("v1", "Node", None, machine)
+        except KubernetesError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            return None
+        zone = ((found or {}).get("metadata", {}).get("labels") or {}).get(ZONE_LABEL)
+        if zone is not None:
+            self._known[machine] = zone
+        return zone

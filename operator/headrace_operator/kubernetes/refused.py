@@ -1,0 +1,95 @@
+"""Topics and groups that brokers refused: each is tried again after a while of its own.
+
+It doubles each time, whatever else the passes of the Cluster do and however often they come. A
+changed spec is tried at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace_operator.apply import Failure
+    from headrace_operator.plan import Action, Key
+
+__all__ = ["Refused"]
+
+AGAIN_SECONDS_MIN = 2.0
+AGAIN_SECONDS_MAX = 120.0
+#: What may succeed unchanged: an answer that was lost, a broker that starts.
+AGAIN_SECONDS_MAX_RETRIABLE = 8.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Refusal:
+    failure: Failure
+    generation: int
+    at: float
+    delay: float
+
+    @property
+    def until(self) -> float:
+        return self.at + self.delay
+
+
+class Refused:
+    """What the brokers of one Cluster refused, by resource. Times are monotonic, in seconds."""
+
+    def __init__(self) -> None:
+        """Nothing was refused yet."""
+        self._refusals: dict[Key, _Refusal] = {}
+
+    def split(
+        self, actions: Iterable[Action], generations: Mapping[Key, int], now: float
+    ) -> tuple[list[Action], list[Failure]]:
+        """Return the actions to try now, and how those that are held ended the last time."""
+        tried: list[Action] = []
+        held: dict[Key, Failure] = {}
+        for action in actions:
+            refusal = self._refusals.get(action.resource)
+            if (
+                refusal is None
+                or refusal.until <= now
+                or refusal.generation != generations.get(action.resource)
+            ):
+                tried.append(action)
+            else:
+                held[action.resource] = refusal.failure
+        return tried, list(held.values())
+
+    def note(
+        self,
+        tried: Sequence[Action],
+        failures: Sequence[Failure],
+        generations: Mapping[Key, int],
+        now: float,
+    ) -> None:
+        """Note how these actions ended. A Cluster's own are never held: its pass waits whole."""
+        failed = {
+            failure.action.resource: failure
+            for failure in failures
+            if failure.action.resource[0] != "Cluster"
+        }
+        for key in {action.resource for action in tried} - failed.keys():
+            self._refusals.pop(key, None)
+        for key, failure in failed.items():
+            before = self._refusals.get(key)
+            generation = generations.get(key, 0)
+            delay = AGAIN_SECONDS_MIN
+            if before is not None and before.generation == generation:
+                delay = 2 * before.delay
+            most = AGAIN_SECONDS_MAX_RETRIABLE if failure.is_retriable else AGAIN_SECONDS_MAX
+            self._refusals[key] = _Refusal(
+                failure=failure, generation=generation, at=now, delay=min(delay, most)
+            )
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone."""
+        self._refusals.pop(key, None)
+
+    def next_at(self) -> float | None:
+        """Return when the first of them is tried again; None: nothing is held."""
+        return min((each.until for each in self._refusals.values()), default=None)

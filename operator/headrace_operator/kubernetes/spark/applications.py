@@ -1,0 +1,374 @@
+"""Runs SparkApplications where no Spark operator does: `headrace operator run --spark-runner`.
+
+Owns the drivers' pods. What to do next is decided by `spark_states` and what it looks like by
+`render.spark`; here it is done, and the status is written when it differs. There is no finalizer:
+everything is owned by the application, so it can be deleted with or without this operator.
+
+Whose an application is, so that two controllers never run one:
+- the CRD is ours (we made it, because there was none) and no Kubeflow operator is deployed: every
+  application is ours;
+- otherwise: only applications with the label `headrace.dev/spark-runner: headrace`;
+- either way an application whose status another controller has written is that one's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import time
+import uuid
+from dataclasses import replace
+from http import HTTPStatus
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import yaml
+
+from headrace_operator.kubernetes.api.cache import trim
+from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.kubernetes.seams import ApplicationOutcome
+from headrace_operator.kubernetes.spark.seen import Seen, State, is_terminating, other_writers
+from headrace_operator.kubernetes.spark.states import Decision, Step, decide
+from headrace_operator.kubernetes.spark.status import refused, render_status, submitted
+from headrace_operator.render.names import MANAGED_BY
+from headrace_operator.render.spark import render_access, render_submission
+from headrace_operator.render.spark_submission import (
+    APPLICATION_LABEL,
+    EXECUTORS_ANNOTATION,
+    ROLE_LABEL,
+    Submission,
+    driver_name,
+    ignored_fields,
+    service_name,
+    wanted_executors,
+)
+from headrace_operator.resources import SPARK_API_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace_operator.kubernetes.api.cache import Store
+    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
+
+__all__ = ["RUNNER_LABEL", "SparkRunner", "install_definition"]
+
+RUNNER_LABEL = "headrace.dev/spark-runner"
+DEFINITION = "sparkapplications.sparkoperator.k8s.io"
+_DEFINITIONS_API = "apiextensions.k8s.io/v1"
+#: How long an answer to "is there another operator" holds.
+_OTHERS_SECONDS = 60.0
+#: As the Kubeflow operator's chart labels its Deployments, in all its versions.
+_KUBEFLOW_SELECTOR = "app.kubernetes.io/name=spark-operator"
+NAME_MAX = 56
+#: The API server serves a new kind after some tenths of a second.
+_SERVED_ATTEMPTS = 100
+
+_log = structlog.get_logger("headrace.operator.spark")
+
+
+async def install_definition(client: KubernetesClient) -> bool:
+    """Create a small CRD of SparkApplications where there is none. Never touches one that exists.
+
+    Returns whether there is one now.
+    """
+    if await client.serves(SPARK_API_VERSION, "SparkApplication"):
+        return True
+    text = resources.files(__package__).joinpath("spark_application_crd.yaml").read_text("utf-8")
+    try:
+        await client.create(yaml.safe_load(text))
+    except KubernetesError as error:
+        if not error.is_conflict:
+            _log.warning(
+                "SparkApplications are not run: their CRD is missing and cannot be made;"
+                " create it and start again",
+                error=str(error),
+            )
+            return False
+    _log.info("made the SparkApplication CRD: there was none", crd=DEFINITION)
+    for _ in range(_SERVED_ATTEMPTS):
+        if await client.serves(SPARK_API_VERSION, "SparkApplication"):
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+class SparkRunner:
+    """An `ApplicationRunner` (see `seams`)."""
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        store: Store,
+        now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
+    ) -> None:
+        """Remember nothing that a restart would lose."""
+        self._client = client
+        self._store = store
+        self._now = now
+        self._other = "not known yet"
+        self._other_asked_at = -_OTHERS_SECONDS
+        # What was sent as a status and what the server kept of it: another's CRD drops fields.
+        self._kept: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
+
+    async def reconcile(
+        self, namespace: str, name: str, application: Object | None
+    ) -> ApplicationOutcome:
+        """Bring one application to its spec, one step at a time: events bring the next."""
+        if application is None or application["metadata"].get("deletionTimestamp"):
+            self._kept.pop(f"{namespace}/{name}", None)
+            return ApplicationOutcome()
+        if self._is_run_by_another(application) or not await self.is_for_us(application):
+            return ApplicationOutcome()
+        if len(name) > NAME_MAX:
+            return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
+        seen = self._seen(application, self._store.get("Pod", namespace, driver_name(name)))
+        if seen.driver is not None and is_terminating(seen.driver):
+            seen = replace(seen, is_node_lost=await self._is_lost(seen.driver))
+        decision = decide(seen)
+        if seen.driver is None and decision.state is not seen.state:
+            # The store may be behind: a driver that it does not have is asked for.
+            fresh = await self._seen_now(namespace, name)
+            if fresh is None or self._is_run_by_another(fresh.application):
+                return ApplicationOutcome()
+            seen, decision = fresh, decide(fresh)
+        decision = await self._take(seen, decision)
+        status = await self._write_status(seen, decision)
+        again = decision.again_seconds
+        return ApplicationOutcome(look_again_seconds=again, status=status)
+
+    # What is
+
+    def _seen(self, application: Mapping[str, Any], driver: Mapping[str, Any] | None) -> Seen:
+        metadata = application["metadata"]
+        executors = self._store.list(
+            "Pod",
+            metadata["namespace"],
+            {APPLICATION_LABEL: metadata["name"], ROLE_LABEL: "executor"},
+        )
+        return Seen(application=application, driver=driver, executors=executors, now=self._now())
+
+    async def _is_lost(self, pod: Mapping[str, Any]) -> bool:
+        """Whether a pod's node is gone or does not answer; who may not see nodes waits."""
+        name = pod["spec"].get("nodeName")
+        if not name:
+            return False
+        try:
+            node = await self._client.get("v1", "Node", None, name)
+        except KubernetesError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            return False
+        conditions = (node or {}).get("status", {}).get("conditions") or []
+        return not any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    async def _seen_now(self, namespace: str, name: str) -> Seen | None:
+        application = await self._client.get(SPARK_API_VERSION, "SparkApplication", namespace, name)
+        if application is None or application["metadata"].get("deletionTimestamp"):
+            return None
+        driver = await self._client.get("v1", "Pod", namespace, driver_name(name))
+        return self._seen(application, driver)
+
+    async def is_for_us(self, application: Object) -> bool:
+        """Whether to run an application that nobody else runs so far."""
+        if time.monotonic() - self._other_asked_at >= _OTHERS_SECONDS:
+            other = await self._find_other()
+            self._other_asked_at = time.monotonic()
+            if other != self._other:
+                message = f"SparkApplications are {f'left to {other}' if other else 'run here'}"
+                _log.info(message, chosen_by_label=f"{RUNNER_LABEL}=headrace")
+            self._other = other
+        chosen = (application["metadata"].get("labels") or {}).get(RUNNER_LABEL)
+        return chosen == "headrace" or (chosen is None and not self._other)
+
+    async def _find_other(self) -> str:
+        """Name whoever else is there to run SparkApplications, or return ''."""
+        kind = "CustomResourceDefinition"
+        found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
+        labels = found.get("metadata", {}).get("labels") or {}
+        if not MANAGED_BY.items() <= labels.items():
+            return "whoever installed their CRD"
+        try:
+            deployments = await self._client.list(
+                "apps/v1", "Deployment", label_selector=_KUBEFLOW_SELECTOR
+            )
+        except KubernetesError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            # Confined to namespaces: then the CRD and the writers of statuses have to tell.
+            return ""
+        names = [
+            f"{each['metadata']['namespace']}/{each['metadata']['name']}"
+            for each in deployments
+            if each["spec"].get("replicas", 1) > 0
+        ]
+        return f"the operator {names[0]}" if names else ""
+
+    def _is_run_by_another(self, application: Mapping[str, Any]) -> bool:
+        others = other_writers(application)
+        if others:
+            _log.warning(
+                "stands aside: another controller runs this SparkApplication",
+                application=application["metadata"]["name"],
+                controller=", ".join(others),
+            )
+        return bool(others)
+
+    # What is done
+
+    async def _take(self, seen: Seen, decision: Decision) -> Decision:
+        """Take the decision's step. A step that the API refuses becomes the next state."""
+        match decision.step:
+            case Step.SUBMIT:
+                return await self._submit(seen, decision)
+            case Step.STOP:
+                await self._delete_driver(seen, grace_period=None)
+            case Step.REMOVE:
+                await self._delete_driver(seen, grace_period=0)
+            case Step.RESIZE:
+                await self._resize(seen)
+            case Step.DELETE:
+                application = seen.application
+                await self._client.delete(application, uid=application["metadata"]["uid"])
+            case Step.NOTHING:
+                await self._keep_service(seen)
+        return decision
+
+    async def _submit(self, seen: Seen, decision: Decision) -> Decision:
+        submission = Submission(
+            application=seen.application,
+            submission_id=str(uuid.uuid4()),
+            attempt=decision.attempt,
+            failures=seen.failures if decision.failures is None else decision.failures,
+        )
+        try:
+            await self._grant_access(submission)
+            *around, driver = render_submission(submission)
+            for obj in around:
+                await self._client.apply(obj)
+            await self._client.create(driver)
+        except KubernetesError as error:
+            if error.is_conflict:
+                # Somebody (our former self) made it a moment ago: its event is on the way.
+                return Decision(state=decision.state, again_seconds=1.0)
+            if not error.is_refusal:
+                raise
+            message = f"the driver could not be made: {error}"
+            await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
+            return refused(seen, decision, message)
+        message = f"driver {driver['metadata']['name']} created, attempt {submission.attempt}"
+        await self._event(seen, "SparkApplicationSubmitted", message)
+        ignored = ignored_fields(seen.application)
+        if ignored:
+            text = f"Headrace's runner does not act on {', '.join(ignored)}"
+            await self._event(seen, "SparkApplicationFieldsIgnored", text, kind="Warning")
+        return submitted(seen, decision, submission)
+
+    async def _grant_access(self, submission: Submission) -> None:
+        """Make the driver's ServiceAccount, unless somebody else made one of this name."""
+        name, namespace = submission.service_account, submission.namespace
+        existing = await self._client.get("v1", "ServiceAccount", namespace, name)
+        labels = (existing or {}).get("metadata", {}).get("labels") or {}
+        if existing is not None and not MANAGED_BY.items() <= labels.items():
+            return
+        for obj in render_access(submission):
+            # A manager of its own: each application adds itself to the owners and takes none away.
+            await self._client.apply(obj, field_manager=f"headrace-spark-{submission.name}")
+
+    async def _delete_driver(self, seen: Seen, grace_period: int | None) -> None:
+        if seen.driver is None:
+            return
+        uid = seen.driver["metadata"]["uid"]
+        await self._client.delete(seen.driver, uid=uid, grace_period=grace_period)
+
+    async def _resize(self, seen: Seen) -> None:
+        """Write the number where the driver reads it; there Spark asks for executors."""
+        if seen.driver is None:
+            return
+        wanted = wanted_executors(seen.application)
+        patch = {"metadata": {"annotations": {EXECUTORS_ANNOTATION: str(wanted)}}}
+        await self._client.patch(seen.driver, patch)
+        await self._event(seen, "SparkExecutorsRequested", f"{wanted} executors are wanted")
+
+    async def _keep_service(self, seen: Seen) -> None:
+        """Make the driver's Service again when somebody deleted it."""
+        metadata = seen.application["metadata"]
+        name = metadata["name"]
+        if seen.driver is None or seen.driver["metadata"].get("deletionTimestamp"):
+            return
+        if self._store.get("Service", metadata["namespace"], service_name(name)) is not None:
+            return
+        submission = Submission(application=seen.application, submission_id="", attempt=0)
+        service = next(o for o in render_submission(submission) if o["kind"] == "Service")
+        await self._client.apply(service)
+
+    async def _refuse(self, application: Object, message: str) -> ApplicationOutcome:
+        seen = self._seen(application, None)
+        decision = Decision(state=State.FAILED, message=message)
+        return ApplicationOutcome(status=await self._write_status(seen, decision))
+
+    async def _write_status(self, seen: Seen, decision: Decision) -> Mapping[str, Any]:
+        status = render_status(seen, decision)
+        metadata = seen.application["metadata"]
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        is_written = status == _without_nulls(seen.status) or (
+            status,
+            seen.status,
+        ) == self._kept.get(key)
+        if decision.step is Step.DELETE or is_written:
+            return status
+        obj = {
+            "apiVersion": SPARK_API_VERSION,
+            "kind": "SparkApplication",
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "status": status,
+        }
+        try:
+            written = await self._client.apply_status(obj)
+            self._kept[key] = (status, written.get("status") or {})
+            self._learn(written)
+        except KubernetesError as error:
+            # Deleted in the meantime.
+            if not (error.is_not_found or error.is_conflict):
+                raise
+        # What became of a submission was told already.
+        if decision.step is not Step.SUBMIT and decision.state not in (seen.state, State.SUBMITTED):
+            kind = "Warning" if decision.state is State.FAILED else "Normal"
+            note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"
+            await self._event(seen, _event_reason(decision.state), note, kind=kind)
+        return status
+
+    def _learn(self, written: Object) -> None:
+        """Know at once what was written: the next pass must not decide on what was before."""
+        metadata = written["metadata"]
+        known = self._store.get(written["kind"], metadata["namespace"], metadata["name"])
+        # What the store has not is gone, or its own event is on the way.
+        if known is not None and _version(known) < _version(written):
+            self._store.upsert(trim(written))
+
+    async def _event(self, seen: Seen, reason: str, message: str, *, kind: str = "Normal") -> None:
+        regarding = {
+            "apiVersion": SPARK_API_VERSION,
+            "kind": "SparkApplication",
+            "metadata": seen.application["metadata"],
+        }
+        await self._client.event(regarding, reason=reason, message=message, kind=kind)
+
+
+def _version(obj: Mapping[str, Any]) -> int:
+    return int(obj["metadata"].get("resourceVersion") or 0)
+
+
+def _event_reason(state: State) -> str:
+    words = "".join(word.capitalize() for word in state.value.split("_"))
+    return f"SparkApplication{words or 'New'}"
+
+
+def _without_nulls(status: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what a published CRD fills in as null."""
+    return {key: value for key, value in status.items() if value is not None}

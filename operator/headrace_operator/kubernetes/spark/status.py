@@ -1,0 +1,115 @@
+"""The status of a SparkApplication, as users of the published API know it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.kubernetes.spark.seen import (
+    FINAL,
+    MESSAGE_LENGTH_MAX,
+    Seen,
+    State,
+    label,
+    phase,
+    timestamp,
+)
+from headrace_operator.render.spark_submission import (
+    SUBMISSION_LABEL,
+    UI_PORT,
+    driver_name,
+    fingerprint,
+    service_name,
+)
+
+if TYPE_CHECKING:
+    from headrace_operator.kubernetes.spark.states import Decision
+    from headrace_operator.render.spark_submission import Submission
+
+__all__ = ["refused", "render_status", "submitted"]
+
+_ENDED = FINAL | {State.PENDING_RERUN}
+_REMEMBERED = (
+    "executionAttempts",
+    "lastSubmissionAttemptTime",
+    "sparkApplicationId",
+    "submissionAttempts",
+    "submissionID",
+)
+_POD_STATES = {
+    "Pending": "PENDING",
+    "Running": "RUNNING",
+    "Succeeded": "COMPLETED",
+    "Failed": "FAILED",
+}
+
+
+def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
+    """Return the whole status.
+
+    `executors`, `failures`, `fingerprint` and `observedGeneration` are ours. Another's CRD drops
+    them: then backoff begins anew and a changed spec is noticed by the driver's pod alone.
+    """
+    name = seen.application["metadata"]["name"]
+    old, driver = seen.status, seen.own_driver
+    state: dict[str, Any] = {"state": decision.state.value}
+    if decision.message:
+        state["errorMessage"] = decision.message[:MESSAGE_LENGTH_MAX]
+    executors = {
+        pod["metadata"]["name"]: _POD_STATES.get(phase(pod), "UNKNOWN")
+        for pod in seen.own_executors
+    }
+    status: dict[str, Any] = {
+        "applicationState": state,
+        "driverInfo": {
+            "podName": driver_name(name),
+            "webUIServiceName": service_name(name),
+            "webUIPort": UI_PORT,
+        },
+        "executors": sum(1 for state in executors.values() if state == "RUNNING"),
+        "observedGeneration": seen.generation,
+        "fingerprint": fingerprint(seen.application),
+    }
+    if executors:
+        status["executorState"] = executors
+    status |= {key: old[key] for key in _REMEMBERED if key in old}
+    if driver is not None:
+        status["executionAttempts"] = seen.attempts
+        status["submissionID"] = label(driver, SUBMISSION_LABEL)
+        status["sparkApplicationId"] = label(driver, "spark-app-selector")
+        status["lastSubmissionAttemptTime"] = driver["metadata"]["creationTimestamp"]
+    failures = seen.failures if decision.failures is None else decision.failures
+    if failures:
+        status["failures"] = failures
+    if decision.terminated_at:
+        status["terminationTime"] = decision.terminated_at
+    elif decision.state in _ENDED and "terminationTime" in old:
+        status["terminationTime"] = old["terminationTime"]
+    return status | decision.extra
+
+
+def submitted(seen: Seen, decision: Decision, submission: Submission) -> Decision:
+    """Return the decision to submit with what is known once the driver's pod was made."""
+    facts = {
+        "executionAttempts": submission.attempt,
+        "submissionID": submission.submission_id,
+        "sparkApplicationId": submission.spark_application_id,
+    }
+    return replace(decision, extra=_attempt_facts(seen) | facts)
+
+
+def refused(seen: Seen, decision: Decision, message: str) -> Decision:
+    """Return what follows when the API refused the driver's pod."""
+    facts = _attempt_facts(seen) | {"executionAttempts": decision.attempt - 1}
+    state = State.FAILED_SUBMISSION
+    return replace(decision, state=state, message=message, again_seconds=1.0, extra=facts)
+
+
+def _attempt_facts(seen: Seen) -> dict[str, Any]:
+    """Count attempts to submit one driver: after one that succeeded they begin anew."""
+    is_again = seen.state is State.FAILED_SUBMISSION
+    before = int(seen.status.get("submissionAttempts") or 0) if is_again else 0
+    return {
+        "submissionAttempts": before + 1,
+        "lastSubmissionAttemptTime": timestamp(seen.now),
+    }

@@ -1,0 +1,53 @@
+"""Checks what of a Cluster's spec no schema can: what is wrong here would cost a broker its start.
+
+CRDs refuse most of it before it is stored; a Cluster from before their rules, or one with a typo in
+a setting's name, is found here, before anything is rendered from it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headrace_operator.render.names import RESERVED_PORTS
+from headrace_operator.resources.quantities import parse_quantity
+from headrace_operator.validation.settings import check_broker_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_operator.resources import Cluster
+
+__all__ = ["cluster_spec_problems"]
+
+#: As the CRD has it.
+OFFERED_VERSION = re.compile(r"4\.2(\.[0-9]+)?")
+
+
+def cluster_spec_problems(cluster: Cluster) -> tuple[str, ...]:
+    """Return what is wrong, a sentence each that names the field; () where nothing is."""
+    return tuple(_problems(cluster))
+
+
+def _problems(cluster: Cluster) -> Iterator[str]:
+    spec = cluster.spec
+    if not OFFERED_VERSION.fullmatch(spec.version):
+        yield f"spec.version: {spec.version}: these brokers offer the features of 4.2; write 4.2"
+    for problem in check_broker_settings(spec.config):
+        yield f"spec.config: {problem.path[-1]}: {problem.reason}"
+    for listener in spec.listeners:
+        if listener.port in RESERVED_PORTS:
+            yield f"spec.listeners: {listener.name}: port {listener.port} is the brokers' own"
+    for pool in spec.pools:
+        where = f"spec.pools: {pool.name}"
+        yield from _quantities(f"{where}: storage", {"size": pool.storage.size})
+        yield from _quantities(f"{where}: resources.requests", pool.resources.requests)
+        yield from _quantities(f"{where}: resources.limits", pool.resources.limits)
+
+
+def _quantities(where: str, amounts: Mapping[str, str | int]) -> Iterator[str]:
+    for name, amount in amounts.items():
+        try:
+            parse_quantity(str(amount))
+        except ValueError:
+            yield f"{where}.{name}: {amount!r} is no quantity (640Mi, 1.5Gi, 500m)"

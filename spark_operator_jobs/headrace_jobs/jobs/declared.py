@@ -1,0 +1,76 @@
+"""Runs a declared job as a process: its arguments, its parameters, then the runner."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import os
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs import logs
+from headrace_jobs.declaration import Delivery, problems
+from headrace_jobs.jobs.arguments import add_common_arguments, common_settings
+from headrace_jobs.jobs.runner import run_query
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_jobs.declaration import Job
+    from headrace_jobs.jobs.arguments import JobSettings
+
+__all__ = ["parse_declared", "run_declared"]
+
+
+def run_declared(job: Job, arguments: Sequence[str] | None = None) -> int:
+    """Run the job until it is stopped. Returns the exit status; bad arguments exit with 2."""
+    job, settings, parameters = parse_declared(job, arguments)
+    logs.configure()
+    return run_query(job, settings, parameters)
+
+
+def parse_declared(
+    job: Job, arguments: Sequence[str] | None = None
+) -> tuple[Job, JobSettings, dict[str, Any]]:
+    """Return the job as it was asked for, and its parameters. Bad arguments exit with 2."""
+    parser = _parser(job, os.environ)
+    parsed = parser.parse_args(arguments)
+    fields = [_field(each.name) for each in job.parameters]
+    parameters = {field: getattr(parsed, field) for field in fields}
+    job = dataclasses.replace(
+        job,
+        delivery=Delivery(parsed.delivery),
+        generation=parsed.generation,
+        shadow=parsed.shadow,
+        output_mode=parsed.output_mode,
+    )
+    try:
+        job.check(parameters)
+        settings = common_settings(job, parsed)
+    except ValueError as error:
+        parser.error(str(error))
+    if "output_mode" in inspect.signature(job.transform).parameters:
+        parameters["output_mode"] = job.output_mode
+    found = problems(job)
+    if found:
+        parser.error("; ".join(found))
+    return job, settings, parameters
+
+
+def _parser(job: Job, environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=job.name, description=job.description)
+    add_common_arguments(parser, job, environment)
+    if job.parameters:
+        group = parser.add_argument_group("parameters of the job")
+        for each in job.parameters:
+            options: dict[str, Any] = {"type": each.parse, "default": each.default}
+            group.add_argument(f"--{_flag(each.name)}", help=each.help, **options)
+    return parser
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _field(name: str) -> str:
+    return name.replace("-", "_")

@@ -1,0 +1,51 @@
+"""The job `newest`: full-state events in, each key's newest into a compacted topic.
+
+The output's record key is the event's key alone, so compaction keeps one record for each key: the
+newest by event time, whatever order events came in.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from headrace_jobs.declaration import Job, Parameter, Topic
+from headrace_jobs.jobs.arguments import duration
+from headrace_jobs.jobs.declared import run_declared
+from headrace_jobs.sinks.kafka import KafkaSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["JOB"]
+
+
+def _newest(records: DataFrame, *, key_field: str, time_field: str, ttl: int) -> DataFrame:
+    from headrace_jobs.transforms.newest import newest_by_key
+
+    return newest_by_key(records, key_field=key_field, time_field=time_field, ttl_ms=ttl)
+
+
+JOB = Job(
+    name="newest",
+    description="Keeps the newest event of each key, by event time.",
+    sources=(Topic(),),
+    transform=_newest,
+    sinks=(KafkaSink(key_columns=("key",), value_column="value"),),
+    output_mode="update",
+    parameters=(
+        Parameter(name="key-field", default="id", help="the event's key (default: id)"),
+        Parameter(
+            name="time-field", default="occurred_at", help="its event time (default: occurred_at)"
+        ),
+        Parameter(
+            name="ttl",
+            parse=duration,
+            default="7d",
+            help="a key without events for so long is forgotten (default: 7d)",
+        ),
+    ),
+)
+
+if __name__ == "__main__":
+    sys.exit(run_declared(JOB))

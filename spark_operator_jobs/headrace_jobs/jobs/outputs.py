@@ -1,0 +1,167 @@
+"""What a query writes to: the job's sinks, the terminal, the dead letters, and in which order.
+
+Owns the guarantee that was asked for, where a sink cannot give it by itself: a batch that was begun
+is not begun again (at most once), and a driver that was replaced writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress.batches import read_batch
+from headrace_jobs.progress.checkpoint import local_folder
+from headrace_jobs.progress.drivers import DriverEpoch
+from headrace_jobs.progress.resume import OpenSink
+from headrace_jobs.progress.stored import NO_BATCH, Batch
+from headrace_jobs.sinks.console import ConsoleSink
+from headrace_jobs.sinks.protocol import ProgressWriter, Run, SinkError
+from headrace_jobs.transforms import tagged
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.declaration import Job
+    from headrace_jobs.jobs.arguments import JobSettings
+    from headrace_jobs.progress.metrics import JobMetrics
+    from headrace_jobs.sinks.dead_letters import DeadLetters
+    from headrace_jobs.sinks.protocol import SinkWriter
+
+__all__ = ["Outputs", "open_outputs"]
+
+# In the checkpoint: the last batch that was begun.
+_BEGUN = "begun"
+
+
+@dataclass(kw_only=True)
+class Outputs:
+    """The open sinks of a query. `write` is what Spark calls with each batch."""
+
+    writers: Sequence[SinkWriter]
+    delivery: Delivery
+    driver: DriverEpoch | None
+    #: Where the query keeps its position; set before it starts.
+    checkpoint: str = ""
+    dead_letters: DeadLetters | None = None
+    metrics: JobMetrics | None = None
+    #: What a sink raised: Spark shows its own exception, with the stack of its JVM.
+    failure: Exception | None = field(default=None, init=False)
+
+    def progress(self) -> dict[str, ProgressWriter]:
+        """Return the sinks that keep progress, by name."""
+        return {
+            each.describe(): each
+            for each in self.writers
+            if each.keeps_progress and isinstance(each, ProgressWriter)
+        }
+
+    def stored(self) -> list[OpenSink]:
+        """Return what the sinks with progress say."""
+        return [
+            OpenSink(name=name, stored=each.stored, can_rewind=each.can_rewind)
+            for name, each in self.progress().items()
+        ]
+
+    def write(self, frame: DataFrame, batch_id: int) -> None:
+        """Write a batch's results to every sink, then the records that are in none of them."""
+        # Computed once: a second pass would touch the state store and count rows again.
+        frame.persist()
+        try:
+            if self.driver is not None:
+                self.driver.check()
+            batch = self._batch(batch_id)
+            is_repeated = self._is_repeated(batch_id)
+            results = tagged.results(frame) if tagged.is_tagged(frame) else frame
+            for writer in self.writers:
+                if writer.keeps_progress or not is_repeated:
+                    writer.write(results, batch)
+            if tagged.is_tagged(frame):
+                self._write_beside(frame, batch_id)
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            frame.unpersist()
+
+    def _write_beside(self, frame: DataFrame, batch_id: int) -> None:
+        """Report how far the batch came, and write its late and malformed records."""
+        if self.metrics is None:
+            raise AssertionError("the outputs of a query that starts have its metrics")
+        came_to = [row.asDict() for row in tagged.progress(frame).collect()]
+        self.metrics.partitions_progressed(came_to)
+        rejected = tagged.rejected(frame)
+        has_rejected = any(each["late"] + each["malformed"] for each in came_to)
+        # A transform without state has no such rows: there a look at the batch tells.
+        if not came_to:
+            has_rejected = not rejected.isEmpty()
+        if self.dead_letters is not None and has_rejected:
+            self.dead_letters.write(rejected, batch_id, self.metrics)
+
+    def _batch(self, batch_id: int) -> Batch:
+        if not any(each.keeps_progress for each in self.writers):
+            return Batch(batch_id=batch_id)
+        return read_batch(Path(local_folder(self.checkpoint) or ""), batch_id)
+
+    def _is_repeated(self, batch_id: int) -> bool:
+        """Whether the batch was begun before. At most once only: there it is noted, for good."""
+        if self.delivery is not Delivery.AT_MOST_ONCE:
+            return False
+        path = Path(local_folder(self.checkpoint) or "") / _BEGUN
+        begun = int(path.read_text()) if path.exists() else NO_BATCH
+        if batch_id <= begun:
+            return True
+        partial = path.with_suffix(".partial")
+        with partial.open("w") as file:
+            file.write(str(batch_id))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return False
+
+
+def open_outputs(job: Job, settings: JobSettings, cleanup: contextlib.ExitStack) -> Outputs:
+    """Open the job's sinks: from here on an earlier driver is fenced. Raises `SinkError`."""
+    run = Run(
+        job=job.name,
+        generation=settings.generation,
+        delivery=settings.delivery,
+        bootstrap_servers=settings.bootstrap_servers,
+        output_topic=settings.output_topic,
+        input_topics=settings.input_topics,
+        group=settings.group,
+        is_shadow=settings.is_shadow,
+    )
+    folder = local_folder(settings.checkpoint)
+    try:
+        driver = None if folder is None else DriverEpoch(folder)
+    except OSError as error:
+        raise SinkError(f"the checkpoint {folder} cannot be written: {error}") from error
+    writers: list[SinkWriter] = []
+    for sink in job.sinks:
+        writer = sink.open(run)
+        cleanup.callback(writer.close)
+        if folder is None and writer.keeps_progress:
+            raise SinkError(
+                f"{sink.describe()} stores offsets with its rows, and {settings.checkpoint}"
+                " does not say what a batch has read: the checkpoint has to be a folder"
+            )
+        writers.append(writer)
+    if folder is None and settings.delivery is Delivery.AT_MOST_ONCE:
+        raise SinkError(
+            f"at-most-once notes in the checkpoint which batch was begun: {settings.checkpoint} has"
+            " to be a folder"
+        )
+    if settings.has_console:
+        writers.append(ConsoleSink())
+    return Outputs(writers=writers, delivery=settings.delivery, driver=driver)

@@ -1,0 +1,211 @@
+"""Puts late records right: `python -m headrace_jobs.jobs.replay_late MODULE [the job's arguments]`.
+
+A late record cannot be sent again: it would be late again. What it belongs to is computed anew: the
+job's transform over the late records alone says which results they touch, and over the whole input
+what these have to be. They replace the former ones where rows of a key replace each other; in files
+they are appended, and the greatest `revision` of a key is right.
+
+The job may run meanwhile: it has closed these results. How far the dead letters were worked off is
+committed to the group `JOB.late` at the end; what is done twice gives the same rows again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from kafka.errors import KafkaError
+
+from headrace_jobs import logs
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.jars import JarError
+from headrace_jobs.jobs.declared import parse_declared
+from headrace_jobs.jobs.run import DeclarationError, load_job
+from headrace_jobs.jobs.runner import explained
+from headrace_jobs.jobs.startup import JobError
+from headrace_jobs.progress.group import GroupClient
+from headrace_jobs.progress.offsets import TopicPartition, format_offsets
+from headrace_jobs.progress.stored import Batch
+from headrace_jobs.session import SessionError, open_session
+from headrace_jobs.sinks.protocol import Run, SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from headrace_jobs.declaration import Job
+    from headrace_jobs.jobs.arguments import JobSettings
+
+__all__ = ["main", "replay_late"]
+
+USAGE = "usage: headrace_jobs.jobs.replay_late MODULE [ARGUMENTS of the job; --help lists them]"
+
+_log = structlog.get_logger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay what is late. Returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0].startswith("-"):
+        print(USAGE, file=sys.stderr)  # noqa: T201 - a command line
+        return 2
+    try:
+        job, settings, parameters = parse_declared(load_job(given[0]), given[1:])
+    except DeclarationError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command line
+        return 2
+    logs.configure()
+    from pyspark.errors import PySparkException
+
+    try:
+        replay_late(job, settings, parameters)
+    except (JobError, JarError, SessionError, SinkError) as error:
+        _log.error(str(error))
+        return 1
+    except PySparkException as error:
+        _log.error(f"nothing was replayed: {explained(error)}")
+        return 1
+    return 0
+
+
+def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) -> None:
+    """Compute again what late records belong to, and write it. Raises `JobError`, `SinkError`."""
+    topic = settings.dead_letter_topic
+    if not job.result_key:
+        raise JobError(
+            f"job {job.name} does not say by which columns its results are told apart"
+            " (result_key), so none of them can be computed alone. Begin a new generation, which"
+            " reads all of the past again"
+        )
+    if topic is None:
+        raise JobError("give --dead-letter-topic: late records are read from there")
+    with contextlib.ExitStack() as cleanup:
+        client = GroupClient(settings.bootstrap_servers, client_id=f"{settings.name}.late")
+        cleanup.callback(client.close)
+        try:
+            begin, end = _letters(client, topic, f"{settings.name}.late")
+        except (KafkaError, OSError) as error:
+            raise JobError(
+                f"no broker answers at {settings.bootstrap_servers} ({error})"
+            ) from error
+        if begin == end:
+            _log.info("no dead letters came since the last replay", topic=topic)
+            return
+        session = open_session(f"{settings.name}.late")
+        cleanup.callback(session.stop)
+        late = _late_records(_read(session, settings, begin, end), settings.name)
+        late = late.persist()
+        count = late.count()
+        if count:
+            records = _whole_input(session, settings, client)
+            touched = job.transform(late, **parameters).select(*job.result_key).distinct()
+            right = job.transform(records, **parameters).join(touched, [*job.result_key], "semi")
+            _check_sinks(job, right)
+            _write(job, settings, right, Batch(batch_id=sum(end.values()), end=end))
+        client.commit(f"{settings.name}.late", end)
+        _log.info("late records were put right", records=count, dead_letters=format_offsets(end))
+
+
+def _letters(
+    client: GroupClient, topic: str, group: str
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return which dead letters are to be read: from what was read last to the end."""
+    found = client.partitions([topic])
+    if not found:
+        raise JobError(f"topic {topic} does not exist: which one has the job's dead letters?")
+    places = [TopicPartition(topic, index) for index in range(found[topic])]
+    earliest, end = client.end_offsets(places, earliest=True), client.end_offsets(places)
+    committed = client.committed(group)
+    begin = {at: min(max(committed.get(at, 0), earliest[at]), end[at]) for at in places}
+    return begin, end
+
+
+def _read(
+    session: SparkSession,
+    settings: JobSettings,
+    begin: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+) -> DataFrame:
+    """Return what topics have between two positions, as Kafka's columns."""
+    return (
+        session.read.format("kafka")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("subscribe", ",".join(sorted({at.topic for at in begin})))
+        .option("startingOffsets", format_offsets(begin))
+        .option("endingOffsets", format_offsets(end))
+        .option("includeHeaders", "true")
+        .load()
+    )
+
+
+def _late_records(letters: DataFrame, job: str) -> DataFrame:
+    """Return a job's late records as Kafka's columns, each once."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    def header(name: str) -> Column:
+        own = F.filter("headers", lambda each: each["key"] == f"headrace.{name}")
+        return F.try_element_at(own, F.lit(-1))["value"].cast("string")
+
+    return (
+        letters.where((header("job") == job) & header("watermark").isNotNull())
+        .withColumn("topic", header("topic"))
+        .withColumn("partition", header("partition").cast("int"))
+        .withColumn("offset", header("offset").cast("long"))
+        .dropDuplicates(["topic", "partition", "offset"])
+    )
+
+
+def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClient) -> DataFrame:
+    """Return all records of the input. Raises `JobError` where retention took some of them."""
+    counts = client.partitions(settings.input_topics)
+    places = [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
+    earliest, latest = client.end_offsets(places, earliest=True), client.end_offsets(places)
+    gone = {at: offset for at, offset in earliest.items() if offset > 0}
+    if gone and settings.fail_on_data_loss:
+        raise JobError(
+            f"the input begins at {format_offsets(gone)}: retention took records, and a result that"
+            " some of them belonged to would be computed without them. --no-fail-on-data-loss says"
+            " that those of the late records' results are all still there"
+        )
+    return _read(session, settings, earliest, latest)
+
+
+def _check_sinks(job: Job, results: DataFrame) -> None:
+    """Refuse sinks whose readers could not tell a correction from what it corrects."""
+    for sink in job.sinks:
+        reason = sink.refusal(Delivery.AT_LEAST_ONCE, "update")
+        if reason is not None and "revision" not in results.columns:
+            raise JobError(f"{sink.describe()} cannot be corrected: {reason}")
+
+
+def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) -> None:
+    """Write corrected results to each sink, beside the job's own progress there."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    if "revision" in results.columns:
+        # Greater than any count of the job's own corrections.
+        results = results.withColumn("revision", F.lit(int(time.time())).cast("long"))
+    results = results.persist()
+    run = Run(
+        job=f"{job.name}.late",
+        generation=1,
+        delivery=Delivery.AT_LEAST_ONCE,
+        bootstrap_servers=settings.bootstrap_servers,
+        output_topic=settings.output_topic,
+        input_topics=tuple({at.topic for at in batch.end}),
+    )
+    for sink in job.sinks:
+        writer = sink.open(run)
+        try:
+            writer.write(results, batch)
+        finally:
+            writer.close()
+        _log.info("results were corrected", sink=sink.describe(), rows=results.count())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""Runs anybody's job by the name of its module: `python -m headrace_jobs.jobs.run MODULE …`.
+
+`MODULE` is importable (`orders.by_minute`: installed, on `PYTHONPATH`, in `deps.pyFiles`, or in the
+working folder), or a file (`orders.py`). It has a `Job` named `JOB`. In a SparkApplication this
+file is the `mainApplicationFile`, and the module the first of the arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_jobs.declaration import Job
+from headrace_jobs.jobs.declared import run_declared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["DeclarationError", "load_job", "main"]
+
+USAGE = "usage: headrace_jobs.jobs.run MODULE [ARGUMENTS of the job; --help lists them]"
+
+
+class DeclarationError(Exception):
+    """There is no job to be had from this module; the message says why."""
+
+
+def load_job(module: str) -> Job:
+    """Import a module, or the module of a file, and return its `JOB`.
+
+    Raises `DeclarationError` where there is none; an error of the module's own code is its own.
+    """
+    if module.endswith(".py"):
+        path = Path(module).resolve()
+        if not path.is_file():
+            raise DeclarationError(f"no such file: {path}")
+        # Executors import what a transform's functions name: by this name, from this folder.
+        sys.path.insert(0, str(path.parent))
+        module = path.stem
+    elif "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise DeclarationError(
+            f"no module {module}: install it, put it on PYTHONPATH, or name its file"
+        )
+    job = getattr(importlib.import_module(module), "JOB", None)
+    if not isinstance(job, Job):
+        raise DeclarationError(f"module {module} has no JOB that is a headrace_jobs Job")
+    return job
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the job until it is stopped. Returns the exit status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or given[0].startswith("-"):
+        print(USAGE, file=sys.stderr)  # noqa: T201 - a command line
+        return 2
+    try:
+        job = load_job(given[0])
+    except DeclarationError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a command line
+        return 2
+    return run_declared(job, given[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

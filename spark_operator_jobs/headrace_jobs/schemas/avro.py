@@ -1,0 +1,55 @@
+"""Avro values by fastavro: the schema that wrote each is parsed once, an Arrow batch at a time."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.schemas.values import BrokenValueError, as_arrow, split_header
+
+if TYPE_CHECKING:
+    from headrace_jobs.schemas.registry import SchemaSource
+
+__all__ = ["AvroValues"]
+
+
+@dataclass(kw_only=True)
+class AvroValues:
+    """Decodes values; keeps the schemas that it has seen. One for each Python worker."""
+
+    schemas: SchemaSource
+    _parsed: dict[int, Any] = field(default_factory=dict)
+
+    def decode(self, values: Any, row_type: Any) -> Any:
+        """Return structs `decoded, reason` for an Arrow array of values."""
+        return as_arrow(values, row_type, self._decode_one)
+
+    def _decode_one(self, value: bytes) -> dict[str, Any]:
+        from fastavro import schemaless_reader
+
+        schema_id, body = split_header(value)
+        schema = self._parsed.get(schema_id) or self._parse(schema_id)
+        stream = io.BytesIO(body)
+        try:
+            decoded = schemaless_reader(stream, schema, None)
+        except Exception as error:
+            # fastavro lets through whatever the bytes led to: EOFError, IndexError, UnicodeError…
+            raise BrokenValueError(f"it is no Avro of schema {schema_id}: {error!r}") from error
+        if not isinstance(decoded, dict):
+            raise BrokenValueError(f"schema {schema_id} is no record")
+        if stream.read(1):
+            raise BrokenValueError(f"it is longer than a value of schema {schema_id}")
+        return decoded
+
+    def _parse(self, schema_id: int) -> Any:
+        from fastavro import parse_schema
+
+        text = self.schemas.read(schema_id)
+        try:
+            parsed = parse_schema(json.loads(text))
+        except Exception as error:
+            raise BrokenValueError(f"schema {schema_id} is no Avro schema: {error!r}") from error
+        self._parsed[schema_id] = parsed
+        return parsed

@@ -1,0 +1,157 @@
+"""Frames of records to frames of decoded records. Pure: what is read, is read in the tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace_jobs.schemas.avro import AvroValues
+from headrace_jobs.schemas.protobuf import ProtobufValues
+from headrace_jobs.transforms.tagged import SIDE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame
+
+    from headrace_jobs.schemas.registry import SchemaSource
+
+__all__ = ["Avro", "Codec", "Json", "Protobuf", "decode", "set_aside", "well_formed"]
+
+_HEADER_BYTES = 5
+
+
+class Codec(Protocol):
+    """How a value becomes columns."""
+
+    def decoded(self, value: Column) -> Column:
+        """Return a struct: `decoded` (null when it cannot be) and `reason` (else null)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Json:
+    """Values that are JSON objects, decoded by Spark itself. `columns` is DDL: `id BIGINT, …`.
+
+    `has_header`: five bytes of a registry come first. A field that is missing is null.
+    """
+
+    columns: str
+    has_header: bool = False
+
+    def decoded(self, value: Column) -> Column:
+        """Return the struct."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+        text = F.expr(f"substring(value, {_HEADER_BYTES + 1})") if self.has_header else value
+        broken = "_headrace_broken"
+        parsed = F.from_json(
+            text.cast("string"),
+            f"{self.columns}, {broken} STRING",
+            {"columnNameOfCorruptRecord": broken},
+        )
+        reason = (
+            F.when(value.isNull(), "it has no value")
+            .when(F.lit(self.has_header) & ~_has_header(value), "it has no header of a registry")
+            .when(parsed.isNull() | parsed[broken].isNotNull(), "it is no JSON of these columns")
+        )
+        decoded = F.when(reason.isNull(), parsed.dropFields(broken))
+        return F.struct(decoded.alias("decoded"), reason.alias("reason"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Avro:
+    """Avro values with a registry's header, whose id names the schema that wrote each.
+
+    `columns` is DDL, of the fields that the job reads: one that a record lacks is null.
+    """
+
+    columns: str
+    schemas: SchemaSource
+
+    def decoded(self, value: Column) -> Column:
+        """Return the struct."""
+        return _by_arrow(AvroValues(schemas=self.schemas).decode, self.columns)(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protobuf:
+    """Protobuf messages with a registry's header. `columns` is DDL, as for `Avro`."""
+
+    columns: str
+    schemas: SchemaSource
+
+    def decoded(self, value: Column) -> Column:
+        """Return the struct."""
+        return _by_arrow(ProtobufValues(schemas=self.schemas).decode, self.columns)(value)
+
+
+def decode(records: DataFrame, codec: Codec, *, column: str = "value") -> DataFrame:
+    """Return the frame with `decoded` and `reason` added."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    both = "_headrace_decoded"
+    return records.withColumn(both, codec.decoded(F.col(column))).select(
+        *records.columns, f"{both}.decoded", f"{both}.reason"
+    )
+
+
+def well_formed(decoded: DataFrame) -> DataFrame:
+    """Keep what was decoded. Takes what `decode` returned."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    return decoded.where(F.col("reason").isNull()).drop("reason")
+
+
+def set_aside(decoded: DataFrame, *results: Column) -> DataFrame:
+    """Return the results of each record, and beside them the records that were not decoded.
+
+    Takes what `decode` returned of Kafka's columns; `results` are computed of it, a row for each
+    record. The dead letters are what it sets aside (`transforms.tagged`).
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    is_result = F.col("reason").isNull()
+    side = {
+        "_kind": F.when(is_result, "result").otherwise("rejected"),
+        "_topic": F.col("topic"),
+        "_partition": F.col("partition"),
+        "_offset": F.col("offset"),
+        "_key": F.when(~is_result, F.col("key")),
+        "_value": F.when(~is_result, F.col("value")),
+        "_reason": F.col("reason"),
+        "_counted": is_result.cast("bigint"),
+        "_malformed": (~is_result).cast("bigint"),
+    }
+    if "headers" in decoded.columns:
+        side["_headers"] = F.when(~is_result, F.to_json("headers"))
+    kinds = dict(each.split(" ") for each in SIDE.split(", "))
+    tagged = [side.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items()]
+    return decoded.select(*results, *tagged)
+
+
+def _has_header(value: Column) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    is_long = F.octet_length(value) > _HEADER_BYTES
+    return is_long & (F.substring(F.hex(value), 1, 2) == "00")
+
+
+def _by_arrow(function: Callable[..., object], columns: str) -> Callable[[Column], Column]:
+    """Return an Arrow function of a column, with a struct of these columns in its result."""
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StringType, StructType
+
+    row = StructType.fromDDL(columns)
+    result = StructType().add("decoded", row).add("reason", StringType())
+    arrow_row = to_arrow_type(row, timezone="UTC")
+
+    def of_batch(values: Any) -> Any:
+        return function(values, arrow_row)
+
+    # Spark takes from the hints that it is a function of arrays.
+    of_batch.__annotations__ = {"values": pa.Array, "return": pa.Array}
+    make: Any = arrow_udf  # its stubs know types of results that are no structs
+    wrapped: Callable[[Column], Column] = make(of_batch, result)
+    return wrapped

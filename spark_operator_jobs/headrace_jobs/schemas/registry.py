@@ -1,0 +1,107 @@
+"""Where schemas are: files by their ids, or a registry that speaks Confluent's HTTP API.
+
+A task asks for a schema once; an id that the registry does not know is asked for again after half a
+minute, because whoever writes registers first. A registry that does not answer raises: the batch
+fails and is tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace_jobs.schemas.values import BrokenValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Registry", "RegistryError", "SchemaFiles", "SchemaSource"]
+
+_TIMEOUT_SECONDS = 10.0
+_ATTEMPTS = 4
+_UNKNOWN_KEPT_SECONDS = 30.0
+_NOT_FOUND = 404
+
+
+class RegistryError(Exception):
+    """The registry does not answer; no record is to blame."""
+
+
+class SchemaSource(Protocol):
+    """Schemas by their ids. It goes to tasks pickled."""
+
+    def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
+        """Return a schema: Avro's JSON, or a serialized `FileDescriptorProto`.
+
+        Raises `BrokenValueError` for an id that nobody knows, and `RegistryError`.
+        """
+
+
+@dataclass(frozen=True)
+class SchemaFiles:
+    """Files by id: `.avsc`, or a descriptor set of `protoc --descriptor_set_out`."""
+
+    paths: Mapping[int, str]
+
+    def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
+        """Return the file. Raises `BrokenValueError` for an id that has none."""
+        del serialized  # a file is what it is
+        if schema_id not in self.paths:
+            raise BrokenValueError(f"schema {schema_id} is not known")
+        return Path(self.paths[schema_id]).read_bytes()
+
+
+@dataclass(frozen=True)
+class Registry:
+    """A registry at a URL, which may have user and password of basic authentication in it."""
+
+    url: str
+    _unknown: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
+
+    def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
+        """Ask for a schema. Raises `BrokenValueError` for an unknown id, and `RegistryError`."""
+        if time.monotonic() - self._unknown.get(schema_id, -_UNKNOWN_KEPT_SECONDS) < (
+            _UNKNOWN_KEPT_SECONDS
+        ):
+            raise BrokenValueError(f"schema {schema_id} is not in the registry")
+        text = self._get(f"/schemas/ids/{schema_id}{'?format=serialized' if serialized else ''}")
+        if text is None:
+            self._unknown[schema_id] = time.monotonic()
+            raise BrokenValueError(f"schema {schema_id} is not in the registry")
+        schema = str(json.loads(text)["schema"])
+        return base64.b64decode(schema) if serialized else schema.encode()
+
+    def _get(self, path: str) -> bytes | None:
+        request = self._request(path)
+        cause: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            try:
+                with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - see _request
+                    content: bytes = answer.read()
+                    return content
+            except urllib.error.HTTPError as error:
+                error.close()
+                if error.code == _NOT_FOUND:
+                    return None
+                cause = error
+            except OSError as error:
+                cause = error
+            time.sleep(0.25 * 2**attempt)
+        raise RegistryError(f"the registry does not answer {path}: {cause}")
+
+    def _request(self, path: str) -> urllib.request.Request:
+        scheme, _, rest = self.url.rstrip("/").partition("://")
+        if scheme not in ("http", "https"):
+            raise RegistryError("the registry's URL must be http(s)")
+        credentials, _, host = rest.rpartition("@")
+        request = urllib.request.Request(f"{scheme}://{host}{path}")  # noqa: S310 - the scheme is checked above
+        if credentials:
+            token = base64.b64encode(credentials.encode()).decode()
+            request.add_header("Authorization", f"Basic {token}")
+        return request

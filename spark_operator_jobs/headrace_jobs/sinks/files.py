@@ -1,0 +1,212 @@
+"""Results into Parquet files, exactly once: files and progress become visible by one commit.
+
+Executors write files under names of their own, which nobody reads yet. Then the driver commits them
+with the batch's offsets, in one atomic step of the table's log: Delta's, whose application
+transactions are its compare-and-set (`files_delta`), or a plain log of ours that needs no library
+(`files_plain`). Readers of the log never see half a batch, and a driver that was replaced finds
+that its next number is taken.
+
+Spark's own file sink is not used: its `_spark_metadata` silently skips the batches of a new
+checkpoint, which begins at 0. Paths are of a mounted file system: a commit needs one that makes a
+name exclusively.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import structlog
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress.stored import StoredProgress, Verdict, judge
+from headrace_jobs.sinks.files_delta import DeltaLog
+from headrace_jobs.sinks.files_log import ConflictError, FileLog
+from headrace_jobs.sinks.files_plain import PlainLog
+from headrace_jobs.sinks.files_task import DATA, sync_folder, write_files
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.sinks.files_log import DataFile
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["FileTable", "FileWriter"]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileTable:
+    """A folder of Parquet files with a log of commits. Rows are appended.
+
+    `form`: `delta`, which Spark, Polars, DuckDB and others read as a Delta table (needs the library
+    deltalake on the driver), or `parquet`, which is read by `files_plain.committed_files`.
+    `compact_after` small files become larger ones; 0 leaves them.
+    """
+
+    path: str
+    form: Literal["delta", "parquet"] = "delta"
+    compact_after: int = 100
+
+    def describe(self) -> str:
+        """Return `delta table PATH` or `parquet table PATH`."""
+        return f"{self.form} table {self.path}"
+
+    def refusal(self, delivery: Delivery, output_mode: str) -> str | None:  # noqa: ARG002 - every delivery holds
+        """Return why the combination cannot hold."""
+        if output_mode == "update":
+            return "files are appended, and update mode writes a row again when it changed"
+        if "://" in self.path:
+            return "a commit needs a file system that makes a name exclusively; mount one"
+        return None
+
+    def open(self, run: Run) -> FileWriter:
+        """Take the next epoch. Raises `SinkError`."""
+        return FileWriter(self, run)
+
+
+class FileWriter:
+    """A table that is open for one driver.
+
+    A Delta table has a schema from its first commit on, so that of a new one is made, and the epoch
+    taken, with the first batch.
+    """
+
+    keeps_progress = True
+    can_rewind = False
+
+    def __init__(self, sink: FileTable, run: Run) -> None:
+        self._sink = sink
+        self._run = run
+        self._root = Path(sink.path)
+        identity = f"{run.job}/{run.generation}"
+        self._prefix = f"{hashlib.sha256(identity.encode()).hexdigest()[:8]}-g{run.generation}"
+        self._epoch = 0
+        self._log: FileLog
+        self._log = (DeltaLog if sink.form == "delta" else PlainLog)(self._root, identity)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._stored = self._log.load() or StoredProgress(epoch=0)
+            if self._log.exists:
+                self._claim()
+        except OSError as error:
+            raise SinkError(f"{sink.describe()} cannot be used: {error}") from error
+
+    @property
+    def stored(self) -> StoredProgress:
+        """The progress that the log had when it was read last."""
+        return self._stored
+
+    def describe(self) -> str:
+        """Return what it is, for messages."""
+        return self._sink.describe()
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin."""
+        self._commit_progress(progress)
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        if not self._log.exists:
+            self._log.create(frame)
+        if self._epoch == 0:
+            self._claim()
+        self._log.check_schema(frame)
+        if self._judge(batch) is Verdict.SKIP:
+            return
+        if self._run.delivery is Delivery.AT_MOST_ONCE:
+            self._commit(batch, ())
+            marked = self._stored
+            files = self._write_files(frame, batch)
+            self._stored = self._commit_again(marked, files)
+        else:
+            # At least once is no cheaper than exactly once here: the commit is needed anyway.
+            self._commit(batch, self._write_files(frame, batch))
+        self._compact()
+
+    def close(self) -> None:
+        """Nothing is open between batches."""
+
+    def _claim(self) -> None:
+        """Take the next epoch, then clear away files that earlier drivers left uncommitted."""
+        while True:
+            claimed = _with_epoch(self._stored, self._stored.epoch + 1)
+            try:
+                self._log.commit(claimed, ())
+            except ConflictError:
+                self._stored = self._log.load() or StoredProgress(epoch=0)
+            else:
+                break
+        self._stored, self._epoch = claimed, claimed.epoch
+        committed = self._log.files()
+        for path in (self._root / DATA).glob(f"{self._prefix}-*.parquet"):
+            if f"{DATA}/{path.name}" not in committed:
+                path.unlink(missing_ok=True)
+
+    def _judge(self, batch: Batch) -> Verdict:
+        self._stored = self._log.load() or StoredProgress(epoch=0)
+        return judge(self._stored, self._epoch, batch)
+
+    def _write_files(self, frame: DataFrame, batch: Batch) -> list[DataFile]:
+        prefix = f"{self._prefix}-b{batch.batch_id}-e{self._epoch}"
+        files = write_files(frame, self._root, prefix)
+        if files:
+            sync_folder(self._root / DATA)
+        return files
+
+    def _commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
+        """Commit the batch; a number that is taken is somebody's: look who, and judge again."""
+        while True:
+            after = self._stored.after(batch)
+            try:
+                self._log.commit(after, files)
+            except ConflictError:
+                if self._judge(batch) is Verdict.SKIP:
+                    return
+            else:
+                self._stored = after
+                return
+
+    def _commit_again(self, progress: StoredProgress, files: Sequence[DataFile]) -> StoredProgress:
+        """Commit files of a batch whose progress is stored. Raises `SinkError` when fenced."""
+        while True:
+            try:
+                self._log.commit(progress, files)
+            except ConflictError as error:
+                stored = self._log.load()
+                if stored is None or stored.epoch != self._epoch:
+                    raise SinkError("another driver opened the table: the batch is lost") from error
+            else:
+                return progress
+
+    def _commit_progress(self, progress: StoredProgress) -> None:
+        self._stored = self._commit_again(_with_epoch(progress, self._epoch), ())
+
+    def _compact(self) -> None:
+        """Make larger files of small ones. One that cannot be made now is made later."""
+        if self._sink.compact_after <= 0:
+            return
+        try:
+            compacted = self._log.compact(self._sink.compact_after, f"{self._prefix}-c")
+        except (ConflictError, OSError) as error:
+            _log.warning("small files stay as they are", table=self._sink.path, error=str(error))
+        else:
+            if compacted:
+                _log.info("small files compacted", table=self._sink.path, files=compacted)
+
+
+def _with_epoch(progress: StoredProgress, epoch: int) -> StoredProgress:
+    return StoredProgress(
+        epoch=epoch,
+        batch_id=progress.batch_id,
+        checkpoint=progress.checkpoint,
+        offsets=progress.offsets,
+        reset=progress.reset,
+    )

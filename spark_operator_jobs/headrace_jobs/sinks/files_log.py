@@ -1,0 +1,60 @@
+"""What a table of files needs of its log of commits. Types only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.progress.stored import StoredProgress
+
+__all__ = ["COMPACTED_BYTES_MAX", "ConflictError", "DataFile", "FileLog"]
+
+#: Compaction makes files of about this size, and leaves larger ones alone.
+COMPACTED_BYTES_MAX = 128 * 1024 * 1024
+
+
+class ConflictError(Exception):
+    """Somebody else committed since the log was read: read it again, and judge again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFile:
+    """A Parquet file that a task wrote; `path` is relative to the table."""
+
+    path: str
+    rows: int
+    bytes: int
+
+
+class FileLog(Protocol):
+    """The log of one table, as one (job, generation) sees it."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table can take commits."""
+
+    def create(self, frame: DataFrame) -> None:
+        """Make the table for rows of this frame; one that somebody else made meanwhile is kept."""
+
+    def check_schema(self, frame: DataFrame) -> None:
+        """Raise `SinkError` when the table cannot take rows of this frame."""
+
+    def load(self) -> StoredProgress | None:
+        """Read the log; returns what it says of this job and generation."""
+
+    def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
+        """Make files and progress visible in one step, on top of what was read last.
+
+        Raises `ConflictError` when this job's progress changed since.
+        """
+
+    def files(self) -> set[str]:
+        """Return the committed files, relative to the table."""
+
+    def compact(self, files_min: int, prefix: str) -> int:
+        """Replace small files by larger ones when there are so many; returns how many were."""

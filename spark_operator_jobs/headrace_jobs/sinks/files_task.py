@@ -1,0 +1,93 @@
+"""Parquet files written by the tasks that have the rows."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.sinks.files_log import DataFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["DATA", "replace_file", "sync_folder", "write_files"]
+
+#: The folder of data files in a table.
+DATA = "data"
+
+
+def write_files(frame: DataFrame, root: Path, prefix: str) -> list[DataFile]:
+    """Write a frame's rows, a file for each task that has any; returns those that count.
+
+    Files of task attempts that do not count stay behind uncommitted.
+    """
+    task = _WriteTask(folder=str(root / DATA), prefix=prefix)
+    done = frame.mapInArrow(task.run, "name string, rows bigint, bytes bigint").collect()
+    return [
+        DataFile(path=f"{DATA}/{row.name}", rows=int(row.rows), bytes=int(row.bytes))
+        for row in done
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WriteTask:
+    """What a task does with its partition. It is pickled to executors."""
+
+    folder: str
+    prefix: str
+
+    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Write the rows into a file that is on the disk when its name is yielded."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition = 0 if context is None else context.partitionId()
+        attempt = 0 if context is None else context.taskAttemptId()
+        name = f"{self.prefix}-p{partition}-{attempt}.parquet"
+        path = Path(self.folder) / name
+        writer, rows = None, 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if writer is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                writer = pq.ParquetWriter(path, batch.schema, compression="zstd")
+            writer.write_batch(batch)
+            rows += batch.num_rows
+        if writer is None:
+            return
+        writer.close()
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        size = path.stat().st_size
+        yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows], "bytes": [size]})
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file so that a power cut leaves the old one or the new one."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,70 @@
+"""Generations of a job's output: what can be listed, compared, swapped and thrown away.
+
+A new generation reads the past again, by a changed program, into a shadow beside the live output.
+It is compared, then swapped in one step or thrown away; the old one can be gone back to by the same
+step. Types only; a sink that can do it has `output_generations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_jobs.progress.offsets import TopicPartition
+
+__all__ = ["Difference", "OutputGeneration", "OutputGenerations", "Shadowing"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputGeneration:
+    """One generation: where its rows are, how far they go, and whether readers see them."""
+
+    generation: int
+    output: str
+    is_live: bool
+    batch_id: int
+    offsets: Mapping[TopicPartition, int]
+    delivery: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Rows that two generations do not share. `examples`: pairs as JSON; None is no such row."""
+
+    only_old: int
+    only_new: int
+    changed: int
+    same: int
+    examples: tuple[tuple[str | None, str | None], ...] = ()
+
+    @property
+    def is_none(self) -> bool:
+        """Whether both have the same rows."""
+        return not (self.only_old or self.only_new or self.changed)
+
+
+class OutputGenerations(Protocol):
+    """The generations of one job in one sink."""
+
+    def all(self) -> list[OutputGeneration]:
+        """Return every generation. Raises `SinkError`."""
+
+    def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
+        """Compare two. Raises `SinkError`."""
+
+    def swap(self, generation: int) -> None:
+        """Make it the one that readers see, in one step. Raises `SinkError`."""
+
+    def discard(self, generation: int) -> None:
+        """Throw a shadow away, and fence its driver. Raises `SinkError`."""
+
+
+@runtime_checkable
+class Shadowing(Protocol):
+    """A sink that can hold a shadow beside what readers see."""
+
+    def output_generations(self, job: str) -> OutputGenerations:
+        """Return the job's generations there."""

@@ -1,0 +1,245 @@
+"""Results into a topic, exactly once: one transaction holds a batch's records and its offsets.
+
+One writer, in the driver, for the job's whole life. Several executors' transactions do not commit
+together, and a marker that made them one decision would need every reader to know it; the commit
+of one transaction is a decision that the broker makes, and that every read_committed consumer sees.
+The price is the throughput of one producer, and the results of a batch pass through the driver.
+
+The transactional id is that of (job, generation, topic). Whoever initialises it is the driver: the
+broker fences the one before. The transaction commits, for a group of that name, a marker (an offset
+of the output topic's partition 0, whose metadata is the progress) and the batch's end offsets, and
+the end offsets for the job's own group as well. A new driver reads them back, so a lost answer to a
+commit is never guessed: initialising ends what is pending, then the group tells.
+
+A group without members forgets its offsets after `offsets.retention.minutes` (a week): a job that
+was down for longer finds no progress, and is refused until `--adopt-checkpoint`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.progress.offsets import TopicPartition
+from headrace_jobs.progress.stored import NO_BATCH, FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["TransactionalWriter"]
+
+_TIMEOUT_SECONDS = 60.0
+# Above the time that a batch's records take to be sent: the broker ends an older transaction.
+_TRANSACTION_TIMEOUT_MS = 300_000
+_POLL_RECORDS = 10_000
+_COMMIT_ATTEMPTS = 5
+
+
+class TransactionalWriter:
+    """A topic that is open for one driver."""
+
+    keeps_progress = True
+    can_rewind = False
+
+    def __init__(self, run: Run, topic: str, as_records: Callable[[DataFrame], DataFrame]) -> None:
+        """Fence the driver before, and read what it committed. Raises `SinkError`.
+
+        `as_records` returns `key, value` of results.
+        """
+        self._topic = topic
+        self._as_records = as_records
+        self._group = run.group
+        self._identity = f"headrace.{run.job}.{run.generation}.{topic}"
+        self._servers = {"bootstrap.servers": run.bootstrap_servers}
+        self._inputs = run.input_topics
+        self._producer: Any = None
+        self._stored = StoredProgress(epoch=0)
+        self._epoch = 0
+        self._begin()
+        self._claim()
+
+    @property
+    def stored(self) -> StoredProgress:
+        """The progress that the group had when it was read."""
+        return self._stored
+
+    def describe(self) -> str:
+        """Return what it is, for messages."""
+        return f"topic {self._topic}"
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin."""
+        self._transact(progress, ())
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        if judge(self._stored, self._epoch, batch) is Verdict.SKIP:
+            return
+        records = self._as_records(frame).toArrow()
+        after = self._stored.after(batch)
+        try:
+            self._transact(after, records.to_batches())
+        except _InDoubtError:
+            # Initialising again ends the transaction, one way or the other; the group tells which.
+            self._begin()
+            if self._stored.epoch != self._epoch:
+                raise FencedError(f"another driver has epoch {self._stored.epoch}") from None
+            if judge(self._stored, self._epoch, batch) is Verdict.APPLY:
+                self._transact(after, records.to_batches())
+
+    def close(self) -> None:
+        """Let go of the connections. A transaction that is open is ended by the next driver."""
+        self._producer = None
+
+    def _begin(self) -> None:
+        """Initialise the transactional id, then read the progress."""
+        try:
+            from confluent_kafka import KafkaException, Producer
+        except ImportError as error:
+            raise SinkError(
+                "exactly once into a topic needs confluent-kafka: pip install 'headrace[sinks]'"
+            ) from error
+        settings = {
+            "transactional.id": self._identity,
+            "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+            "linger.ms": 20,
+            # Not compressed, as at least once: every client can read it, lz4 takes a package in
+            # some. The topic's `compression.type` decides how it is stored.
+            # As Kafka's own clients choose a partition, and Spark's sink.
+            "partitioner": "murmur2_random",
+        }
+        self._producer = Producer(self._servers | settings)
+        try:
+            self._producer.init_transactions(_TIMEOUT_SECONDS)
+            self._stored = self._read()
+        except KafkaException as error:
+            raise SinkError(f"{self.describe()} takes no transactions: {error}") from error
+
+    def _read(self) -> StoredProgress:
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as Place
+
+        consumer = Consumer(
+            self._servers | {"group.id": self._identity, "enable.auto.commit": False}
+        )
+        try:
+            metadata = consumer.list_topics(timeout=_TIMEOUT_SECONDS)
+            places = [Place(self._topic, 0)]
+            for topic in self._inputs:
+                places += [Place(topic, index) for index in metadata.topics[topic].partitions]
+            found = consumer.committed(places, timeout=_TIMEOUT_SECONDS)
+        finally:
+            consumer.close()
+        marker, *inputs = found
+        if marker.offset < 0:
+            return StoredProgress(epoch=0)
+        try:
+            noted: dict[str, Any] = json.loads(marker.metadata or "")
+            return StoredProgress(
+                epoch=int(noted["epoch"]),
+                batch_id=int(noted["batch"]),
+                checkpoint=str(noted["checkpoint"]),
+                reset=str(noted["reset"]),
+                offsets={
+                    TopicPartition(at.topic, at.partition): at.offset
+                    for at in inputs
+                    if at.offset >= 0
+                },
+            )
+        except (TypeError, KeyError, ValueError) as error:
+            raise SinkError(
+                f"group {self._identity} is not a job's progress: {marker.metadata!r}"
+            ) from error
+
+    def _claim(self) -> None:
+        claimed = StoredProgress(
+            epoch=self._stored.epoch + 1,
+            batch_id=self._stored.batch_id,
+            checkpoint=self._stored.checkpoint,
+            offsets=self._stored.offsets,
+            reset=self._stored.reset,
+        )
+        self._epoch = claimed.epoch
+        try:
+            self._transact(claimed, ())
+        except _InDoubtError as error:
+            raise SinkError(f"{self.describe()}: {error}") from error
+
+    def _transact(self, progress: StoredProgress, batches: Any) -> None:
+        """Commit records and progress. Raises `FencedError`, `_InDoubtError`, `SinkError`."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._producer.begin_transaction()
+            self._produce(batches)
+            self._send_offsets(progress)
+            self._commit()
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.fatal():
+                raise FencedError(
+                    f"another driver writes to {self._topic} ({reason}): this one is fenced"
+                ) from error
+            raise _InDoubtError(str(reason)) from error
+        self._stored = progress
+
+    def _produce(self, batches: Any) -> None:
+        for batch in batches:
+            keys, values = (batch.column(name).to_pylist() for name in ("key", "value"))
+            for index, (key, value) in enumerate(zip(keys, values, strict=True)):
+                while True:
+                    try:
+                        self._producer.produce(self._topic, value, key)
+                    except BufferError:
+                        self._producer.poll(0.5)
+                    else:
+                        break
+                if index % _POLL_RECORDS == 0:
+                    self._producer.poll(0)
+
+    def _send_offsets(self, progress: StoredProgress) -> None:
+        from confluent_kafka import Consumer
+        from confluent_kafka import TopicPartition as Place
+
+        noted = {
+            "epoch": progress.epoch,
+            "batch": progress.batch_id,
+            "checkpoint": progress.checkpoint,
+            "reset": progress.reset,
+        }
+        marker = Place(self._topic, 0, progress.batch_id - NO_BATCH, json.dumps(noted))
+        ends = [Place(at.topic, at.partition, end) for at, end in progress.offsets.items()]
+        groups = [(self._identity, [marker, *ends])]
+        if self._group is not None and ends:
+            groups.append((self._group, ends))
+        for group, offsets in groups:
+            # Nobody joins: the metadata is that of a group without generations.
+            consumer = Consumer(self._servers | {"group.id": group})
+            try:
+                self._producer.send_offsets_to_transaction(
+                    offsets, consumer.consumer_group_metadata(), _TIMEOUT_SECONDS
+                )
+            finally:
+                consumer.close()
+
+    def _commit(self) -> None:
+        from confluent_kafka import KafkaException
+
+        for attempt in range(_COMMIT_ATTEMPTS):
+            try:
+                self._producer.commit_transaction(_TIMEOUT_SECONDS)
+            except KafkaException as error:
+                if not error.args[0].retriable() or attempt == _COMMIT_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+
+class _InDoubtError(Exception):
+    """Whether the transaction was committed is not known."""

@@ -1,0 +1,246 @@
+"""Results into a table of PostgreSQL, exactly once: rows and progress in one transaction.
+
+Executors COPY a batch's rows into a staging table of the batch, each task attempt in a transaction
+of its own. Then the driver, in one transaction, locks the job's progress row, compares the epoch,
+skips a batch that is there already, merges what the tasks that counted have staged, and stores the
+batch's offsets. A batch is there whole or not at all, whoever is killed.
+
+With a `key` rows are merged (the row of a key is replaced), without one they are appended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress.stored import Verdict, judge
+from headrace_jobs.sinks.postgres_generations import PostgresGenerations
+from headrace_jobs.sinks.postgres_rows import (
+    ATTEMPT,
+    TASK_STAGING,
+    column_types,
+    copy_rows,
+    portable,
+)
+from headrace_jobs.sinks.postgres_store import PostgresStore, identifier
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.progress.stored import Batch, StoredProgress
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["PostgresTable", "PostgresWriter"]
+
+_STAGING = "headrace_staging_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresTable:
+    """A table, in the search path or as `schema.table`. It is made when it is not there.
+
+    `dsn` is libpq's (`host=db dbname=shop`, or a URL); what it leaves out comes from `PGHOST`,
+    `PGUSER`, `PGPASSWORD`, `PGPASSFILE` and their kin, on the driver.
+    `key`: the columns of a unique index; a row replaces the one of its key. `version`: a column of
+    which the greater value wins, whatever order rows come in; without it a batch must have a key
+    once at most.
+    """
+
+    table: str
+    key: tuple[str, ...] = ()
+    version: str | None = None
+    dsn: str = ""
+
+    def describe(self) -> str:
+        """Return `PostgreSQL table NAME`."""
+        return f"PostgreSQL table {self.table}"
+
+    def refusal(self, delivery: Delivery, output_mode: str) -> str | None:  # noqa: ARG002 - every delivery holds
+        """Return why the combination cannot hold."""
+        if output_mode == "update" and not self.key:
+            return "output mode update writes a row again when it changed: name its key"
+        if self.version is not None and not self.key:
+            return "a version without a key compares nothing"
+        return None
+
+    def output_generations(self, job: str) -> PostgresGenerations:
+        """Return the job's generations in this table."""
+        return PostgresGenerations(dsn=self.dsn, job=job, table=self.table, key=self.key)
+
+    def open(self, run: Run) -> PostgresWriter:
+        """Connect and take the next epoch. Raises `SinkError`."""
+        return PostgresWriter(self, run)
+
+
+class PostgresWriter:
+    """A table that is open for one driver."""
+
+    keeps_progress = True
+
+    def __init__(self, sink: PostgresTable, run: Run) -> None:
+        """Connect, take the next epoch, and clear away what earlier drivers staged."""
+        self._sink = sink
+        self._delivery = run.delivery
+        self._store = PostgresStore(sink.dsn, run, sink.table)
+        identity = f"{run.job}/{run.generation}/{sink.table}"
+        self._prefix = f"{_STAGING}{hashlib.sha256(identity.encode()).hexdigest()[:12]}_"
+        self._is_made = False
+        self._drop_staging()
+
+    def describe(self) -> str:
+        """Return what it is, for messages."""
+        return self._sink.describe()
+
+    @property
+    def stored(self) -> StoredProgress:
+        """The progress that the database had when it was asked last."""
+        return self._store.stored
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether rows that are written again replace themselves."""
+        return bool(self._sink.key)
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin."""
+        self._store.rewind(progress)
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        self._store.refresh()
+        if judge(self._store.stored, self._store.epoch, batch) is Verdict.SKIP:
+            return
+        frame = portable(frame)
+        if not self._is_made:
+            self._make_table(frame)
+        if self._delivery is Delivery.AT_MOST_ONCE:
+            if self._store.transact(batch) is Verdict.SKIP:
+                return
+            self._stage_and_merge(frame, batch, None)
+        elif self._delivery is Delivery.AT_LEAST_ONCE:
+            self._write_by_tasks(frame)
+            self._store.transact(batch)
+        else:
+            self._stage_and_merge(frame, batch, batch)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._store.close()
+
+    def _write_by_tasks(self, frame: DataFrame) -> None:
+        """Let each task merge its own rows: nothing is staged, and a retry may repeat them."""
+        with self._store.keep_relation() as relation:
+            merge = self._merge(TASK_STAGING, relation, frame.columns)
+            copy_rows(frame, self._store.conninfo, relation, merge)
+
+    def _stage_and_merge(self, frame: DataFrame, batch: Batch, progress: Batch | None) -> None:
+        """Stage the rows, then merge them, with the batch's progress if there is one."""
+        from psycopg import sql
+
+        staging = f"{self._prefix}{self._store.epoch}_{batch.batch_id}"
+        name = sql.Identifier(staging)
+        columns = sql.SQL(", ").join(map(sql.Identifier, frame.columns))
+        relation = identifier(self._store.relation)
+        self._store.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
+        self._store.execute(
+            # Not logged: what a crash of the server loses is staged again by the replay.
+            sql.SQL(
+                "CREATE UNLOGGED TABLE {} AS SELECT {}, 0::bigint AS {} FROM {} LIMIT 0"
+            ).format(name, columns, sql.Identifier(ATTEMPT), relation)
+        )
+        attempts = copy_rows(frame, self._store.conninfo, staging, None)
+        expected = sum(attempts.values())
+
+        def merge(connection: Any, relation: str) -> None:
+            counted = connection.execute(
+                sql.SQL("SELECT count(*) FROM {} WHERE {} = ANY(%s)").format(
+                    name, sql.Identifier(ATTEMPT)
+                ),
+                (list(attempts),),
+            ).fetchone()[0]
+            if counted != expected:
+                raise SinkError(
+                    f"{expected} rows were staged and {counted} are there: the server crashed"
+                    " meanwhile; the batch will be written again"
+                )
+            if expected:
+                connection.execute(self._merge(staging, relation, frame.columns), (list(attempts),))
+
+        if progress is not None:
+            self._store.transact(progress, merge)
+        else:
+            self._store.once(merge)
+        self._store.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
+
+    def _merge(self, staging: str, relation: str, columns: list[str]) -> Any:
+        """Return the statement that takes rows of the attempts that count into the table."""
+        from psycopg import sql
+
+        names = sql.SQL(", ").join(map(sql.Identifier, columns))
+        key = sql.SQL(", ").join(map(sql.Identifier, self._sink.key))
+        distinct: sql.Composable = sql.SQL("")
+        order: sql.Composable = sql.SQL("")
+        conflict: sql.Composable = sql.SQL("")
+        if self._sink.key:
+            rest = [each for each in columns if each not in self._sink.key]
+            assignments = sql.SQL(", ").join(
+                sql.SQL("{0} = excluded.{0}").format(sql.Identifier(each)) for each in rest
+            )
+            action = sql.SQL("DO UPDATE SET {}").format(assignments)
+            conflict = sql.SQL("ON CONFLICT ({}) {}").format(
+                key, action if rest else sql.SQL("DO NOTHING")
+            )
+            if self._sink.version is not None:
+                version = sql.Identifier(self._sink.version)
+                distinct = sql.SQL("DISTINCT ON ({})").format(key)
+                order = sql.SQL("ORDER BY {}, {} DESC").format(key, version)
+                conflict += sql.SQL(" WHERE mine.{0} IS NULL OR mine.{0} <= excluded.{0}").format(
+                    version
+                )
+        return sql.SQL(
+            "INSERT INTO {} AS mine ({}) SELECT {} {} FROM {} WHERE {} = ANY(%s) {} {}"
+        ).format(
+            identifier(relation),
+            names,
+            distinct,
+            names,
+            sql.Identifier(staging),
+            sql.Identifier(ATTEMPT),
+            order,
+            conflict,
+        )
+
+    def _make_table(self, frame: DataFrame) -> None:
+        """Make the table if it is not there, and see that what is there can take the rows."""
+        from psycopg import sql
+
+        columns = [
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
+            for name, kind in column_types(frame).items()
+        ]
+        if self._sink.key:
+            key = sql.SQL(", ").join(map(sql.Identifier, self._sink.key))
+            columns.append(sql.SQL("PRIMARY KEY ({})").format(key))
+        relation = identifier(self._store.relation)
+        self._store.execute(
+            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
+                relation, sql.SQL(", ").join(columns)
+            )
+        )
+        self._is_made = True
+
+    def _drop_staging(self) -> None:
+        from psycopg import sql
+
+        found = self._store.fetch(
+            "SELECT tablename FROM pg_tables WHERE schemaname = ANY(current_schemas(false))"
+            " AND starts_with(tablename, %s)",
+            (self._prefix,),
+        )
+        for (name,) in found:
+            self._store.execute(
+                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(str(name)))
+            )

@@ -1,0 +1,133 @@
+"""Rows of a frame into PostgreSQL by COPY, from the tasks that have them.
+
+Arrow batches become CSV in C++ (pyarrow) and go to the server as they are: no Python object a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["ATTEMPT", "TASK_STAGING", "column_types", "copy_rows", "portable"]
+
+#: The column of a staging table that says which task attempt wrote a row.
+ATTEMPT = "headrace_attempt"
+#: The temporary table of a task that merges its rows by itself.
+TASK_STAGING = "headrace_task"
+
+_TYPES = {
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+}
+
+
+def portable(frame: DataFrame) -> DataFrame:
+    """Return the frame with what CSV cannot say turned into text: nested values become JSON."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    columns = []
+    for field in frame.schema.fields:
+        column = F.col(f"`{field.name}`")
+        if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType):
+            column = F.to_json(column)
+        elif isinstance(field.dataType, T.BinaryType):
+            column = F.concat(F.lit("\\x"), F.hex(column))
+        columns.append(column.alias(field.name, metadata={"type": field.dataType.simpleString()}))
+    return frame.select(*columns)
+
+
+def column_types(frame: DataFrame) -> dict[str, str]:
+    """Return PostgreSQL's type for each column of a portable frame."""
+    found = {}
+    for field in frame.schema.fields:
+        kind = str(field.metadata["type"])
+        nested = kind.startswith(("struct", "array", "map"))
+        found[field.name] = (
+            "jsonb" if nested else _TYPES.get(kind, kind.replace("decimal", "numeric"))
+        )
+    return found
+
+
+def copy_rows(frame: DataFrame, conninfo: str, table: str, merge: Any) -> dict[int, int]:
+    """Copy a frame's rows into a table; returns the rows of each task attempt that counts.
+
+    Without `merge` the table is a staging table, whose column `headrace_attempt` says who wrote a
+    row: of a task that was tried twice both may be there. With `merge` each task stages its rows
+    in a temporary table of the same columns, and runs the statement.
+    """
+    task = _CopyTask(columns=tuple(frame.columns), conninfo=conninfo, table=table, merge=merge)
+    done = frame.mapInArrow(task.run, "attempt bigint, copied bigint").collect()
+    return {int(row.attempt): int(row.copied) for row in done}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CopyTask:
+    """What a task does with its partition. It is pickled to executors."""
+
+    columns: tuple[str, ...]
+    conninfo: str
+    table: str
+    merge: Any
+
+    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Copy the rows in a transaction of the task's own; yield the attempt and their number."""
+        import psycopg
+        import pyarrow as pa
+        from psycopg import sql
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = 0 if context is None else int(context.taskAttemptId())
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        with psycopg.connect(self.conninfo, application_name="headrace task") as connection:
+            target = sql.Identifier(*self.table.split("."))
+            if self.merge is not None:
+                staging = sql.Identifier(TASK_STAGING)
+                connection.execute(
+                    sql.SQL(
+                        "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS"
+                        " SELECT {}, 0::bigint AS {} FROM {} LIMIT 0"
+                    ).format(staging, names, sql.Identifier(ATTEMPT), target)
+                )
+                target = staging
+            statement = sql.SQL("COPY {} ({}, {}) FROM STDIN (FORMAT csv)").format(
+                target, names, sql.Identifier(ATTEMPT)
+            )
+            copied = 0
+            with connection.cursor() as cursor, cursor.copy(statement) as stream:
+                for batch in batches:
+                    stream.write(_as_csv(batch, attempt))
+                    copied += batch.num_rows
+            if self.merge is not None:
+                connection.execute(self.merge, ([attempt],))
+        yield pa.RecordBatch.from_pydict({"attempt": [attempt], "copied": [copied]})
+
+
+def _as_csv(batch: Any, attempt: int) -> memoryview:
+    """Return an Arrow batch as CSV, with the attempt as last column. Null is nothing, unquoted."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.csv as arrow_csv
+
+    marks = pa.repeat(attempt, batch.num_rows)
+    rows = pa.table([*batch.columns, marks], names=[*batch.schema.names, ATTEMPT])
+    text = io.BytesIO()
+    arrow_csv.write_csv(rows, text, arrow_csv.WriteOptions(include_header=False))
+    return text.getbuffer()

@@ -1,0 +1,293 @@
+"""A job's progress in PostgreSQL, in the database that has its rows.
+
+Owns one connection of the driver and the table `headrace_progress`: a row for each (job,
+generation, table). Whoever changes rows of an output locks its progress row first, compares the
+epoch, and stores the batch's offsets in the same transaction. So there is one writer at a time, and
+a driver that was replaced finds another epoch than its own.
+
+An answer to COMMIT that is lost says nothing. `transact` asks again on a new connection: locking
+the row waits until the server has ended the transaction whose fate is in doubt, and then the row
+tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import structlog
+
+from headrace_jobs.progress.offsets import format_offsets, parse_offsets
+from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = [
+    "PROGRESS_TABLE",
+    "PostgresStore",
+    "connect",
+    "identifier",
+    "lock_relation",
+    "progress_table_exists",
+]
+
+PROGRESS_TABLE = "headrace_progress"
+#: How long a server may be away before the batch fails, and the job with it.
+OUTAGE_SECONDS_MAX = 60.0
+_RETRY_SECONDS = 0.5
+# Notices a server that is gone without a word (a cut cable) within this time.
+_TCP_TIMEOUT_MS = 20_000
+# Any number that nobody else uses: `CREATE TABLE IF NOT EXISTS` is not safe beside itself.
+_ADVISORY_LOCK = 0x48454144
+
+_CREATE: LiteralString = """
+CREATE TABLE IF NOT EXISTS headrace_progress (
+  job text NOT NULL,
+  generation integer NOT NULL,
+  output text NOT NULL,
+  -- The table that holds this generation's rows: another one than `output` while it is a shadow.
+  relation text NOT NULL,
+  epoch bigint NOT NULL,
+  batch bigint NOT NULL DEFAULT -1,
+  checkpoint text NOT NULL DEFAULT '',
+  offsets jsonb NOT NULL DEFAULT '{}',
+  reset text NOT NULL DEFAULT '',
+  delivery text NOT NULL DEFAULT '',
+  updated_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (job, generation, output)
+)
+"""
+_CLAIM: LiteralString = """
+INSERT INTO headrace_progress AS mine (job, generation, output, relation, epoch, delivery)
+VALUES (%s, %s, %s, %s, 1, %s)
+ON CONFLICT (job, generation, output) DO UPDATE
+SET epoch = mine.epoch + 1, delivery = excluded.delivery, updated_at = now()
+RETURNING relation, epoch, batch, checkpoint, offsets::text, reset
+"""
+_READ: LiteralString = """
+SELECT relation, epoch, batch, checkpoint, offsets::text, reset FROM headrace_progress
+WHERE job = %s AND generation = %s AND output = %s
+"""
+_STORE: LiteralString = """
+UPDATE headrace_progress
+SET batch = %s, checkpoint = %s, offsets = %s, reset = %s, updated_at = now()
+WHERE job = %s AND generation = %s AND output = %s
+"""
+
+
+def connect(dsn: str, name: str) -> Any:
+    """Connect, in autocommit mode. `dsn` is libpq's; the `PG…` environment fills it up.
+
+    Raises `SinkError` that says what to do.
+    """
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SinkError("PostgreSQL needs psycopg: pip install 'headrace[spark]'") from error
+    try:
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            connect_timeout=10,
+            application_name=name,
+            tcp_user_timeout=_TCP_TIMEOUT_MS,
+            keepalives_idle=10,
+        )
+    except psycopg.Error as error:
+        raise SinkError(f"PostgreSQL does not let us in: {str(error).strip()}") from error
+
+
+class PostgresStore:
+    """The progress row of one (job, generation, table), and the driver's connection to it."""
+
+    def __init__(self, dsn: str, run: Run, output: str) -> None:
+        """Connect and take the next epoch. Raises `SinkError`."""
+        self._name = f"headrace {run.job}"
+        self._dsn = dsn
+        self._key = (run.job, run.generation, output)
+        self._connection = connect(dsn, self._name)
+        try:
+            self.relation, self.stored = self._claim(run, output)
+        except Exception:
+            self._connection.close()
+            raise
+        self.epoch = self.stored.epoch
+
+    def _claim(self, run: Run, output: str) -> tuple[str, StoredProgress]:
+        relation = f"{output}_g{run.generation}" if run.is_shadow else output
+        with self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
+            self._connection.execute(_CREATE)
+            self._refuse_mixing(run, output)
+            claimed = self._connection.execute(
+                _CLAIM, (*self._key, relation, run.delivery.value)
+            ).fetchone()
+        return _progress(claimed)
+
+    def _refuse_mixing(self, run: Run, output: str) -> None:
+        """Refuse a new generation that would write among another's rows."""
+        rows = self._connection.execute(
+            "SELECT generation, relation FROM headrace_progress WHERE job = %s AND output = %s",
+            (run.job, output),
+        ).fetchall()
+        others = [generation for generation, relation in rows if relation == output]
+        if others and not run.is_shadow and all(each != run.generation for each, _ in rows):
+            raise SinkError(
+                f"table {output} holds the rows of generation {others[0]}: begin generation"
+                f" {run.generation} beside them, with --shadow, then compare and swap"
+                " (headrace jobs diff, headrace jobs swap)"
+            )
+
+    @contextlib.contextmanager
+    def keep_relation(self) -> Iterator[str]:
+        """Hold off a swap while tasks write into the table that the generation has now."""
+        lock_relation(self._connection, self._key[0], self._key[2], is_shared=True)
+        try:
+            self.refresh()
+            yield self.relation
+        finally:
+            self._connection.execute("SELECT pg_advisory_unlock_all()")
+
+    @property
+    def conninfo(self) -> str:
+        """What executors connect with: all that the driver's environment gave, the password too."""
+        from psycopg.conninfo import make_conninfo
+
+        info = self._connection.info
+        return make_conninfo(**(info.get_parameters() | {"password": info.password or None}))
+
+    def refresh(self) -> None:
+        """Read the row again. Raises `FencedError` when the epoch is another's."""
+        row = self._connection.execute(_READ, self._key).fetchone()
+        if row is None:
+            raise FencedError(
+                f"the progress of {self._key} is gone: the generation was thrown away"
+            )
+        self.relation, self.stored = _progress(row)
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin: a reset was followed, or nothing was stored."""
+        with self._connection.transaction():
+            self._lock()
+            if self.stored.epoch != self.epoch:
+                raise FencedError(f"another driver has epoch {self.stored.epoch}")
+            self._store(progress)
+
+    def transact(self, batch: Batch, work: Callable[[Any, str], None] | None = None) -> Verdict:
+        """Do the work and store the batch's progress, both or nothing. Repeats what was in doubt.
+
+        `work` gets the connection and the table's name, inside the transaction. Raises
+        `FencedError`, `GapError`, what `work` raises, and `SinkError` when the server stays away.
+        """
+        import psycopg
+
+        deadline = time.monotonic() + OUTAGE_SECONDS_MAX
+        while True:
+            try:
+                return self._transact_once(batch, work)
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                # Refused, or lost on the way, or done and its answer lost: the row will tell.
+                structlog.get_logger(__name__).warning(
+                    "the transaction's outcome is unknown; asking the server",
+                    batch=batch.batch_id,
+                    error=str(error).strip(),
+                )
+                self._reconnect(deadline, error)
+
+    def once(self, work: Callable[[Any, str], None]) -> None:
+        """Do the work in a transaction, if this driver is not fenced. Repeats nothing."""
+        with self._connection.transaction():
+            self._lock()
+            if self.stored.epoch != self.epoch:
+                raise FencedError(f"another driver has epoch {self.stored.epoch}")
+            work(self._connection, self.relation)
+
+    def execute(self, statement: Any) -> None:
+        """Run a statement by itself, of which it does not matter how often it runs."""
+        self._connection.execute(statement)
+
+    def fetch(self, statement: Any, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """Run a query by itself."""
+        rows: list[tuple[Any, ...]] = self._connection.execute(statement, parameters).fetchall()
+        return rows
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _transact_once(self, batch: Batch, work: Callable[[Any, str], None] | None) -> Verdict:
+        with self._connection.transaction():
+            self._lock()
+            verdict = judge(self.stored, self.epoch, batch)
+            if verdict is Verdict.SKIP:
+                return verdict
+            if work is not None:
+                work(self._connection, self.relation)
+            after = self.stored.after(batch)
+            self._store(after)
+        self.stored = after
+        return verdict
+
+    def _lock(self) -> None:
+        row = self._connection.execute(_READ + " FOR UPDATE", self._key).fetchone()
+        if row is None:
+            raise FencedError(
+                f"the progress of {self._key} is gone: the generation was thrown away"
+            )
+        self.relation, self.stored = _progress(row)
+
+    def _store(self, progress: StoredProgress) -> None:
+        values = (progress.batch_id, progress.checkpoint, format_offsets(progress.offsets))
+        self._connection.execute(_STORE, (*values, progress.reset, *self._key))
+
+    def _reconnect(self, deadline: float, cause: Exception) -> None:
+        self._connection.close()
+        while True:
+            try:
+                self._connection = connect(self._dsn, self._name)
+            except SinkError as error:
+                if time.monotonic() > deadline:
+                    raise error from cause
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+
+def identifier(name: str) -> Any:
+    """Return a table's name, with its schema if it has one, for use in a statement."""
+    from psycopg import sql
+
+    return sql.Identifier(*name.split("."))
+
+
+def progress_table_exists(connection: Any) -> bool:
+    """Whether any job keeps progress in this database."""
+    found = connection.execute("SELECT to_regclass(%s)", (PROGRESS_TABLE,)).fetchone()
+    return found[0] is not None
+
+
+def lock_relation(connection: Any, job: str, output: str, *, is_shared: bool) -> None:
+    """Lock which table has which generation: writers share it, for the session; a swap does not."""
+    number = int.from_bytes(hashlib.sha256(f"{job}/{output}".encode()).digest()[:8], signed=True)
+    function = "pg_advisory_lock_shared" if is_shared else "pg_advisory_xact_lock"
+    connection.execute(f"SELECT {function}(%s)", (number,))
+
+
+def _progress(row: tuple[Any, ...]) -> tuple[str, StoredProgress]:
+    relation, epoch, batch, checkpoint, offsets, reset = row
+    progress = StoredProgress(
+        epoch=epoch,
+        batch_id=batch,
+        checkpoint=checkpoint,
+        offsets=parse_offsets(json.dumps(json.loads(offsets))),
+        reset=reset,
+    )
+    return relation, progress

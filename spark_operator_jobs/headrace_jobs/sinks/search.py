@@ -1,0 +1,141 @@
+"""Results into an index of OpenSearch, exactly once by versions: the marker document comes last.
+
+A bulk request is not atomic, each of its items is. So a document's id is its key, its version goes
+up with the batch, and the batch's marker (the job's progress) is written when all of the batch is
+durable. A batch that was half written is written again, over itself; one whose marker is there is
+skipped. The marker is written by compare-and-set, so a driver that was replaced cannot move it, and
+what it still writes has a version lower than its successor's.
+
+Readers see a batch arrive document by document: whole batches are what other sinks are for. A
+deletion's version is forgotten after `index.gc_deletes` (60 s by default): a zombie that writes a
+document later than that after its deletion brings it back, until its key's next change. Set it to
+longer than a driver can hang.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress.stored import StoredProgress, Verdict, judge
+from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.search_marker import Marker, MarkerConflictError
+from headrace_jobs.sinks.search_task import Documents, index_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["SearchIndex", "SearchWriter"]
+
+#: The environment variable that names the servers, where the declaration does not.
+HOSTS_VARIABLE = "OPENSEARCH_URL"
+# A version is the number of the batch and the epoch of its driver: a replay overwrites what the
+# driver before had written of the same batch, which may have been cut otherwise.
+_EPOCH_BITS = 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchIndex:
+    """An index; its mapping is yours or the server's default.
+
+    `hosts`: URLs with user and password if need be, separated by commas; else of the environment
+    (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds) of which
+    the greater value wins; without it the later batch does. `deleted`: a boolean column; true takes
+    the document away.
+    """
+
+    index: str
+    key: tuple[str, ...]
+    hosts: str = ""
+    version: str | None = None
+    deleted: str | None = None
+
+    def describe(self) -> str:
+        """Return `search index NAME`."""
+        return f"search index {self.index}"
+
+    def refusal(self, delivery: Delivery, output_mode: str) -> str | None:  # noqa: ARG002 - every delivery holds
+        """Return why the combination cannot hold."""
+        if not self.key:
+            return "a document that is written again replaces itself by its id: name the key"
+        return None
+
+    def open(self, run: Run) -> SearchWriter:
+        """Connect and take the next epoch. Raises `SinkError`."""
+        return SearchWriter(self, run)
+
+
+class SearchWriter:
+    """An index that is open for one driver."""
+
+    keeps_progress = True
+    can_rewind = True
+
+    def __init__(self, sink: SearchIndex, run: Run) -> None:
+        self._sink = sink
+        self._run = run
+        self._hosts = (sink.hosts or os.environ.get(HOSTS_VARIABLE, "")).split(",")
+        if self._hosts == [""]:
+            raise SinkError(f"{sink.describe()}: say where, with hosts or {HOSTS_VARIABLE}")
+        self._marker = Marker(self._hosts, f"{run.job}/{run.generation}/{sink.index}")
+        if run.delivery is not Delivery.AT_MOST_ONCE:
+            self._marker.require_durable(sink.index)
+        self._marker.claim()
+        self._epoch = self._marker.stored.epoch
+
+    @property
+    def stored(self) -> StoredProgress:
+        """The progress that the marker had when it was read last."""
+        return self._marker.stored
+
+    def describe(self) -> str:
+        """Return what it is, for messages."""
+        return self._sink.describe()
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin."""
+        self._marker.put(progress)
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        self._marker.load()
+        if judge(self._marker.stored, self._epoch, batch) is Verdict.SKIP:
+            return
+        if self._run.delivery is Delivery.AT_MOST_ONCE:
+            if self._mark(batch) is Verdict.APPLY:
+                self._index(frame, self._marker.sequence)
+            return
+        self._index(frame, self._marker.sequence + 1)
+        self._mark(batch)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._marker.close()
+
+    def _index(self, frame: DataFrame, sequence: int) -> None:
+        version = (sequence << _EPOCH_BITS) | (self._epoch & ((1 << _EPOCH_BITS) - 1))
+        what = Documents(
+            index=self._sink.index,
+            key=self._sink.key,
+            version=self._sink.version,
+            deleted=self._sink.deleted,
+        )
+        index_rows(frame, self._hosts, what, version)
+
+    def _mark(self, batch: Batch) -> Verdict:
+        """Write the marker. A lost answer is read back: the marker's own conflict tells."""
+        while True:
+            verdict = judge(self._marker.stored, self._epoch, batch)
+            if verdict is Verdict.SKIP:
+                return verdict
+            try:
+                self._marker.put(self._marker.stored.after(batch), advance=True)
+            except MarkerConflictError:
+                self._marker.load()
+            else:
+                return Verdict.APPLY

@@ -1,0 +1,138 @@
+"""The marker document of a job in OpenSearch: its progress, written by compare-and-set.
+
+All markers are in the index `headrace-progress`. A read by id sees the newest write (realtime get);
+a write names the sequence number and primary term of the document that it was decided on.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MARKERS", "Marker", "MarkerConflictError", "search_client"]
+
+MARKERS = "headrace-progress"
+_TIMEOUT_SECONDS = 30
+
+
+class MarkerConflictError(Exception):
+    """The marker changed since it was read: read it again, and judge again."""
+
+
+def search_client(hosts: Sequence[str]) -> Any:
+    """Return a client. Raises `SinkError` without the library."""
+    try:
+        from opensearchpy import OpenSearch
+    except ImportError as error:
+        raise SinkError(
+            "a search index needs opensearch-py: pip install 'headrace[sinks]'"
+        ) from error
+    # A retry of the client's own is safe: writes have versions.
+    return OpenSearch(list(hosts), timeout=_TIMEOUT_SECONDS, max_retries=3, retry_on_timeout=True)
+
+
+class Marker:
+    """One marker document."""
+
+    def __init__(self, hosts: Sequence[str], identity: str) -> None:
+        self._client = search_client(hosts)
+        self._identity = identity
+        self._place: dict[str, int] = {}
+        self.stored = StoredProgress(epoch=0)
+        #: The number of batches that were marked: the higher part of documents' versions.
+        self.sequence = 0
+
+    def require_durable(self, index: str) -> None:
+        """Raise `SinkError` when the index answers before a write is on the disk."""
+        from opensearchpy.exceptions import NotFoundError, OpenSearchException
+
+        try:
+            settings = self._client.indices.get_settings(
+                index=index, name="index.translog.durability", flat_settings=True
+            )
+        except NotFoundError:
+            return
+        except OpenSearchException as error:
+            raise SinkError(f"no search server lets us in: {error}") from error
+        if any(
+            each["settings"].get("index.translog.durability") == "async"
+            for each in settings.values()
+        ):
+            raise SinkError(
+                f"index {index} has index.translog.durability=async: a crash of the server loses"
+                " documents whose batch is marked as done. Set it to request, or choose"
+                " at-most-once"
+            )
+
+    def claim(self) -> None:
+        """Take the next epoch. Raises `SinkError`."""
+        from opensearchpy.exceptions import OpenSearchException
+
+        try:
+            while True:
+                self.load()
+                stored = self.stored
+                claimed = StoredProgress(
+                    epoch=stored.epoch + 1,
+                    batch_id=stored.batch_id,
+                    checkpoint=stored.checkpoint,
+                    offsets=stored.offsets,
+                    reset=stored.reset,
+                )
+                try:
+                    self.put(claimed)
+                except MarkerConflictError:
+                    continue
+                return
+        except OpenSearchException as error:
+            raise SinkError(f"no search server lets us in: {error}") from error
+
+    def load(self) -> None:
+        """Read the marker."""
+        from opensearchpy.exceptions import NotFoundError
+
+        try:
+            found = self._client.get(index=MARKERS, id=self._identity, realtime=True)
+        except NotFoundError:
+            self.stored, self.sequence, self._place = StoredProgress(epoch=0), 0, {}
+            return
+        self.stored = parse_progress(found["_source"]["progress"])
+        self.sequence = int(found["_source"]["sequence"])
+        self._place = {
+            "if_seq_no": found["_seq_no"],
+            "if_primary_term": found["_primary_term"],
+        }
+
+    def put(self, progress: StoredProgress, *, advance: bool = False) -> None:
+        """Write the marker on top of what was read last. Raises `MarkerConflictError`."""
+        from opensearchpy.exceptions import ConflictError
+
+        sequence = self.sequence + advance
+        body = {
+            "sequence": sequence,
+            # As text: it is read by us alone, and must not grow the mapping.
+            "progress": format_progress(progress),
+            "offsets": json.dumps(
+                {f"{at.topic}/{at.partition}": end for at, end in progress.offsets.items()}
+            ),
+        }
+        condition: dict[str, Any] = dict(self._place) or {"op_type": "create"}
+        try:
+            done = self._client.index(index=MARKERS, id=self._identity, body=body, params=condition)
+        except ConflictError as error:
+            raise MarkerConflictError(self._identity) from error
+        self.stored, self.sequence = progress, sequence
+        self._place = {
+            "if_seq_no": done["_seq_no"],
+            "if_primary_term": done["_primary_term"],
+        }
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

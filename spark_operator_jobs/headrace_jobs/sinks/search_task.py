@@ -1,0 +1,136 @@
+"""Documents into an index by bulk requests, from the tasks that have the rows."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["BulkError", "Documents", "index_rows"]
+
+_ROWS_A_REQUEST = 2_000
+_ATTEMPTS = 6
+_RETRY_SECONDS = 0.25
+_CONFLICT = 409
+_TOO_MANY_REQUESTS = 429
+# What a document's id may have in bytes; a longer one is replaced by its hash.
+_ID_BYTES_MAX = 512
+
+
+class BulkError(Exception):
+    """Documents were refused; the message has the first reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """What rows are in an index. `version` and `deleted` are columns, if there are any."""
+
+    index: str
+    key: tuple[str, ...]
+    version: str | None
+    deleted: str | None
+
+
+def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version: int) -> int:
+    """Index a frame's rows; returns how many there were. All are durable on return.
+
+    `version` is that of rows that have none of their own.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    fields = [name for name in frame.columns if name != what.deleted]
+    documents = frame.select(
+        _document_id(what.key).alias("id"),
+        F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields))).alias("body"),
+        _version(frame, what.version, version).alias("version"),
+        (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
+    )
+    task = _BulkTask(hosts=tuple(hosts), index=what.index)
+    done = documents.mapInArrow(task.run, "documents bigint").collect()
+    return sum(int(row.documents) for row in done)
+
+
+def _document_id(key: Sequence[str]) -> Column:
+    """Return the key as text: of one column its value, of several a JSON array of them."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    parts = [F.col(f"`{name}`").cast("string") for name in key]
+    text = parts[0] if len(parts) == 1 else F.to_json(F.array(*parts))
+    return F.when(F.octet_length(text) <= _ID_BYTES_MAX, text).otherwise(F.sha2(text, 256))
+
+
+def _version(frame: DataFrame, column: str | None, version: int) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    if column is None:
+        return F.lit(version).cast("bigint")
+    if dict(frame.dtypes)[column].startswith("timestamp"):
+        return F.unix_millis(F.col(column))
+    return F.col(column).cast("bigint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BulkTask:
+    """What a task does with its partition. It is pickled to executors."""
+
+    hosts: tuple[str, ...]
+    index: str
+
+    def run(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Send the documents; yield how many there were."""
+        import pyarrow as pa
+
+        from headrace_jobs.sinks.search_marker import search_client
+
+        count = 0
+        client = search_client(self.hosts)
+        for batch in batches:
+            rows = batch.to_pylist()
+            for first in range(0, len(rows), _ROWS_A_REQUEST):
+                self._send(client, rows[first : first + _ROWS_A_REQUEST])
+            count += len(rows)
+        client.close()
+        yield pa.RecordBatch.from_pydict({"documents": [count]})
+
+    def _send(self, client: Any, rows: list[dict[str, Any]]) -> None:
+        """Send rows until each was taken, or is there in this version or a later one."""
+        for attempt in range(_ATTEMPTS):
+            lines = [line for row in rows for line in self._lines(row)]
+            answer = client.bulk(body="\n".join(lines) + "\n")
+            if not answer["errors"]:
+                return
+            results = [next(iter(item.values())) for item in answer["items"]]
+            refused = [
+                result
+                for result in results
+                if result["status"] not in (_CONFLICT, _TOO_MANY_REQUESTS) and "error" in result
+            ]
+            if refused:
+                reason = json.dumps(refused[0]["error"])[:500]
+                raise BulkError(f"{len(refused)} documents were refused, the first: {reason}")
+            rows = [
+                row
+                for row, result in zip(rows, results, strict=True)
+                if result["status"] == _TOO_MANY_REQUESTS
+            ]
+            if not rows:
+                return
+            time.sleep(_RETRY_SECONDS * 2**attempt)
+        raise BulkError(f"the server was too busy for {len(rows)} documents")
+
+    def _lines(self, row: dict[str, Any]) -> tuple[str, ...]:
+        action = {
+            "_index": self.index,
+            "_id": row["id"],
+            "version": row["version"],
+            "version_type": "external",
+        }
+        if row["deleted"]:
+            return (json.dumps({"delete": action}),)
+        return (json.dumps({"index": action}), row["body"])

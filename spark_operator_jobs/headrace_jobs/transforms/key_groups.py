@@ -1,0 +1,185 @@
+"""Rows of a stream by groups of keys, for a fold in Python that keeps a group's state in one piece.
+
+Keys share `KEY_GROUPS` groups, each of which is one call into Python for a batch: more executors
+than groups would have nothing to do. Late and malformed rows leave the query beside the results
+(`tagged.py`).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pandas as pd
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from pyspark.sql import types as T  # noqa: N812 - the same
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from headrace_jobs.transforms.tagged import SIDE
+from headrace_jobs.transforms.window_fold import NEVER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+__all__ = ["KEY_GROUPS", "GroupProcessor", "GroupStep", "fold_groups"]
+
+KEY_GROUPS = 16
+# Every so many records all groups get a row without a reading, to look for keys that went silent.
+TICK_RECORDS = 256
+
+# Beside the columns of the fold. `transformWithStateInPandas` renames those that begin with `_`.
+_RAW = ("record_topic", "record_key", "record_value", "record_headers")
+
+
+class GroupStep(Protocol):
+    """What a fold gave for a group's rows of one batch."""
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """The columns of the query's results."""
+
+    @property
+    def late(self) -> pd.DataFrame:
+        """Those of the given rows that came too late, with `watermark_us`."""
+
+    @property
+    def partitions(self) -> pd.DataFrame:
+        """For each source partition `partition, counted, late, watermark_us`.
+
+        And `topic` where there are several, and `duplicate` where it is known.
+        """
+
+    @property
+    def open_rows(self) -> int:
+        """How many rows the state has."""
+
+
+class GroupProcessor(StatefulProcessor):
+    """Calls `fold` with a group's rows of one batch, and keeps what it returns as state.
+
+    Where it `wants_ticks`, rows of other groups that tell how far their partition has come are
+    among them, with a `turn` that is not 0.
+    """
+
+    wants_ticks = False
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Take the names of all columns that leave the query."""
+        self._columns = list(columns)
+
+    @abstractmethod
+    def fold(self, state: bytes | None, rows: pd.DataFrame, now_ms: int) -> tuple[bytes, GroupStep]:
+        """Fold well-formed rows into a group's state; return the new one and a `GroupStep`."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Take the state of the group that is called for."""
+        self._state = handle.getValueState("group", "state BINARY")
+
+    def handleInputRows(  # noqa: N802 - Spark's interface
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: ARG002, N803 - the same
+    ) -> Iterator[pd.DataFrame]:
+        """Fold the rows in; return everything that leaves the query for this group."""
+        given = pd.concat(list(rows), ignore_index=True)
+        topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
+        is_malformed, is_own = given["reason"].notna(), given["turn"] == 0
+        malformed = given[is_malformed & is_own]
+        stored = self._state.get()
+        state = None if stored is None else bytes(stored[0])
+        well_formed = given[~is_malformed & (is_own | self.wants_ticks)]
+        state, step = self.fold(state, well_formed, now_ms)
+        self._state.update((state,))
+        yield self._tagged("result", step.results)
+        yield self._tagged("rejected", _raw(malformed), _reason=malformed["reason"])
+        late = _raw(step.late).assign(_watermark_us=step.late["watermark_us"])
+        yield self._tagged("rejected", late, _reason="late: the watermark has passed its windows")
+        at = ["topic", "partition"]
+        bad = malformed.rename(columns={"record_topic": "topic"}).groupby(at).size()
+        partitions = step.partitions
+        if "topic" not in partitions:
+            partitions = partitions.assign(topic=topic)
+        partitions = partitions.set_index(at).join(bad.rename("malformed"), how="outer")
+        partitions["watermark_us"] = partitions["watermark_us"].fillna(NEVER_US)
+        partitions = partitions.fillna(0).astype("int64").reset_index(names=at)
+        yield self._tagged(
+            "progress",
+            partitions.add_prefix("_"),
+            _group=key[0],
+            _windows=step.open_rows,
+        )
+
+    def close(self) -> None:
+        """Do nothing: the state is Spark's."""
+
+    def _tagged(self, kind: str, frame: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+        missing = dict.fromkeys(set(self._columns) - set(frame.columns))
+        return frame.assign(**missing | columns | {"_kind": kind})[self._columns]
+
+
+def fold_groups(
+    rows: DataFrame,
+    *,
+    keys: Sequence[str],
+    columns: Sequence[str],
+    results: T.StructType,
+    processor: Any,
+    is_update: bool,
+) -> DataFrame:
+    """Run a fold over a stream's rows. Returns the columns of `results` and those of `tagged.SIDE`.
+
+    Takes the columns of Kafka's source, `keys` and `columns` for the fold, `event_time`, and
+    `reason`, which is null where a row is well formed. `processor` is called with the names of all
+    columns, and returns a `GroupProcessor`. All groups get one of `TICK_RECORDS` records, or those
+    where a column `is_tick` holds.
+    """
+    has_ticks = "is_tick" in rows.columns
+    is_tick = F.col("is_tick") if has_ticks else F.col("offset") % TICK_RECORDS == 0
+    has_headers = "headers" in rows.columns
+    own = F.pmod(
+        F.hash(*keys, F.when(F.col("reason").isNotNull(), F.col("offset"))), F.lit(KEY_GROUPS)
+    )
+    every = F.array(*(F.lit(group) for group in range(KEY_GROUPS)))
+    grouped = rows.select(
+        *keys,
+        *(_without_null(rows, name) for name in columns),
+        F.col("partition").cast("int").alias("partition"),
+        "offset",
+        F.coalesce(F.unix_micros("event_time"), F.lit(0)).alias("event_us"),
+        "reason",
+        F.unix_millis(F.current_timestamp()).alias("now_ms"),
+        F.col("topic").alias("record_topic"),
+        F.col("key").alias("record_key"),
+        F.col("value").alias("record_value"),
+        (F.to_json("headers") if has_headers else F.lit(None).cast("string")).alias(
+            "record_headers"
+        ),
+        F.posexplode(F.when(is_tick, F.concat(F.array(own), every)).otherwise(F.array(own))).alias(
+            "turn", "key_group"
+        ),
+    )
+    side: T.StructType = T.StructType.fromDDL(SIDE)  # type: ignore[assignment] # any type has it
+    schema = T.StructType([*results.fields, *side.fields])
+    return grouped.groupBy("key_group").transformWithStateInPandas(
+        statefulProcessor=processor([field.name for field in schema]),
+        outputStructType=schema,
+        outputMode="Update" if is_update else "Append",
+        # With timers Spark's available-now trigger never ends.
+        timeMode="None",
+    )
+
+
+def _without_null(rows: DataFrame, name: str) -> Column:
+    """Give malformed rows a number: with a null, pandas would have all of a batch as floats."""
+    if isinstance(rows.schema[name].dataType, T.IntegralType):
+        return F.coalesce(name, F.lit(0)).alias(name)
+    return F.col(name)
+
+
+def _raw(rows: pd.DataFrame) -> pd.DataFrame:
+    named = rows[[*_RAW]].rename(columns=lambda name: name.removeprefix("record"))
+    return named.assign(_partition=rows["partition"], _offset=rows["offset"])

@@ -1,0 +1,99 @@
+"""The newest value of each key, of events that carry the whole state of their key.
+
+Events come in any order: a key's newest event time wins, and what is older than what a key has
+changes nothing. The results are upserts, one for each key that changed in a batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups
+from headrace_jobs.transforms.newest_fold import NewestSpec, NewestStep, fold_newest
+from headrace_jobs.transforms.times import event_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from pyspark.sql import DataFrame
+
+__all__ = ["newest_by_key", "newest_events"]
+
+
+def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms: int) -> DataFrame:
+    """Return each key's newest JSON event, live with what is malformed beside (`tagged.SIDE`).
+
+    `records`: Kafka's columns; values are JSON objects that have both fields, the time in ISO 8601
+    or milliseconds since 1970. Returns `key, event_time, value`: the event as it came.
+    """
+    text = F.col("value").cast("string")
+    judged = records.select(
+        "*",
+        F.get_json_object(text, f"$.{key_field}").alias("event_key"),
+        event_time(F.get_json_object(text, f"$.{time_field}")).alias("event_time"),
+        text.alias("event"),
+    )
+    reason = (
+        F.when(F.col("value").isNull(), "it has no value")
+        .when(F.coalesce(F.length("event_key") == 0, F.lit(True)), f"{key_field} is missing")  # noqa: FBT003 - Spark's API
+        .when(F.col("event_time").isNull(), f"{time_field} is neither ISO 8601 nor milliseconds")
+    )
+    rows = judged.withColumn("reason", reason)
+    spec = NewestSpec(keys=("event_key",), value_columns=("event",), ttl_ms=ttl_ms)
+    newest = newest_events(rows, spec) if records.isStreaming else _newest_of_past(rows)
+    side = [F.col(name) for name in newest.columns if name.startswith("_")]
+    return newest.select(
+        F.col("event_key").alias("key"), "event_time", F.col("event").alias("value"), *side
+    )
+
+
+def newest_events(rows: DataFrame, spec: NewestSpec) -> DataFrame:
+    """Return a stream's newest row of each key whenever it changed, without a value once forgotten.
+
+    Takes what `fold_groups` takes.
+    Returns the key's and the value's columns, `event_time`, and the columns of `tagged.SIDE`.
+    """
+    schema = T.StructType([rows.schema[name] for name in (*spec.keys, *spec.value_columns)])
+    schema = schema.add("event_us", T.LongType())
+    out = fold_groups(
+        rows,
+        keys=spec.keys,
+        columns=spec.value_columns,
+        results=schema,
+        processor=lambda columns: _NewestProcessor(spec, columns),
+        is_update=True,
+    )
+    side = [F.col(name) for name in out.columns if name.startswith("_")]
+    return out.select(
+        *spec.keys, *spec.value_columns, F.timestamp_micros("event_us").alias("event_time"), *side
+    )
+
+
+def _newest_of_past(rows: DataFrame) -> DataFrame:
+    """Return the newest row of each key of a frame that does not stream, by the same order."""
+    newest = F.max_by(
+        F.struct("event", "event_time"), F.struct("event_time", "offset", "partition")
+    )
+    return (
+        rows.where(F.col("reason").isNull())
+        .groupBy("event_key")
+        .agg(newest.alias("newest"))
+        .select("event_key", "newest.*")
+    )
+
+
+class _NewestProcessor(GroupProcessor):
+    def __init__(self, spec: NewestSpec, columns: Sequence[str]) -> None:
+        super().__init__(columns)
+        self._spec = spec
+
+    def fold(
+        self, state: bytes | None, rows: pd.DataFrame, now_ms: int
+    ) -> tuple[bytes, NewestStep]:
+        """Fold rows into the table of keys."""
+        step = fold_newest(state, rows, spec=self._spec, now_ms=now_ms)
+        return step.state, step

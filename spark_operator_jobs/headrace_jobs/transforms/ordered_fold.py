@@ -1,0 +1,205 @@
+"""Events of several topics in the order of their event times: one step of the fold.
+
+Owns what is late, what came twice, and which events are in order and complete. A group of keys has
+a clock for each source partition: the newest event time so far, in the order of offsets, less the
+lateness. What is behind its own partition's clock is late, which depends on the log alone. Events
+are held until the slowest clock of all sources has passed them, and leave in one order whatever the
+order of arrival, the speed of a topic and the cut into batches: so a fold over them gives the same
+for the live run, a backfill and a rewind. Knows no Spark, no clock and no IO.
+
+Times are microseconds since 1970 in UTC, those that end in `_ms` milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace_jobs.transforms.window_fold import NEVER_US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = ["Event", "OrderSpec", "OrderState", "Record", "Taken", "take"]
+
+# A pause between batches counts as silence up to this: a job that was down for an hour has not
+# heard that its sources were silent for an hour.
+STEP_MS_MAX = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderSpec:
+    """Which sources are waited for, and how long.
+
+    `sources`: in the order in which events of one time are applied.
+    `remember_us`: for so long after its time the id of an event is known, and a second one is a
+    duplicate; later it is late.
+    `idle_ms`: a partition without a record for so long, while batches run, holds up no others.
+    `jump_us`: a time further ahead than this moves its clock once a second one confirms it.
+    """
+
+    sources: tuple[str, ...]
+    lateness_us: int
+    remember_us: int
+    idle_ms: int = 60_000
+    jump_us: int = 60_000_000
+
+
+class Record(NamedTuple):
+    """A record of a source. Without an id it moves its partition's clock, and is nothing else."""
+
+    source: str
+    partition: int
+    offset: int
+    event_us: int
+    id: str | None
+    body: Mapping[str, Any]
+    #: Where it is in what was given.
+    row: int
+
+
+class Event(NamedTuple):
+    """An event that was taken. Events are applied in the order of their first three fields."""
+
+    event_us: int
+    rank: int
+    id: str
+    body: Mapping[str, Any]
+
+
+@dataclass(kw_only=True)
+class _Clock:
+    newest_us: int = NEVER_US
+    second_us: int = NEVER_US
+    silent_ms: int = 0
+
+    def advance(self, event_us: int) -> None:
+        self.silent_ms = 0
+        if event_us > self.newest_us:
+            self.newest_us, self.second_us = event_us, self.newest_us
+        else:
+            self.second_us = max(self.second_us, event_us)
+
+    def watermark_us(self, spec: OrderSpec) -> int:
+        is_confirmed = self.newest_us - self.second_us <= spec.jump_us
+        known = self.newest_us if is_confirmed else self.second_us
+        return known if known == NEVER_US else known - spec.lateness_us
+
+
+@dataclass(kw_only=True)
+class OrderState:
+    """What is kept between batches. `take` changes it in place.
+
+    `clocks`: by source and partition. `horizon_us`: everything before it has left, in order.
+    `held`: events that have not. `ids`: known ids with their times.
+    """
+
+    clocks: dict[str, dict[str, _Clock]] = field(default_factory=dict)
+    horizon_us: int = NEVER_US
+    at_ms: int = 0
+    age_ms: int = 0
+    held: list[Event] = field(default_factory=list)
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> OrderState:
+        """Read what `to_json` returned."""
+        document = json.loads(text)
+        clocks = {
+            source: {at: _Clock(**clock) for at, clock in partitions.items()}
+            for source, partitions in document.pop("clocks").items()
+        }
+        held = [Event(*event) for event in document.pop("held")]
+        return cls(clocks=clocks, held=held, **document)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What one step gave.
+
+    `released`: events that are complete up to the horizon, in order. `late`: given rows with the
+    watermark that they missed. `duplicates`: given rows. `watermarks_us`: by source and partition.
+    """
+
+    released: list[Event]
+    late: dict[int, int]
+    duplicates: list[int]
+    watermarks_us: dict[tuple[str, int], int]
+
+
+def take(state: OrderState, records: Iterable[Record], *, spec: OrderSpec, now_ms: int) -> Taken:
+    """Take a group's records of one batch. Changes `state`."""
+    _grow_silent(state, now_ms)
+    late: dict[int, int] = {}
+    duplicates: list[int] = []
+    last: tuple[str, int, int] | None = None
+    for record in sorted(records, key=lambda each: (each[:3], each.id is None)):
+        place = (record.source, record.partition, record.offset)
+        if place == last and record.id is None:
+            continue  # it came for itself, too: a time does not confirm itself
+        last = place
+        partitions = state.clocks.setdefault(record.source, {})
+        clock = partitions.setdefault(str(record.partition), _Clock())
+        clock.advance(record.event_us)
+        if record.id is None:
+            continue
+        name = f"{record.source}/{record.id}"
+        watermark_us = max(clock.watermark_us(spec), state.horizon_us)
+        if name in state.ids:
+            duplicates.append(record.row)
+        elif record.event_us < watermark_us:
+            late[record.row] = watermark_us
+        else:
+            state.ids[name] = record.event_us
+            rank = spec.sources.index(record.source)
+            state.held.append(Event(record.event_us, rank, record.id, record.body))
+    return Taken(
+        released=_release(state, spec),
+        late=late,
+        duplicates=duplicates,
+        watermarks_us={
+            (source, int(partition)): clock.watermark_us(spec)
+            for source, partitions in state.clocks.items()
+            for partition, clock in partitions.items()
+        },
+    )
+
+
+def _grow_silent(state: OrderState, now_ms: int) -> None:
+    """Let time pass since the batch before."""
+    passed_ms = min(max(now_ms - state.at_ms, 0), STEP_MS_MAX) if state.at_ms else 0
+    state.at_ms = now_ms
+    state.age_ms += passed_ms
+    for partitions in state.clocks.values():
+        for clock in partitions.values():
+            clock.silent_ms += passed_ms
+
+
+def _release(state: OrderState, spec: OrderSpec) -> list[Event]:
+    """Move the horizon; return what is before it, in order."""
+    state.horizon_us = max(state.horizon_us, _slowest_us(state, spec))
+    released = sorted(event for event in state.held if event.event_us < state.horizon_us)
+    state.held = [event for event in state.held if event.event_us >= state.horizon_us]
+    forget_us = state.horizon_us - spec.remember_us
+    state.ids = {name: at for name, at in state.ids.items() if at >= forget_us}
+    return released
+
+
+def _slowest_us(state: OrderState, spec: OrderSpec) -> int:
+    """Return the watermark of the slowest partition that is not idle."""
+    marks: list[int] = []
+    for source in spec.sources:
+        partitions = state.clocks.get(source, {})
+        if not partitions and state.age_ms < spec.idle_ms:
+            return NEVER_US
+        marks += [
+            clock.watermark_us(spec)
+            for clock in partitions.values()
+            if clock.silent_ms < spec.idle_ms
+        ]
+    return min(marks, default=NEVER_US)

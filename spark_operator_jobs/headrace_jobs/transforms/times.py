@@ -1,0 +1,27 @@
+"""Event times as producers write them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["event_time"]
+
+_ISO_8601 = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?$"
+# From 1973 on: fewer digits are seconds.
+_MILLISECONDS = r"^\d{12,14}$"
+
+
+def event_time(text: Column) -> Column:
+    """Return the timestamp that an ISO 8601 text or milliseconds since 1970 name, else null.
+
+    Spark's cast accepts more, `12:00` as that time of the current day among it: the answer would
+    depend on when the record was read.
+    """
+    return F.when(text.rlike(_ISO_8601), text.try_cast("timestamp")).when(
+        text.rlike(_MILLISECONDS), F.timestamp_millis(text.try_cast("long"))
+    )

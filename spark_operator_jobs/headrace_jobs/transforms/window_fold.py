@@ -1,0 +1,356 @@
+"""Event-time windows with a watermark for each key and source partition: one step of the fold.
+
+Owns what is counted, what is late and when a window is done, over columns in memory. Knows no
+Spark, no clock and no IO: `event_time.py` gives it a group's rows of one micro-batch and keeps its
+state. Rows are judged in the order of their offsets, each against what its own key had sent before
+through the same partition. So what is late depends on the log alone and never on where batches were
+cut, how fast another partition was read, or another key's clock (docs/decisions, event time).
+
+Times are microseconds since 1970 in UTC, `now_ms` milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "NEVER_US",
+    "FoldState",
+    "Step",
+    "WindowSpec",
+    "fold",
+    "tables_from_bytes",
+    "tables_to_bytes",
+]
+
+#: Before every event time, and far enough from the least integer to be subtracted from.
+NEVER_US = -(2**62)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowSpec:
+    """What is aggregated by which keys, and how long is waited.
+
+    `aggregates`: name of the result → column and `sum`, `min`, `max` or `count`; over integers
+    they are the same whatever the order.
+    `jump_us`: an event time further ahead of all of its key's others than this moves the key's
+    watermark only when a second one confirms it.
+    `idle_ms`: a key without a row for so long has its open windows written as they are; they stay
+    open, and are written again when more comes. `retention_ms`: a key silent for so long is
+    forgotten.
+    """
+
+    keys: tuple[str, ...]
+    aggregates: Mapping[str, tuple[str, str]]
+    window_us: int
+    slide_us: int
+    lateness_us: int
+    idle_ms: int = 60_000
+    retention_ms: int = 7 * 86_400_000
+    jump_us: int = 60_000_000
+    is_update: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoldState:
+    """A group's state between batches. Ids are positions in `keys`.
+
+    `keys`: the key's columns and `horizon_us`, up to which its windows are closed.
+    `clocks`: `key_id, partition, newest_us, second_us, seen_ms`.
+    `windows`: `key_id, start_us, is_changed, revision` and the aggregates; `revision` is how often
+    it was written.
+    """
+
+    keys: pd.DataFrame
+    clocks: pd.DataFrame
+    windows: pd.DataFrame
+
+    def to_bytes(self) -> bytes:
+        """Return the three tables as Arrow IPC streams, one after the other."""
+        return tables_to_bytes(self.keys, self.clocks, self.windows)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> FoldState:
+        """Read what `to_bytes` returned."""
+        keys, clocks, windows = tables_from_bytes(data)
+        if "revision" not in windows:
+            windows = windows.assign(revision=np.int64(0))  # of a program that did not count yet
+        return cls(keys=keys, clocks=clocks, windows=windows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What one step gave.
+
+    `results`: the key's columns, `start_us, end_us`, the aggregates and `revision`, which is 0 when
+    a window is written for the first time, and greater each time that it is corrected.
+    `late`: the given rows that no open window takes, with `watermark_us`, which they missed.
+    `partitions`: for each source partition of the group `partition, counted, late`, and
+    `watermark_us`, the lowest of its keys that are not idle (`NEVER_US` when none has one).
+    """
+
+    state: FoldState
+    results: pd.DataFrame
+    late: pd.DataFrame
+    partitions: pd.DataFrame
+
+    @property
+    def open_rows(self) -> int:
+        """How many windows are open."""
+        return len(self.state.windows)
+
+
+def fold(state: FoldState | None, rows: pd.DataFrame, *, spec: WindowSpec, now_ms: int) -> Step:
+    """Take a group's rows: the key's columns, those aggregated, `partition, offset, event_us`.
+
+    Other columns are kept in `late`. A key of the group must always come to the same group.
+    """
+    rows = rows.iloc[np.lexsort((rows["offset"], rows["partition"]))].reset_index(drop=True)
+    keys, key_ids = _key_ids(None if state is None else state.keys, rows, spec)
+    old_clocks = None if state is None else state.clocks
+    clocks, clock_ids = _clock_ids(old_clocks, key_ids, rows["partition"].to_numpy(np.int64))
+    watermarks, clocks = _advance(clocks, clock_ids, rows, spec, now_ms)
+    watermarks = np.maximum(watermarks, keys["horizon_us"].to_numpy(np.int64)[key_ids])
+    windows, is_counted = _count(rows, key_ids, watermarks, spec)
+    if state is not None:
+        windows = _merge(state.windows, windows, spec)
+    is_live = clocks["seen_ms"].to_numpy() > now_ms - spec.idle_ms
+    keys = _advance_horizons(keys, clocks[is_live], spec)
+    live = np.bincount(clocks["key_id"], weights=is_live, minlength=len(keys)) > 0
+    results, windows = _write(keys, windows, live, spec)
+    late = rows[~is_counted].assign(watermark_us=watermarks[~is_counted])
+    return Step(
+        state=_forget(keys, clocks, windows, now_ms - spec.retention_ms),
+        results=results,
+        late=late,
+        partitions=_partitions(rows, is_counted, clocks[is_live], spec),
+    )
+
+
+def _key_ids(
+    known: pd.DataFrame | None, rows: pd.DataFrame, spec: WindowSpec
+) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    """Return all keys, the known ones first, and each row's position among them."""
+    given = rows[list(spec.keys)]
+    given = given.assign(horizon_us=np.int64(NEVER_US))
+    every = given if known is None else pd.concat([known, given], ignore_index=True)
+    ids = every.groupby(list(spec.keys), sort=False, dropna=False).ngroup().to_numpy()
+    _, first = np.unique(ids, return_index=True)
+    return every.iloc[first].reset_index(drop=True), ids[len(every) - len(rows) :]
+
+
+def _clock_ids(
+    known: pd.DataFrame | None, key_ids: np.ndarray[Any, Any], partitions: np.ndarray[Any, Any]
+) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    """Return the clocks of all pairs of key and partition, and each row's position among them."""
+    given = pd.DataFrame(
+        {
+            "key_id": key_ids.astype(np.int64),
+            "partition": partitions,
+            "newest_us": np.int64(NEVER_US),
+            "second_us": np.int64(NEVER_US),
+            "seen_ms": np.int64(0),
+        }
+    )
+    every = given if known is None else pd.concat([known, given], ignore_index=True)
+    ids = every.groupby(["key_id", "partition"], sort=False).ngroup().to_numpy()
+    _, first = np.unique(ids, return_index=True)
+    return every.iloc[first].reset_index(drop=True), ids[len(every) - len(given) :]
+
+
+def _advance(
+    clocks: pd.DataFrame,
+    ids: np.ndarray[Any, Any],
+    rows: pd.DataFrame,
+    spec: WindowSpec,
+    now_ms: int,
+) -> tuple[np.ndarray[Any, Any], pd.DataFrame]:
+    """Return the watermark that each row meets, and the clocks after all of them."""
+    times = rows["event_us"].to_numpy(np.int64)
+    newest, second = (clocks[name].to_numpy(np.int64)[ids] for name in ("newest_us", "second_us"))
+    running = np.maximum(newest, _running_max(times, ids))
+    before = np.maximum(newest, _shifted(running, ids))
+    # The second newest of a prefix: each new time is either it, or makes the former newest it.
+    running_second = np.maximum(second, _running_max(np.minimum(times, before), ids))
+    watermarks = _confirmed(running, running_second, spec) - spec.lateness_us
+    after = clocks.copy()
+    if len(rows):
+        last = pd.Series(np.arange(len(rows))).groupby(ids).last()
+        at, row = last.index.to_numpy(), last.to_numpy()
+        for name, values in (("newest_us", running[row]), ("second_us", running_second[row])):
+            column = after[name].to_numpy(np.int64).copy()
+            column[at] = values
+            after[name] = column
+        seen = after["seen_ms"].to_numpy(np.int64).copy()
+        seen[at] = now_ms
+        after["seen_ms"] = seen
+    return watermarks, after
+
+
+def _running_max(
+    values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    found: np.ndarray[Any, Any] = pd.Series(values).groupby(groups).cummax().to_numpy(np.int64)
+    return found
+
+
+def _shifted(values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the value of the row before in its group."""
+    shifted = pd.Series(values).groupby(groups).shift(1, fill_value=NEVER_US)
+    found: np.ndarray[Any, Any] = shifted.to_numpy(np.int64)
+    return found
+
+
+def _confirmed(
+    newest: np.ndarray[Any, Any], second: np.ndarray[Any, Any], spec: WindowSpec
+) -> np.ndarray[Any, Any]:
+    """Return what a clock says: its newest time, unless that one alone is far ahead."""
+    return np.where(newest - second <= spec.jump_us, newest, second)
+
+
+def _count(
+    rows: pd.DataFrame,
+    key_ids: np.ndarray[Any, Any],
+    watermarks: np.ndarray[Any, Any],
+    spec: WindowSpec,
+) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+    """Aggregate rows into those of their windows that are open; return also which rows had one."""
+    times = rows["event_us"].to_numpy(np.int64)
+    newest_start = times - times % spec.slide_us
+    is_counted = np.zeros(len(rows), dtype=bool)
+    parts = []
+    for back_us in range(0, spec.window_us, spec.slide_us):
+        starts = newest_start - back_us
+        ends = starts + spec.window_us
+        is_open = (ends > times) & (ends > watermarks)
+        is_counted |= is_open
+        columns = {
+            name: np.ones(int(is_open.sum()), dtype=np.int64)
+            if how == "count"
+            else rows[column].to_numpy()[is_open]
+            for name, (column, how) in spec.aggregates.items()
+        }
+        parts.append(
+            pd.DataFrame({"key_id": key_ids[is_open], "start_us": starts[is_open]} | columns)
+        )
+    found = pd.concat(parts, ignore_index=True)
+    new = found.assign(is_changed=True, revision=np.int64(0))
+    return _aggregate(new, spec), is_counted
+
+
+def _aggregate(parts: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
+    how = {name: "sum" if how == "count" else how for name, (_, how) in spec.aggregates.items()}
+    grouped = parts.groupby(["key_id", "start_us"], sort=False, as_index=False)
+    return grouped.agg({"is_changed": "any", "revision": "max", **how})
+
+
+def _merge(known: pd.DataFrame, new: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
+    if known.empty or new.empty:
+        return new if known.empty else known
+    return _aggregate(pd.concat([known, new], ignore_index=True), spec)
+
+
+def _advance_horizons(keys: pd.DataFrame, live: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
+    """Close windows up to where the slowest partition of each key has come that is not idle."""
+    times = _confirmed(
+        live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
+    )
+    slowest = pd.Series(times - spec.lateness_us).groupby(live["key_id"].to_numpy()).min()
+    horizons = keys["horizon_us"].to_numpy(np.int64).copy()
+    at = slowest.index.to_numpy(np.int64)
+    horizons[at] = np.maximum(horizons[at], slowest.to_numpy(np.int64))
+    return keys.assign(horizon_us=horizons)
+
+
+def _write(
+    keys: pd.DataFrame, windows: pd.DataFrame, live: np.ndarray[Any, Any], spec: WindowSpec
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the windows to write, and those that stay."""
+    ids = windows["key_id"].to_numpy(np.int64)
+    ends = windows["start_us"].to_numpy(np.int64) + spec.window_us
+    is_closed = ends <= keys["horizon_us"].to_numpy(np.int64)[ids]
+    is_due = is_closed | ~live[ids] | spec.is_update
+    is_written = is_due & windows["is_changed"].to_numpy(bool)
+    found = keys[list(spec.keys)].iloc[ids[is_written]].reset_index(drop=True)
+    written = windows[is_written]
+    results = found.assign(
+        start_us=written["start_us"].to_numpy(np.int64),
+        end_us=ends[is_written],
+        **{name: written[name].to_numpy() for name in (*spec.aggregates, "revision")},
+    )
+    kept = windows.assign(
+        is_changed=windows["is_changed"].to_numpy(bool) & ~is_written,
+        revision=windows["revision"].to_numpy(np.int64) + is_written,
+    )
+    return results, kept[~is_closed].reset_index(drop=True)
+
+
+def _forget(
+    keys: pd.DataFrame, clocks: pd.DataFrame, windows: pd.DataFrame, before_ms: int
+) -> FoldState:
+    """Drop keys that were last seen before a time."""
+    seen = clocks.groupby("key_id")["seen_ms"].max().reindex(range(len(keys)), fill_value=0)
+    is_kept = seen.to_numpy() > before_ms
+    if not is_kept.all():
+        ids = np.cumsum(is_kept) - 1
+        clocks, windows = (
+            each[is_kept[each["key_id"]]].assign(
+                key_id=lambda kept: ids[kept["key_id"]].astype(np.int64)
+            )
+            for each in (clocks, windows)
+        )
+        keys = keys[is_kept]
+    return FoldState(
+        keys=keys.reset_index(drop=True),
+        clocks=clocks.reset_index(drop=True),
+        windows=windows.reset_index(drop=True),
+    )
+
+
+def _partitions(
+    rows: pd.DataFrame, is_counted: np.ndarray[Any, Any], live: pd.DataFrame, spec: WindowSpec
+) -> pd.DataFrame:
+    counts = (
+        pd.DataFrame({"partition": rows["partition"], "counted": is_counted, "late": ~is_counted})
+        .groupby("partition")
+        .sum()
+    )
+    times = _confirmed(
+        live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
+    )
+    marks = pd.Series(np.where(times > NEVER_US, times - spec.lateness_us, NEVER_US))
+    lowest = marks.groupby(live["partition"].to_numpy()).min().rename("watermark_us")
+    joined = counts.join(lowest, how="outer")
+    joined.index.name = "partition"
+    return (
+        joined.fillna({"counted": 0, "late": 0, "watermark_us": NEVER_US})
+        .astype(np.int64)
+        .reset_index()
+    )
+
+
+def tables_to_bytes(*frames: pd.DataFrame) -> bytes:
+    """Return tables as Arrow IPC streams, one after the other."""
+    sink = pa.BufferOutputStream()
+    for frame in frames:
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def tables_from_bytes(data: bytes) -> list[pd.DataFrame]:
+    """Read what `tables_to_bytes` returned."""
+    source, frames = pa.BufferReader(data), []
+    while source.tell() < len(data):
+        frames.append(pa.ipc.open_stream(source).read_all().to_pandas())
+    return frames

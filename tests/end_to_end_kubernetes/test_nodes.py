@@ -1,0 +1,196 @@
+"""Several nodes: drained one after the other, lost for good, while clients write and read.
+
+Any cluster of at least three nodes; nodes are powered off only where the cluster is a lab.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from faults.workload import create_topic
+from support.kube import KubeLab, get, kubectl
+from support.kube_cluster import KubeCluster
+from support.kube_traffic import judged, topic_of
+from support.processes import wait_until
+
+pytestmark = pytest.mark.timeout(600)
+
+NODES_MIN = 3
+BULK = "bulk"
+BULK_RECORDS, RECORD_BYTES = 3000, 10_000
+#: So that what was written while a broker was away takes it some fifteen seconds.
+RATE = RECORD_BYTES * BULK_RECORDS // 15
+RATE_SETTING = "follower.replication.throttled.rate"
+
+
+def node_names() -> list[str]:
+    """Return the nodes that take pods."""
+    items = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    return sorted(
+        node["metadata"]["name"]
+        for node in items
+        if not node["spec"].get("taints") and not node["spec"].get("unschedulable")
+    )
+
+
+@pytest.fixture(scope="module")
+def nodes() -> list[str]:
+    """The nodes; fewer than three are said loudly (conftest)."""
+    found = node_names()
+    if len(found) < NODES_MIN:
+        pytest.skip("NODES: this cluster has fewer than three nodes")
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: list[str], shared_namespace: str) -> Iterator[KubeCluster]:
+    assert nodes
+    with KubeCluster(shared_namespace) as running:
+        yield running
+
+
+def node_of(cluster: KubeCluster, pod: str) -> str:
+    """Return the node that a pod runs on; '' while it has none."""
+    found = cluster.pods().get(pod, {})
+    return str(found.get("spec", {}).get("nodeName", ""))
+
+
+def evict(cluster: KubeCluster, pod: str) -> bool:
+    """Ask once for an eviction, as a drain does; False: the budget says no."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": cluster.namespace},
+    }
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/eviction"
+    try:
+        kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    except RuntimeError as error:
+        if "disruption budget" not in str(error):
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def cordoned(node: str) -> Iterator[None]:
+    """Let a node take no pod meanwhile."""
+    kubectl("cordon", node)
+    try:
+        yield
+    finally:
+        kubectl("uncordon", node)
+
+
+def set_rate(cluster: KubeCluster, rate: int | None) -> None:
+    """Let followers that are behind fetch so many bytes a second; None: as fast as they can."""
+    operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
+    entry = ConfigEntry(RATE_SETTING, str(rate or ""), incremental_operation=operation)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for broker in ("1", "2", "3"):
+        wanted = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
+        # librdkafka takes one broker in a request.
+        admin.incremental_alter_configs([wanted])[wanted].result(10)
+
+
+def fewest_in_sync(cluster: KubeCluster) -> int:
+    """Return the size of the smallest in-sync set of the bulk topic; 3 while nobody answers."""
+    with suppress(KafkaException):
+        return min(len(each.isrs) for each in cluster.partitions(BULK).values())
+    return 3
+
+
+def test_no_broker_is_evicted_while_another_that_serves_is_behind(cluster: KubeCluster) -> None:
+    create_topic(
+        cluster, BULK, 3, min_insync_replicas="2", follower_replication_throttled_replicas="*"
+    )
+    first, second = (cluster.pod_of(node_id) for node_id in (1, 2))
+    set_rate(cluster, RATE)
+    with cordoned(node_of(cluster, first)):
+        assert evict(cluster, first)
+        wait_until(lambda: not node_of(cluster, first), 60, "the pod to be away")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+        for number in range(BULK_RECORDS):
+            producer.produce(BULK, b"x" * RECORD_BYTES, partition=number % 3)
+        assert producer.flush(60) == 0
+    try:
+        refused, fewest, deadline = 0, 3, time.monotonic() + 120
+        while not evict(cluster, second):
+            assert time.monotonic() < deadline, "the eviction was never allowed"
+            refused += 1
+            fewest = min(fewest, fewest_in_sync(cluster))
+        wait_until(lambda: len(cluster.pods()) == 3, 60, "the pod to be made again")
+        while not cluster.is_ready():
+            assert time.monotonic() < deadline + 120
+            fewest = min(fewest, fewest_in_sync(cluster))
+        assert refused
+        assert fewest == 2, "an in-sync set fell below min.insync.replicas"
+    finally:
+        cluster.wait_ready()
+        set_rate(cluster, None)
+
+
+def test_all_nodes_are_drained_one_right_after_the_other(
+    cluster: KubeCluster, nodes: list[str]
+) -> None:
+    during = "drains of all nodes, one right after the other"
+    before = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+    with judged(cluster, during) as workload:
+        for node in nodes:
+            try:
+                kubectl(
+                    *("drain", node, "--ignore-daemonsets", "--delete-emptydir-data"),
+                    *(f"--pod-selector={cluster.labels}", "--timeout=180s"),
+                )
+            finally:
+                # At once: the next drain waits for the broker, and not for us.
+                kubectl("uncordon", node)
+            workload.progress(20)
+        cluster.wait_ready(180)
+        cluster.wait_in_sync(topic_of(during))
+    after = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
+    assert not before.items() & after.items()
+
+
+@pytest.mark.slow
+def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
+    cluster: KubeCluster, nodes: list[str], lab: KubeLab
+) -> None:
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    during = "the loss of a node for good"
+    # The first one runs the lab's control plane.
+    pod = next(name for name in cluster.pods() if node_of(cluster, name) not in ("", nodes[0]))
+    node = node_of(cluster, pod)
+    with judged(cluster, during) as workload:
+        try:
+            lab.run("lose", node)
+            workload.progress()
+            kubectl("delete", "node", node)
+            kubectl(
+                *("-n", cluster.namespace, "delete", "pod", pod, "--grace-period=0", "--force"),
+                "--wait=false",
+            )
+            claims = [name for name in cluster.claims() if name.endswith(f"-{pod}")]
+            kubectl("-n", cluster.namespace, "delete", "pvc", "--wait=false", *claims)
+            # One that was made meanwhile waits for the node of the old claim.
+            kubectl("-n", cluster.namespace, "delete", "pod", pod, "--wait=false", check=False)
+            workload.progress()
+            cluster.wait_ready(180)
+            cluster.wait_in_sync(topic_of(during), 120)
+        finally:
+            lab.run("heal", node)
+            wait_until(lambda: node in node_names(), 120, "the node to be back")
+    assert node_of(cluster, pod) != node
+    assert get(cluster.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"

@@ -1,0 +1,199 @@
+"""A job is declared with types, refused where it cannot hold, and run by the name of its module."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace_cli.main import main as headrace_main
+from headrace_jobs.declaration import Job, Topic, problems
+from headrace_jobs.jobs.cpu_load import JOB as CPU_LOAD
+from headrace_jobs.jobs.run import DeclarationError, load_job
+from headrace_jobs.progress.offsets import offsets_of
+from headrace_jobs.sinks.files import FileTable
+from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_operator.validation import validate_manifests
+from support.jobs import JobProcess
+from support.processes import wait_until
+
+OUT = KafkaSink(topic="out", key_columns=("key",))
+
+
+def passed_on(records):
+    return records
+
+
+def declared(**changes):
+    job = Job(name="orders", sources=(Topic("orders"),), transform=passed_on, sinks=(OUT,))
+    return dataclasses.replace(job, **changes)
+
+
+def test_what_is_declared_well_has_no_problems():
+    assert problems(CPU_LOAD) == []
+    assert problems(declared()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": "Orders!"}, "name 'Orders!': lower-case letters"),
+        ({"sources": ()}, "reads at least one topic"),
+        ({"sources": (Topic("a"), Topic("b"))}, "names are not unique: input, input"),
+        ({"sinks": ()}, "computes for nobody"),
+        ({"generation": 0}, "generation: 0 is not a number from 1"),
+        (
+            {"output_mode": "update", "sinks": (FileTable(path="/t"),)},
+            "delivery at-least-once cannot hold in delta table /t: files are appended",
+        ),
+    ],
+)
+def test_what_cannot_hold_is_refused_with_the_reason(change, reason):
+    (problem,) = problems(declared(**change))
+    assert reason in problem
+
+
+def test_each_source_is_told_the_offsets_of_its_own_topic():
+    both = json.dumps({"sales": {"0": 7}, "shipments": {"0": 9, "1": 3}})
+    assert json.loads(offsets_of("shipments", both)) == {"shipments": {"0": 9, "1": 3}}
+    assert offsets_of("sales", "earliest") == "earliest"
+
+
+def run_module(*arguments, cwd=None):
+    command = [sys.executable, "-m", "headrace_jobs.jobs.run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+
+
+def test_a_job_is_refused_before_anything_starts():
+    done = run_module(
+        "headrace_jobs.jobs.cpu_load",
+        *("--input-topic", "a", "--output-topic", "b", "--checkpoint", "/nowhere"),
+        *("--bootstrap-servers", "x:1", "--generation", "2", "--shadow"),
+    )
+    assert done.returncode == 2
+    assert "shadow: the output topic cannot be swapped in one step" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        ("nobody.has.this", "no module nobody.has.this"),
+        ("nothing.py", "no such file"),
+        ("json", "module json has no JOB"),
+    ],
+)
+def test_a_module_without_a_job_is_an_error_that_says_so(module, message):
+    with pytest.raises(DeclarationError, match=message):
+        load_job(module)
+
+
+TWO_TOPICS = """
+from headrace_jobs.declaration import Job, Topic
+from headrace_jobs.sinks.kafka import KafkaSink
+JOB = Job(
+    name="two", sources=(Topic("a", name="sales"), Topic(name="shipments")),
+    transform=lambda sales, shipments: sales.unionByName(shipments),
+    sinks=(KafkaSink(topic="out", key_columns=("key",)),),
+)
+"""
+
+
+def test_the_topics_of_several_sources_are_told_apart_by_name(tmp_path):
+    (tmp_path / "two.py").write_text(TWO_TOPICS)
+    common = ("two", "--checkpoint", "/nowhere", "--bootstrap-servers", "127.0.0.1:1")
+    wrong = run_module(*common, "--input-topic", "b", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "write sales=TOPIC, shipments=TOPIC" in wrong.stderr
+    right = (*common, "--input-topic", "shipments=b", "--startup-timeout", "0s")
+    assert "no broker answers" in run_module(*right, cwd=tmp_path).stderr
+
+
+@pytest.fixture
+def new_job(tmp_path, monkeypatch):
+    """What `headrace jobs new orders-by-key` writes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["headrace", "jobs", "new", "orders-by-key", "job"])
+    with pytest.raises(SystemExit) as ended:
+        headrace_main()
+    assert ended.value.code in (0, None)
+    return tmp_path / "job"
+
+
+def test_a_new_job_has_a_manifest_that_is_valid_and_is_never_written_over(new_job, capfd):
+    assert sorted(path.name for path in new_job.iterdir()) == [
+        "manifest.yaml",
+        "orders_by_key.py",
+        "test_orders_by_key.py",
+    ]
+    assert validate_manifests(new_job / "manifest.yaml").problems == ()
+    with pytest.raises(SystemExit) as ended:
+        headrace_main()
+    assert ended.value.code == 1
+    assert "nothing was written" in capfd.readouterr().err
+
+
+@pytest.mark.spark
+def test_a_new_job_counts_as_its_own_test_says(new_job, spark, monkeypatch):
+    monkeypatch.syspath_prepend(str(new_job))
+    transform = load_job("orders_by_key").transform
+    rows = [(b"a", datetime(2026, 1, 31, 12, 0, second)) for second in (1, 2, 11)]  # noqa: DTZ001
+    records = spark.createDataFrame(rows, "key BINARY, timestamp TIMESTAMP")
+    assert sorted((row.key, row.records) for row in transform(records).collect()) == [
+        ("a", 1),
+        ("a", 2),
+    ]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_users_own_module_runs_from_its_manifest_without_a_fork_of_ours(
+    new_job, broker, tmp_path
+):
+    documents = list(yaml.safe_load_all((new_job / "manifest.yaml").read_text()))
+    (application,) = (each for each in documents if each["kind"] == "SparkApplication")
+    (path,) = (
+        each for each in application["spec"]["driver"]["env"] if each["name"] == "PYTHONPATH"
+    )
+    path["value"] = str(new_job)
+    application["spec"]["arguments"] += ["--available-now", "--no-console"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [NewTopic("orders-by-key", 1, 1), NewTopic("orders-by-key-out", 1, 1)]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    noon = int(datetime.fromisoformat("2026-01-31T12:00:00+00:00").timestamp() * 1000)
+    for second in (1, 2, 11, 40):
+        producer.produce("orders-by-key", b"x", key=b"a", timestamp=noon + second * 1000)
+    assert producer.flush(30) == 0
+    job = JobProcess(tmp_path, application, broker.bootstrap)
+    job.start()
+    wait_until(lambda: not job.process.is_running, 120, "the end of what was there")
+    job.close()
+    settings = {"group.id": "reader", "auto.offset.reset": "earliest"}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})
+    consumer.subscribe(["orders-by-key-out"])
+    found = []
+    while len(found) < 2:
+        record = consumer.poll(30)
+        assert record is not None, job.output
+        found.append((record.key(), json.loads(record.value())["records"]))
+    consumer.close()
+    # Two windows that close in one batch are written by two tasks, in any order.
+    assert sorted(found) == [(b"a", 1), (b"a", 2)]
+
+
+def test_jobs_run_becomes_the_job_and_shows_its_arguments():
+    command = [Path(sys.executable).parent / "headrace", "jobs", "run"]
+    command += ["headrace_jobs.jobs.cpu_load", "--", "--help"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True, env=dict(os.environ)
+    )
+    assert "--watermark" in done.stdout
+    assert "--delivery" in done.stdout

@@ -1,0 +1,184 @@
+"""A new generation beside the old one in PostgreSQL: compared, swapped in, gone back from."""
+
+import subprocess
+import sys
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace_jobs.declaration import Job, Topic, problems
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress.offsets import TopicPartition
+from headrace_jobs.progress.stored import Batch, FencedError
+from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.postgres import PostgresTable
+from headrace_jobs.sinks.protocol import Run, SinkError
+
+P0 = TopicPartition("in", 0)
+
+
+def batch(batch_id):
+    begin, end = {P0: batch_id * 10}, {P0: batch_id * 10 + 10}
+    return Batch(batch_id=batch_id, checkpoint="c", begin=begin, end=end)
+
+
+@pytest.fixture(params=["keyed", "appended"])
+def sink(request, postgres):
+    key = ("k",) if request.param == "keyed" else ()
+    return PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=key, dsn=postgres.dsn)
+
+
+def open_sink(sink, generation, *, shadow=False, delivery=Delivery.EXACTLY_ONCE):
+    run = Run(
+        job="orders",
+        generation=generation,
+        delivery=delivery,
+        bootstrap_servers="",
+        is_shadow=shadow,
+    )
+    return sink.open(run)
+
+
+def rows(spark, **values):
+    return spark.createDataFrame(list(values.items()), "k STRING, v INT")
+
+
+def seen(postgres, sink):
+    return dict(postgres.query(f"SELECT k, v FROM {sink.table}"))  # noqa: S608 - a test's own name
+
+
+@pytest.mark.spark
+def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run(
+    spark, postgres, sink
+):
+    old, new = open_sink(sink, 1), open_sink(sink, 2, shadow=True)
+    old.write(rows(spark, a=1, b=2, c=3), batch(0))
+    new.write(rows(spark, a=1, b=20, d=4), batch(0))
+    assert seen(postgres, sink) == {"a": 1, "b": 2, "c": 3}
+    generations = sink.output_generations("orders")
+    found = generations.diff(1, 2)
+    if sink.key:
+        assert (found.only_old, found.only_new, found.changed, found.same) == (1, 1, 1, 1)
+    else:
+        assert (found.only_old, found.only_new, found.changed, found.same) == (2, 2, 0, 1)
+    assert len(found.examples) == found.only_old + found.only_new + found.changed
+    assert len(generations.diff(1, 2, examples_max=1).examples) == 1
+
+    generations.swap(2)
+    assert seen(postgres, sink) == {"a": 1, "b": 20, "d": 4}
+    # Neither driver was told: each goes on in its own generation's rows.
+    old.write(rows(spark, e=5), batch(1))
+    new.write(rows(spark, f=6), batch(1))
+    assert seen(postgres, sink) == {"a": 1, "b": 20, "d": 4, "f": 6}
+    assert [(each.generation, each.is_live) for each in generations.all()] == [
+        (1, False),
+        (2, True),
+    ]
+
+    generations.swap(1)
+    assert seen(postgres, sink) == {"a": 1, "b": 2, "c": 3, "e": 5}
+    generations.swap(1)  # once more changes nothing
+    assert generations.diff(1, 1).is_none
+
+    with pytest.raises(SinkError, match="readers see generation 1"):
+        generations.discard(1)
+    generations.discard(2)
+    with pytest.raises(FencedError, match="thrown away"):
+        new.write(rows(spark, g=7), batch(2))
+    assert [each.generation for each in generations.all()] == [1]
+    with pytest.raises(SinkError, match="no generation 2"):
+        generations.swap(2)
+    for writer in (old, new):
+        writer.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_a_swap_waits_for_tasks_that_write_into_the_table(spark, postgres, delivery, monkeypatch):
+    """Rows of one generation never land among another's."""
+    from headrace_jobs.sinks import postgres as module
+
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    old, new = open_sink(sink, 1, delivery=delivery), open_sink(sink, 2, shadow=True)
+    new.write(rows(spark, a=2), batch(0))
+    copy_rows, swaps = module.copy_rows, []
+
+    def swap_meanwhile(*arguments):
+        swaps.append(threading.Thread(target=sink.output_generations("orders").swap, args=(2,)))
+        swaps[0].start()
+        return copy_rows(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "copy_rows", swap_meanwhile)
+        old.write(rows(spark, a=1), batch(0))
+    swaps[0].join(30)
+    assert seen(postgres, sink) == {"a": 2}
+    assert dict(postgres.query(f"SELECT k, v FROM {sink.table}_g1")) == {"a": 1}  # noqa: S608
+    old.close()
+    new.close()
+
+
+def test_a_new_generation_among_anothers_rows_is_refused(postgres):
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    open_sink(sink, 1).close()
+    with pytest.raises(SinkError, match=r"holds the rows of generation 1.*--shadow"):
+        open_sink(sink, 2)
+    # Its own restarts need no flag once it is there.
+    open_sink(sink, 2, shadow=True).close()
+    open_sink(sink, 2).close()
+
+
+def test_a_sink_that_cannot_be_swapped_takes_no_shadow():
+    job = Job(
+        name="orders",
+        sources=(Topic("orders"),),
+        transform=lambda records: records,
+        sinks=(KafkaSink(topic="out", key_columns=("k",)),),
+        generation=2,
+        shadow=True,
+    )
+    assert "topic out cannot be swapped in one step" in problems(job)[0]
+
+
+MODULE = """
+from headrace_jobs.declaration import Job, Topic
+from headrace_jobs.sinks.postgres import PostgresTable
+JOB = Job(
+    name="orders", sources=(Topic("orders"),), transform=lambda records: records,
+    sinks=(PostgresTable(table={table!r}, dsn={dsn!r}, key=("k",)),),
+)
+"""
+
+
+@pytest.mark.spark
+def test_the_command_line_lists_compares_swaps_and_discards(spark, postgres, tmp_path):
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    for generation in (1, 2):
+        writer = open_sink(sink, generation, shadow=generation > 1)
+        writer.write(rows(spark, a=1, b=generation), batch(0))
+        writer.close()
+    module = tmp_path / "orders_job.py"
+    module.write_text(MODULE.format(table=sink.table, dsn=sink.dsn))
+
+    def headrace_jobs(command, *arguments):
+        program = [Path(sys.executable).parent / "headrace", "jobs", command, str(module)]
+        done = subprocess.run(
+            [*program, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        return done.returncode, done.stdout
+
+    status, listed = headrace_jobs("generations")
+    assert status == 0
+    assert f"{sink.table}_g2" in listed
+    assert '{"in": {"0": 10}}' in listed
+    status, shown = headrace_jobs("diff", "1", "2")
+    assert status == 1
+    assert "1 rows alike, 1 changed, 0 in generation 1 only" in shown
+    assert '- {"k": "b", "v": 1}' in shown
+    assert '+ {"k": "b", "v": 2}' in shown
+    assert headrace_jobs("swap", "2")[0] == 0
+    assert seen(postgres, sink) == {"a": 1, "b": 2}
+    assert headrace_jobs("discard", "1", "--yes")[0] == 0
+    assert headrace_jobs("diff", "1", "2")[0] == 1

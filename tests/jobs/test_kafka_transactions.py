@@ -1,0 +1,178 @@
+"""A batch's records and its offsets in one transaction of the broker, seen by other consumers."""
+
+import contextlib
+import json
+import uuid
+from collections import Counter
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.progress import offsets
+from headrace_jobs.progress.stored import Batch, FencedError, GapError
+from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.protocol import Run
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def sink(new_topic):
+    return KafkaSink(topic=new_topic(2), key_columns=("k",))
+
+
+@pytest.fixture
+def source(new_topic):
+    return new_topic(2)
+
+
+@pytest.fixture
+def group():
+    return f"job-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def open_sink(sink, source, group, broker):
+    """Open the topic as a new driver does."""
+    with contextlib.ExitStack() as stack:
+
+        def open_it():
+            writer = sink.open(
+                Run(
+                    job="orders",
+                    generation=1,
+                    delivery=Delivery.EXACTLY_ONCE,
+                    bootstrap_servers=broker.bootstrap,
+                    input_topics=(source,),
+                    group=group,
+                )
+            )
+            stack.callback(writer.close)
+            return writer
+
+        yield open_it
+
+
+@pytest.fixture
+def batch(source):
+    """A function that returns a batch of ten records."""
+
+    def make(batch_id):
+        place = offsets.TopicPartition(source, 0)
+        begin, end = {place: batch_id * 10}, {place: batch_id * 10 + 10}
+        return Batch(batch_id=batch_id, checkpoint="c", begin=begin, end=end)
+
+    return make
+
+
+@pytest.fixture
+def seen(broker, sink):
+    """What a consumer with isolation.level=read_committed sees."""
+    return lambda: committed(broker.bootstrap, sink.topic)
+
+
+@pytest.fixture
+def stands(group, group_offsets):
+    """Where the job's own group stands."""
+    return lambda: list(group_offsets(group).values())
+
+
+def rows(spark, *values):
+    return spark.createDataFrame([(value,) for value in values], "k STRING")
+
+
+def committed(bootstrap, topic):
+    """How often each key is there, to the topic's end."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": uuid.uuid4().hex,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(2)])
+    found, ends = Counter(), set()
+    while len(ends) < 2:
+        record = consumer.poll(30)
+        assert record is not None, f"no end of {topic}: {found}"
+        if record.error():
+            assert record.error().code() == KafkaError._PARTITION_EOF
+            ends.add(record.partition())
+        else:
+            assert json.loads(record.value())["k"] == record.key().decode()
+            found[record.key().decode()] += 1
+    consumer.close()
+    return found
+
+
+def test_each_batch_is_seen_once_and_the_groups_offsets_come_with_it(
+    spark, seen, stands, open_sink, batch
+):
+    writer = open_sink()
+    writer.write(rows(spark, "a", "b"), batch(0))
+    assert stands() == [10]
+    writer.write(rows(spark, "c"), batch(1))
+    writer.write(rows(spark, "c"), batch(1))
+    successor = open_sink()
+    assert successor.stored.batch_id == 1
+    assert list(successor.stored.offsets.values()) == [20]
+    successor.write(rows(spark, "c"), batch(1))
+    successor.write(rows(spark), batch(2))
+    assert seen() == Counter("abc")
+    assert stands() == [30]
+    with pytest.raises(GapError):
+        successor.write(rows(spark, "x"), batch(4))
+
+
+def test_a_zombie_is_fenced_by_the_broker(spark, seen, open_sink, batch):
+    zombie = open_sink()
+    zombie.write(rows(spark, "a"), batch(0))
+    successor = open_sink()
+    with pytest.raises(FencedError):
+        zombie.write(rows(spark, "zombie"), batch(1))
+    successor.write(rows(spark, "b"), batch(1))
+    assert seen() == Counter("ab")
+
+
+def test_what_a_killed_driver_had_sent_is_never_seen(
+    spark, seen, stands, open_sink, batch, monkeypatch
+):
+    writer = open_sink()
+    writer.write(rows(spark, "a"), batch(0))
+    before = stands()
+
+    def killed():
+        assert writer._producer.flush(30) == 0
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(writer, "_commit", killed)
+    with pytest.raises(ZeroDivisionError):
+        writer.write(rows(spark, "b", "c"), batch(1))
+    successor = open_sink()
+    assert successor.stored.batch_id == 0
+    assert stands() == before
+    successor.write(rows(spark, "b", "c"), batch(1))
+    assert seen() == Counter("abc")
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_lost_answer_to_the_commit_is_read_back(
+    spark, seen, open_sink, batch, monkeypatch, is_committed
+):
+    writer = open_sink()
+    writer.write(rows(spark, "a"), batch(0))
+    commit, lost = writer._commit, []
+
+    def lose_the_answer():
+        if lost:
+            return commit()
+        lost.append(True)
+        if is_committed:
+            commit()
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    monkeypatch.setattr(writer, "_commit", lose_the_answer)
+    writer.write(rows(spark, "b"), batch(1))
+    writer.write(rows(spark, "c"), batch(2))
+    assert seen() == Counter("abc")

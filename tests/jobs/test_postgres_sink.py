@@ -1,0 +1,299 @@
+"""Rows and progress in one transaction of a real PostgreSQL, from Debian's package."""
+
+import contextlib
+import datetime as dt
+import decimal
+import uuid
+
+import psycopg
+import pytest
+
+from headrace_jobs.declaration import Delivery
+from headrace_jobs.progress.offsets import TopicPartition
+from headrace_jobs.progress.stored import Batch, FencedError, GapError
+from headrace_jobs.sinks.postgres import PostgresTable
+from headrace_jobs.sinks.protocol import Run, SinkError
+from support.holding_proxy import HoldingProxy
+from support.processes import LOOPBACK
+
+pytestmark = pytest.mark.spark
+
+P0 = TopicPartition("in", 0)
+EVERY_DELIVERY = pytest.mark.parametrize("delivery", list(Delivery))
+
+
+def batch(batch_id, checkpoint="c"):
+    """A batch of ten records."""
+    return Batch(
+        batch_id=batch_id,
+        checkpoint=checkpoint,
+        begin={P0: batch_id * 10},
+        end={P0: batch_id * 10 + 10},
+    )
+
+
+@pytest.fixture
+def sink(postgres):
+    return PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+
+
+@pytest.fixture
+def open_sink(sink):
+    """Open the sink as a new driver does."""
+    with contextlib.ExitStack() as stack:
+
+        def open_it(delivery=Delivery.EXACTLY_ONCE, job="orders", generation=1, sink=sink):
+            run = Run(
+                job=job,
+                generation=generation,
+                delivery=delivery,
+                bootstrap_servers="",
+                is_shadow=generation > 1,
+            )
+            writer = sink.open(run)
+            stack.callback(writer.close)
+            return writer
+
+        yield open_it
+
+
+def rows(spark, **values):
+    return spark.createDataFrame(list(values.items()), "k STRING, v INT")
+
+
+def table(postgres, sink):
+    return dict(postgres.query(f"SELECT k, v FROM {sink.table}"))  # noqa: S608 - a test's own name
+
+
+@EVERY_DELIVERY
+def test_rows_are_merged_by_key_and_progress_is_stored(spark, postgres, sink, open_sink, delivery):
+    writer = open_sink(delivery)
+    writer.write(rows(spark, a=1, b=2), batch(0))
+    writer.write(rows(spark, b=3, c=4), batch(1))
+    assert table(postgres, sink) == {"a": 1, "b": 3, "c": 4}
+    stored = open_sink(delivery).stored
+    assert (stored.epoch, stored.batch_id, stored.offsets) == (2, 1, {P0: 20})
+
+
+@EVERY_DELIVERY
+def test_a_batch_that_comes_again_changes_nothing(spark, postgres, sink, open_sink, delivery):
+    writer = open_sink(delivery)
+    writer.write(rows(spark, a=1), batch(0))
+    writer.write(rows(spark, a=2), batch(0))
+    assert table(postgres, sink) == {"a": 1}
+
+
+@EVERY_DELIVERY
+def test_a_zombie_is_fenced_in_the_database(spark, postgres, sink, open_sink, delivery):
+    zombie = open_sink(delivery)
+    zombie.write(rows(spark, a=1), batch(0))
+    successor = open_sink(delivery)
+    with pytest.raises(FencedError):
+        zombie.write(rows(spark, a=666), batch(1))
+    successor.write(rows(spark, a=2), batch(1))
+    with pytest.raises(FencedError):
+        zombie.write(rows(spark, a=666), batch(1))
+    assert table(postgres, sink) == {"a": 2}
+
+
+def test_a_zombie_that_had_staged_already_is_fenced_at_the_merge(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    zombie = open_sink()
+    zombie.write(rows(spark, a=1), batch(0))
+    transact = zombie._store.transact
+
+    def wake_late(*arguments):
+        open_sink().write(rows(spark, a=2), batch(1))
+        return transact(*arguments)
+
+    monkeypatch.setattr(zombie._store, "transact", wake_late)
+    # The successor has dropped what the zombie staged, or its epoch is another: either way nothing.
+    with pytest.raises((FencedError, psycopg.errors.UndefinedTable)):
+        zombie.write(rows(spark, a=666), batch(1))
+    assert table(postgres, sink) == {"a": 2}
+
+
+def test_a_gap_is_refused(spark, open_sink):
+    writer = open_sink()
+    writer.write(rows(spark, a=1), batch(0))
+    with pytest.raises(GapError):
+        writer.write(rows(spark, a=2), batch(2))
+
+
+def test_generations_and_jobs_have_progress_of_their_own(spark, open_sink):
+    open_sink().write(rows(spark, a=1), batch(0))
+    assert open_sink(generation=2).stored.offsets == {}
+    assert open_sink(job="others").stored.offsets == {}
+
+
+def test_rows_of_a_task_attempt_that_does_not_count_are_left_out(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    """An executor is killed after its COPY: the task runs again, and both attempts are staged."""
+    from headrace_jobs.sinks import postgres as module
+
+    copy_rows = module.copy_rows
+
+    def twice(frame, conninfo, table, merge):
+        copy_rows(frame, conninfo, table, merge)
+        return copy_rows(frame, conninfo, table, merge)
+
+    monkeypatch.setattr(module, "copy_rows", twice)
+    append = PostgresTable(table=sink.table, dsn=sink.dsn)
+    open_sink(sink=append).write(rows(spark, a=1, b=2), batch(0))
+    found = postgres.query(f"SELECT k, v FROM {sink.table} ORDER BY k")  # noqa: S608 - as above
+    assert found == [("a", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_a_lost_answer_to_commit_is_read_back_never_guessed(
+    spark, postgres, sink, open_sink, monkeypatch, is_committed
+):
+    """The connection ends before the COMMIT, or after it: nobody who asked can tell which."""
+    append = PostgresTable(table=sink.table, dsn=sink.dsn)
+    writer = open_sink(sink=append)
+    writer.write(rows(spark, a=1), batch(0))
+    store = writer._store
+    once, lost = store._transact_once, []
+
+    def lose_the_answer(*arguments):
+        if lost:
+            return once(*arguments)
+        lost.append(True)
+        if is_committed:
+            once(*arguments)
+        else:
+            store._lock()
+        store._connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(store, "_transact_once", lose_the_answer)
+    writer.write(rows(spark, b=2), batch(1))
+    assert sorted(postgres.query(f"SELECT k FROM {sink.table}")) == [("a",), ("b",)]  # noqa: S608
+
+
+def test_a_commit_that_arrives_after_its_driver_gave_up_counts_once(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    """The driver is cut off, connects again and asks; meanwhile the COMMIT is on its way."""
+    with HoldingProxy((LOOPBACK, postgres.port)) as proxy:
+        dsn = postgres.dsn.replace(f"port={postgres.port}", f"port={proxy.port}")
+        writer = open_sink(sink=PostgresTable(table=sink.table, dsn=dsn))
+        writer.write(rows(spark, a=1), batch(0))
+        store = writer._store
+        keep, begun = store._store, []
+
+        def store_and_hold(progress):
+            keep(progress)
+            if not begun:
+                proxy.hold(b"COMMIT", 3)
+            begun.append(progress)
+
+        monkeypatch.setattr(store, "_store", store_and_hold)
+        writer.write(rows(spark, b=2), batch(1))
+        assert proxy.has_held.is_set()
+        assert proxy.has_delivered.wait(60)
+        # It waited for the lock of the transaction that was in doubt, and found it done.
+        assert len(begun) == 1
+        assert sorted(postgres.query(f"SELECT k FROM {sink.table}")) == [("a",), ("b",)]  # noqa: S608
+        writer.write(rows(spark, c=3), batch(2))
+        assert writer.stored.batch_id == 2
+
+
+def test_a_server_that_crashes_after_staging_costs_the_batch_and_no_row(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    writer = open_sink()
+    writer.write(rows(spark, a=1), batch(0))
+    transact = writer._store.transact
+
+    def crash_first(*arguments):
+        postgres.crash()
+        postgres.start()
+        return transact(*arguments)
+
+    monkeypatch.setattr(writer._store, "transact", crash_first)
+    # What is staged is not logged, so recovery empties it: that must never count as no rows.
+    with pytest.raises(SinkError, match="1 rows were staged and 0 are there"):
+        writer.write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1}
+    successor = open_sink()
+    assert successor.stored.offsets == {P0: 10}
+    successor.write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1, "b": 2}
+
+
+def test_at_most_once_stores_progress_first(spark, postgres, sink, open_sink, monkeypatch):
+    from headrace_jobs.sinks import postgres as module
+
+    writer = open_sink(Delivery.AT_MOST_ONCE)
+    writer.write(rows(spark, a=1), batch(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "copy_rows", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            writer.write(rows(spark, b=2), batch(1))
+    successor = open_sink(Delivery.AT_MOST_ONCE)
+    successor.write(rows(spark, b=2), batch(1))
+    successor.write(rows(spark, c=3), batch(2))
+    assert table(postgres, sink) == {"a": 1, "c": 3}
+
+
+def test_at_least_once_stores_progress_last(spark, postgres, sink, open_sink, monkeypatch):
+    writer = open_sink(Delivery.AT_LEAST_ONCE)
+    monkeypatch.setattr(writer._store, "transact", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.write(rows(spark, a=1), batch(0))
+    assert table(postgres, sink) == {"a": 1}
+    successor = open_sink(Delivery.AT_LEAST_ONCE)
+    assert successor.stored.offsets == {}
+    successor.write(rows(spark, a=1), batch(0))
+    assert table(postgres, sink) == {"a": 1}
+
+
+def test_the_greater_version_of_a_key_wins_whatever_order_rows_come_in(
+    spark, postgres, sink, open_sink
+):
+    newest = PostgresTable(table=sink.table, key=("k",), version="v", dsn=sink.dsn)
+    writer = open_sink(sink=newest)
+    twice = spark.createDataFrame([("a", 2), ("a", 5), ("a", 3), ("b", 1)], "k STRING, v INT")
+    writer.write(twice, batch(0))
+    writer.write(rows(spark, a=4, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 5, "b": 2}
+
+
+def test_every_type_of_a_column_comes_through(spark, postgres, sink, open_sink):
+    at = dt.datetime(2026, 1, 31, 12, 0, 0, 250_000)  # noqa: DTZ001 - as Spark gives it, in UTC
+    schema = (
+        "k STRING, flag BOOLEAN, big BIGINT, usage DOUBLE, price DECIMAL(10,2), raw BINARY,"
+        " day DATE, at TIMESTAMP, tags ARRAY<STRING>, empty STRING, nothing STRING"
+    )
+    price = decimal.Decimal("12.30")
+    row = ('a"b,\nc\\', True, 2**40, 0.1, price, b"\x00\xff", at.date(), at, ["x"], "", None)
+    frame = spark.createDataFrame([row], schema)
+    open_sink().write(frame, batch(0))
+    (found,) = postgres.query(f"SELECT * FROM {sink.table}")  # noqa: S608 - a test's own name
+    utc = at.replace(tzinfo=dt.UTC)
+    assert found == (*row[:7], utc, ["x"], "", None)
+
+
+def test_what_dead_drivers_staged_is_cleared_away(spark, postgres, open_sink, monkeypatch):
+    writer = open_sink()
+    monkeypatch.setattr(writer._store, "transact", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.write(rows(spark, a=1), batch(0))
+    staged = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'headrace_staging_%'"
+    before = postgres.query(staged)[0][0]
+    open_sink()
+    assert postgres.query(staged)[0][0] == before - 1
+
+
+def test_a_server_that_is_not_there_is_an_error_that_says_so(open_sink):
+    with pytest.raises(SinkError, match="PostgreSQL does not let us in"):
+        open_sink(sink=PostgresTable(table="t", dsn="host=127.0.0.1 port=1 dbname=x"))
+
+
+def test_update_mode_needs_a_key():
+    refusal = PostgresTable(table="t").refusal(Delivery.EXACTLY_ONCE, "update")
+    assert refusal is not None
+    assert "name its key" in refusal

@@ -1,0 +1,246 @@
+"""Values with a schema, as other people's serializers write them."""
+
+import base64
+import io
+import json
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import fastavro
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+from headrace_jobs.progress.listener import observations
+from headrace_jobs.schemas.avro import AvroValues
+from headrace_jobs.schemas.frames import Avro, Json, Protobuf, decode, set_aside, well_formed
+from headrace_jobs.schemas.protobuf import ProtobufValues
+from headrace_jobs.schemas.registry import Registry, RegistryError, SchemaFiles
+from headrace_jobs.transforms import tagged
+from support.processes import free_port
+
+COLUMNS = "id BIGINT, name STRING, price DOUBLE, tags ARRAY<STRING>, at TIMESTAMP"
+ROW = pa.struct(
+    [
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("price", pa.float64()),
+        ("tags", pa.list_(pa.string())),
+        ("at", pa.timestamp("us", "UTC")),
+    ]
+)
+NOON = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
+ORDER = {"id": 7, "name": "mill", "price": 1.5, "tags": ["a", "b"], "at": NOON}
+
+FIELDS = [
+    {"name": "id", "type": "long"},
+    {"name": "name", "type": ["null", "string"], "default": None},
+    {"name": "price", "type": "double"},
+    {"name": "tags", "type": {"type": "array", "items": "string"}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+]
+AVRO = {
+    1: {"type": "record", "name": "Order", "fields": FIELDS},
+    2: {"type": "record", "name": "Order", "fields": [*FIELDS[:1], {"name": "new", "type": "int"}]},
+    3: {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]},
+    4: "string",
+}
+
+
+def header(schema_id):
+    return b"\0" + schema_id.to_bytes(4, "big")
+
+
+def avro(schema_id, value):
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(AVRO[schema_id]), value)
+    return header(schema_id) + body.getvalue()
+
+
+def order_file():
+    """`order.proto`: Order with a nested Line, an enum, a map and a Timestamp."""
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    file.dependency.append(timestamp_pb2.DESCRIPTOR.name)
+    file.enum_type.add(name="State").value.add(name="OPEN", number=0)
+    order = file.message_type.add(name="Order")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    fields = [("id", kinds.TYPE_INT64), ("name", kinds.TYPE_STRING), ("price", kinds.TYPE_DOUBLE)]
+    for number, (name, kind) in enumerate(fields, start=1):
+        order.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
+    order.field.add(name="tags", number=4, type=kinds.TYPE_STRING, label=kinds.LABEL_REPEATED)
+    message, enum = kinds.TYPE_MESSAGE, kinds.TYPE_ENUM
+    at = {"type": message, "type_name": ".google.protobuf.Timestamp", "label": kinds.LABEL_OPTIONAL}
+    order.field.add(name="at", number=5, **at)
+    state = {"type": enum, "type_name": ".shop.State", "label": kinds.LABEL_OPTIONAL}
+    order.field.add(name="state", number=6, **state)
+    order.nested_type.add(name="Line").field.add(
+        name="id", number=1, type=kinds.TYPE_INT64, label=kinds.LABEL_OPTIONAL
+    )
+    return file
+
+
+def protobuf(schema_id, indexes, message, **values):
+    """A value as Confluent's serializer writes it: header, message indexes, message."""
+    pool = DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(order_file().SerializeToString())
+    built = GetMessageClass(pool.FindMessageTypeByName(message))()
+    for name, value in values.items():
+        if name == "at":
+            built.at.FromDatetime(value)
+        elif name == "tags":
+            built.tags.extend(value)
+        else:
+            setattr(built, name, value)
+    return header(schema_id) + indexes + built.SerializeToString()
+
+
+class _RegistryApi(BaseHTTPRequestHandler):
+    """`GET /schemas/ids/{id}` of Confluent's API."""
+
+    asked: list[str]
+
+    def do_GET(self):
+        self.asked.append(self.path)
+        path, _, query = self.path.partition("?")
+        schema_id = int(path.rpartition("/")[2])
+        if schema_id in AVRO:
+            answer = {"schema": json.dumps(AVRO[schema_id])}
+        elif schema_id == 10 and query == "format=serialized":
+            serialized = base64.b64encode(order_file().SerializeToString()).decode()
+            answer = {"schema": serialized, "schemaType": "PROTOBUF"}
+        else:
+            self.send_error(404)
+            return
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry():
+    handler = type("Handler", (_RegistryApi,), {"asked": []})
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", handler.asked
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def decoded(decoder, *values):
+    found = decoder.decode(pa.array(values, pa.binary()), ROW)
+    return [(row["decoded"], row["reason"]) for row in found.to_pylist()]
+
+
+EMPTY = dict.fromkeys(ORDER)
+
+
+def test_avro_is_decoded_by_the_schema_that_wrote_it(registry):
+    url, asked = registry
+    values = AvroValues(schemas=Registry(url))
+    rows = decoded(values, avro(1, ORDER), avro(2, {"id": 8, "new": 1}), avro(1, ORDER))
+    assert rows == [(ORDER, None), (EMPTY | {"id": 8}, None), (ORDER, None)]
+    decoded(values, avro(1, ORDER))
+    assert asked == ["/schemas/ids/1", "/schemas/ids/2"]  # each once
+
+
+def test_what_cannot_be_decoded_has_a_reason_and_its_neighbours_are_decoded(registry):
+    url, asked = registry
+    broken = [
+        (None, "it has no value"),
+        (b"{}", "it has no header of a registry"),
+        (b"\x01\0\0\0\x01ab", "it has no header of a registry"),
+        (header(99) + b"x", "schema 99 is not in the registry"),
+        (header(99) + b"y", "schema 99 is not in the registry"),
+        (avro(1, ORDER)[:-3], "it is no Avro of schema 1"),
+        (avro(1, ORDER) + b"more", "it is longer than a value of schema 1"),
+        (avro(3, {"id": "seven"}), "it does not fit the columns"),
+        (avro(4, "text"), "schema 4 is no record"),
+    ]
+    values = [value for value, _ in broken]
+    rows = decoded(AvroValues(schemas=Registry(url)), avro(1, ORDER), *values, avro(1, ORDER))
+    assert rows[0] == rows[-1] == (ORDER, None)
+    for (row, reason), (_, expected) in zip(rows[1:-1], broken, strict=True):
+        assert row is None
+        assert reason.startswith(expected)
+    assert asked.count("/schemas/ids/99") == 1
+
+
+def test_a_registry_that_does_not_answer_blames_no_record():
+    nobody = Registry(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(RegistryError, match="does not answer"):
+        decoded(AvroValues(schemas=nobody), avro(1, ORDER))
+
+
+@pytest.mark.parametrize("source", ["registry", "file"])
+def test_protobuf_is_decoded_by_its_descriptor(registry, tmp_path, source):
+    schemas = Registry(registry[0])
+    if source == "file":
+        described = descriptor_pb2.FileDescriptorSet(file=[order_file()])
+        (tmp_path / "order.binpb").write_bytes(described.SerializeToString())
+        schemas = SchemaFiles({10: str(tmp_path / "order.binpb")})
+    first = protobuf(10, b"\0", "shop.Order", **ORDER)
+    nested = protobuf(10, b"\x04\0\0", "shop.Order.Line", id=3)
+    rows = decoded(
+        ProtobufValues(schemas=schemas),
+        first,
+        nested,
+        first[:-2],
+        header(10) + b"\x02\x08",
+        header(10) + b"\xff",
+        header(99) + b"\0",
+    )
+    assert rows[:2] == [(ORDER, None), (EMPTY | {"id": 3}, None)]
+    reasons = [reason for _, reason in rows[2:]]
+    assert reasons[0].startswith("it is no message of schema 10")
+    assert reasons[1] == "schema 10 has no message (4,)"
+    assert reasons[2] == "its message indexes are broken"
+    assert reasons[3].startswith("schema 99 is not")
+
+
+def records(spark, *values):
+    rows = [("in", 0, offset, b"k", value) for offset, value in enumerate(values)]
+    schema = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY"
+    return spark.createDataFrame(rows, schema)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["avro", "protobuf", "json", "json with header"])
+def test_frames_are_split_into_decoded_records_and_rejected_ones(spark, registry, kind):
+    url, _ = registry
+    text = json.dumps(ORDER | {"at": NOON.isoformat()}).encode()
+    codec, good = {
+        "avro": (Avro(columns=COLUMNS, schemas=Registry(url)), avro(1, ORDER)),
+        "protobuf": (
+            Protobuf(columns=COLUMNS, schemas=Registry(url)),
+            protobuf(10, b"\0", "shop.Order", **ORDER),
+        ),
+        "json": (Json(columns=COLUMNS), text),
+        "json with header": (Json(columns=COLUMNS, has_header=True), header(5) + text),
+    }[kind]
+    frame = records(spark, good, b"broken", None, good)
+    rows = well_formed(decode(frame, codec)).select("offset", "decoded.*").collect()
+    at = NOON.replace(tzinfo=None)
+    expected = (7, "mill", 1.5, ["a", "b"], at)
+    assert [tuple(row) for row in rows] == [(0, *expected), (3, *expected)]
+    both = set_aside(decode(frame, codec), F.col("decoded.id"), F.col("decoded.name"))
+    assert [tuple(row) for row in tagged.results(both).collect()] == [(7, "mill")] * 2
+    found = tagged.rejected(both).collect()
+    assert [(row.offset, row.value and bytes(row.value)) for row in found] == [
+        (1, b"broken"),
+        (2, None),
+    ]
+    assert found[1].reason == "it has no value"
+    (observed,) = both.agg(*observations(both)).collect()
+    assert (observed.rows, observed.counted, observed.malformed) == (2, 2, 2)

@@ -1,0 +1,137 @@
+"""Where a job begins: never ahead of what Spark will read, never over a gap without being told."""
+
+import dataclasses
+import uuid
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from headrace_jobs.delivery import Delivery
+from headrace_jobs.jobs.arguments import JobSettings
+from headrace_jobs.jobs.startup import JobError, gaps, prepare
+from headrace_jobs.progress.offsets import TopicPartition as At
+from headrace_jobs.progress.offsets import parse_offsets
+
+
+class NeverStopped:
+    is_requested = False
+
+    def wait(self, seconds):
+        raise AssertionError(f"nothing to wait {seconds} s for")
+
+
+@pytest.fixture
+def settings(broker, tmp_path, new_topic):
+    return JobSettings(
+        name="app",
+        bootstrap_servers=broker.bootstrap,
+        input_topics=(new_topic(2),),
+        output_topic=None,
+        delivery=Delivery.AT_LEAST_ONCE,
+        generation=1,
+        is_shadow=False,
+        adopts_checkpoint=False,
+        dead_letter_topic=None,
+        group=f"group-{uuid.uuid4().hex[:8]}",
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger_ms=1000,
+        output_mode="append",
+        is_available_now=False,
+        has_console=False,
+        starting_offsets="earliest",
+        fail_on_data_loss=True,
+        max_offsets_per_trigger=1000,
+        metrics_address="127.0.0.1",
+        metrics_port=0,
+        metrics_address_file=None,
+        startup_timeout_seconds=30.0,
+        stop_timeout_seconds=1.0,
+    )
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+def produce(broker, topic, count, partition=0):
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number), partition=partition)
+    assert producer.flush(30) == 0
+
+
+def commit_batch(tmp_path, text, batch=0):
+    for folder, content in (("offsets", text), ("commits", "v1\n{}")):
+        (tmp_path / "checkpoint" / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / folder / str(batch)).write_text(content)
+
+
+def started(settings):
+    start = prepare(settings, NeverStopped())
+    assert start is not None
+    start.client.close()
+    return start
+
+
+def test_latest_is_named_for_spark_so_that_the_group_and_the_query_begin_at_one_place(
+    settings, broker
+):
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    start = started(dataclasses.replace(settings, starting_offsets="latest"))
+    assert start.position == {(topic, 0): 5, (topic, 1): 0}
+    assert parse_offsets(start.starting_offsets) == start.position
+
+
+def test_with_latest_a_partition_that_was_added_begins_where_spark_begins_it(
+    settings, broker, admin, tmp_path
+):
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":5,"1":0}}}}')
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    produce(broker, topic, 7, partition=2)
+    start = started(dataclasses.replace(settings, starting_offsets="latest"))
+    assert start.position == {(topic, 0): 5, (topic, 1): 0, (topic, 2): 0}
+
+
+def test_a_checkpoint_on_another_file_system_is_not_guessed(settings, broker):
+    produce(broker, settings.input_topics[0], 5)
+    remote = dataclasses.replace(
+        settings, checkpoint="s3a://bucket/checkpoint", starting_offsets="latest"
+    )
+    assert started(remote).position == {}
+
+
+@pytest.mark.parametrize("kind", ["garbage", "folder", "version"])
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_new_one(settings, tmp_path, kind):
+    (topic,) = settings.input_topics
+    commit_batch(tmp_path, "garbage" if kind == "garbage" else f'v9\n{{}}\n{{"{topic}":{{"0":5}}}}')
+    if kind == "folder":
+        path = tmp_path / "checkpoint" / "offsets" / "0"
+        path.unlink()
+        path.mkdir()
+    with pytest.raises(JobError, match="offsets/0"):
+        prepare(settings, NeverStopped())
+
+
+def test_what_retention_took_stops_the_job_with_the_gap_named_until_it_is_told_to_go_on(
+    settings, broker, admin, tmp_path
+):
+    (topic,) = settings.input_topics
+    produce(broker, topic, 60)
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":10,"1":0}}}}')
+    for future in admin.delete_records([TopicPartition(topic, 0, 50)]).values():
+        future.result(30)
+    with pytest.raises(JobError, match=rf"{topic}-0: offsets 10 to 49 \(40 records\) are gone"):
+        prepare(settings, NeverStopped())
+    start = started(dataclasses.replace(settings, fail_on_data_loss=False))
+    assert start.position == {(topic, 0): 50, (topic, 1): 0}
+
+
+def test_a_topic_that_was_made_anew_is_a_gap_too():
+    at = At("t", 0)
+    assert gaps({at: 9}, {at: 0}, {at: 4}) == ["t-0: ends at 4, and 9 was to be read next"]
+    assert gaps({at: 4}, {at: 0}, {at: 4}) == []

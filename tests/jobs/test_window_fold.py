@@ -1,0 +1,247 @@
+"""Event-time windows, one step after the other: what is counted, what is late, what is written.
+
+Against an oracle that takes one record at a time and knows no batches, no arrays and no state.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_jobs.transforms.window_fold import (
+    NEVER_US,
+    FoldState,
+    WindowSpec,
+    fold,
+    tables_to_bytes,
+)
+
+SECOND = 1_000_000
+COLUMNS = ["host", "partition", "offset", "event_us", "usage"]
+
+
+def spec(**changes):
+    settings = {
+        "keys": ("host",),
+        "aggregates": {"total": ("usage", "sum"), "top": ("usage", "max"), "n": ("usage", "count")},
+        "window_us": 10 * SECOND,
+        "slide_us": 10 * SECOND,
+        "lateness_us": 10 * SECOND,
+    }
+    return WindowSpec(**settings | changes)
+
+
+def frame(records):
+    """Records as (host, partition, offset, seconds, usage)."""
+    rows = [(host, at, offset, int(t * SECOND), usage) for host, at, offset, t, usage in records]
+    found = pd.DataFrame(rows, columns=COLUMNS)
+    return found.astype(dict.fromkeys(COLUMNS[1:], "int64"))
+
+
+class Run:
+    """Folds batches, with the state through its bytes each time, as a checkpoint would have it."""
+
+    def __init__(self, **changes):
+        self.spec = spec(**changes)
+        self.stored = None
+        self.windows = {}
+        self.written = []
+        self.revisions = []
+        self.late = set()
+        self.counted = 0
+        self.partitions = {}
+
+    def take(self, records, now_ms=0):
+        state = None if self.stored is None else FoldState.from_bytes(self.stored)
+        step = fold(state, frame(records), spec=self.spec, now_ms=now_ms)
+        self.stored = step.state.to_bytes()
+        for row in step.results.itertuples():
+            window = (row.host, row.start_us // SECOND)
+            self.written.append(window)
+            self.revisions.append((window, row.revision))
+            self.windows[window] = (row.total, row.top, row.n)
+        self.late |= set(zip(step.late["partition"], step.late["offset"], strict=True))
+        self.counted += step.partitions["counted"].sum()
+        for row in step.partitions.itertuples():
+            if row.watermark_us > NEVER_US:
+                self.partitions[row.partition] = row.watermark_us / SECOND
+        return self
+
+
+def oracle(records, *, slide=10, jump=60):
+    """Windows of ten seconds that are closed in the end, and which (partition, offset) are late."""
+    seen = defaultdict(list)
+    windows = defaultdict(list)
+    late = set()
+    for host, at, offset, t, usage in sorted(records, key=lambda record: record[1:3]):
+        top = sorted([*seen[host, at], t])[-2:]
+        seen[host, at] = top
+        clock = top[-1] if len(top) > 1 and top[-1] - top[0] <= jump else top[0]
+        watermark = clock - 10 if len(top) > 1 else float("-inf")
+        starts = [start for start in range(t // slide * slide - 10, t + 1, slide) if start + 10 > t]
+        is_open = [start for start in starts if start + 10 > watermark]
+        for start in is_open:
+            windows[host, start].append(usage)
+        if not is_open:
+            late.add((at, offset))
+    closed = {}
+    for (host, start), values in windows.items():
+        clocks = [top for (whose, _), top in seen.items() if whose == host]
+        marks = [
+            (top[-1] if top[-1] - top[0] <= jump else top[0]) - 10
+            if len(top) > 1
+            else float("-inf")
+            for top in clocks
+        ]
+        if start + 10 <= min(marks):
+            closed[host, start] = (sum(values), max(values), len(values))
+    return closed, late
+
+
+@st.composite
+def logs(draw):
+    """Records of hosts with partitions of their own, disordered, and where batches are cut."""
+    records = []
+    for at in range(draw(st.integers(1, 3))):
+        times = draw(st.lists(st.integers(0, 200), max_size=25))
+        if draw(st.booleans()):
+            times.sort()
+        records += [
+            (f"h{at}-{draw(st.integers(0, 1))}", at, offset, t, draw(st.integers(0, 100)))
+            for offset, t in enumerate(times)
+        ]
+    return records
+
+
+def in_batches(records, draw_cut):
+    """Cut each partition at the same fractions of its own length."""
+    by_partition = defaultdict(list)
+    for record in records:
+        by_partition[record[1]].append(record)
+    while any(by_partition.values()):
+        batch = []
+        for rest in by_partition.values():
+            size = draw_cut(len(rest))
+            batch += rest[:size]
+            del rest[:size]
+        yield batch
+
+
+@settings(max_examples=12)
+@given(logs(), st.data(), st.sampled_from([10, 5]))
+def test_however_batches_are_cut_the_windows_and_the_late_are_those_of_the_log(log, data, slide):
+    run = Run(slide_us=slide * SECOND)
+    for batch in in_batches(log, lambda size: data.draw(st.integers(0, size)) or min(size, 1)):
+        data.draw(st.randoms()).shuffle(batch)
+        run.take(batch)
+    assert (run.windows, run.late) == oracle(log, slide=slide)
+    assert len(run.written) == len(set(run.written))  # each once
+    assert run.counted + len(run.late) == len(log)  # and nothing is lost without a word
+
+
+def test_a_partition_that_is_ahead_makes_nobody_else_late():
+    run = Run()
+    run.take([("fast", 0, i, i * 10, 1) for i in range(100)])
+    run.take([("slow", 1, i, i, 1) for i in range(100)])
+    assert run.late == set()
+    assert run.windows["slow", 0] == (10, 1, 10)
+    assert run.partitions == {0: 980, 1: 89}
+
+
+def test_a_clock_an_hour_ahead_makes_no_other_key_of_its_partition_late():
+    run = Run()
+    run.take([(f"h{i % 2}", 0, i, i // 2 + (3540 if i % 2 else 0), 1) for i in range(200)])
+    assert run.late == set()
+    assert run.windows["h0", 70] == (10, 1, 10)
+
+
+def test_one_reading_far_ahead_does_not_make_its_own_key_late_but_two_are_believed():
+    run = Run()
+    run.take([("h", 0, i, 3600 if i == 50 else i, 1) for i in range(100)])
+    assert run.late == set()
+    run.take([("h", 0, 100, 3601, 1), ("h", 0, 101, 100, 1)])
+    assert run.late == {(0, 101)}
+
+
+def test_a_late_row_has_the_watermark_that_it_missed():
+    rows = [("h", 0, 0, 30, 1), ("h", 0, 1, 31, 1), ("h", 0, 2, 9, 1), ("h", 0, 3, 20, 1)]
+    step = fold(None, frame(rows), spec=spec(), now_ms=0)
+    assert step.late[["offset", "watermark_us"]].to_numpy().tolist() == [[2, 21 * SECOND]]
+    assert step.partitions.to_dict("records") == [
+        {"partition": 0, "counted": 3, "late": 1, "watermark_us": 21 * SECOND}
+    ]
+
+
+def test_a_key_in_two_partitions_waits_for_the_slower_one_until_it_is_idle():
+    run = Run()
+    run.take([("h", 1, 0, 0, 1), ("h", 1, 1, 1, 1)], now_ms=0)
+    run.take([("h", 0, i, i, 1) for i in range(60)], now_ms=30_000)
+    assert run.written == []
+    run.take([("h", 0, 60, 60, 1)], now_ms=60_000)
+    assert run.windows["h", 0] == (12, 1, 12)
+    # What comes for a window that the others closed meanwhile is late, and told.
+    assert run.take([("h", 1, 2, 2, 1)], now_ms=60_001).late == {(1, 2)}
+
+
+def test_a_silent_key_is_written_after_a_while_and_again_when_more_comes():
+    run = Run(idle_ms=60_000)
+    run.take([("h", 0, 0, 1, 5), ("h", 0, 1, 2, 5)], now_ms=0)
+    assert run.take([], now_ms=59_999).written == []
+    assert run.take([], now_ms=60_000).windows == {("h", 0): (10, 5, 2)}
+    assert run.take([], now_ms=61_000).written == [("h", 0)]  # once
+    run.take([("h", 0, 2, 3, 5), ("h", 0, 3, 30, 5)], now_ms=70_000)
+    assert run.windows["h", 0] == (15, 5, 3)
+    assert run.late == set()
+    # Where rows are only appended, the greatest revision of a window is right.
+    assert run.revisions == [(("h", 0), 0), (("h", 0), 1)]
+
+
+def test_state_of_a_program_that_counted_no_revisions_is_read():
+    run = Run()
+    run.take([("h", 0, 0, 1, 5)], now_ms=0)
+    state = FoldState.from_bytes(run.stored)
+    old = tables_to_bytes(state.keys, state.clocks, state.windows.drop(columns="revision"))
+    read = FoldState.from_bytes(old).windows
+    pd.testing.assert_frame_equal(read, state.windows, check_like=True)
+
+
+def test_a_key_is_forgotten_after_its_retention_and_the_others_are_not():
+    run = Run(retention_ms=1000)
+    run.take([(host, 0, offset, offset, 1) for offset, host in enumerate("abc")], now_ms=0)
+    run.take([("b", 0, 3, 3, 1)], now_ms=500)
+    run.take([], now_ms=1200)
+    state = FoldState.from_bytes(run.stored)
+    assert state.keys["host"].tolist() == ["b"]
+    assert state.windows["n"].tolist() == [2]
+    assert state.clocks["key_id"].tolist() == [0]
+    assert run.take([("b", 0, 4, 40, 1), ("b", 0, 5, 41, 1)], now_ms=1300).windows["b", 0][2] == 2
+
+
+def test_with_update_a_window_is_written_whenever_it_changed():
+    run = Run(is_update=True)
+    run.take([("a", 0, 0, 1, 1), ("b", 0, 1, 1, 1)])
+    run.take([("a", 0, 2, 2, 3)])
+    assert run.written == [("a", 0), ("b", 0), ("a", 0)]
+    assert run.windows["a", 0] == (4, 3, 2)
+
+
+def test_integers_past_the_53_bits_of_a_float_are_kept():
+    run = Run(
+        aggregates={"total": ("usage", "sum"), "top": ("usage", "max"), "n": ("usage", "count")}
+    )
+    big = 2**53 + 1
+    run.take([("a", 0, 0, 1, big), ("b", 1, 0, 1, 1)])
+    run.take([("a", 0, 1, 30, 0), ("a", 0, 2, 31, 0)])
+    assert run.windows["a", 0] == (big, big, 1)
+    assert np.issubdtype(FoldState.from_bytes(run.stored).windows["total"].dtype, np.integer)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_group_without_rows_has_a_state_that_can_be_gone_on_with(count):
+    run = Run()
+    run.take([])
+    run.take([("h", 0, index, 1, 1) for index in range(count)])
+    assert run.counted == count

@@ -1,0 +1,109 @@
+"""Invariants of partitions in the metadata: what a change may do to one, and that all see the same.
+
+Rules: KIP-497 (partition epochs), KIP-966 (eligible leader replicas), KRaft's elections.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from simulation.cluster import Cluster, Node
+from simulation.history import History
+from simulation.invariants.invariant import Invariant
+
+
+class Metadata(Invariant):
+    """Remembers each state of each partition by its partition epoch."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        super().__init__(cluster, history)
+        self._states: dict[tuple[UUID, int, int], Any] = {}
+        self._images: dict[int, Any] = {}
+
+    def check_process(self, node: Node) -> None:
+        """Look at what a node was told last."""
+        replicas: Any = getattr(node.broker, "replicas", None)
+        if replicas is None:
+            return
+        image = replicas.host.image
+        if self._images.get(node.node_id) is image:
+            return
+        self._images[node.node_id] = image
+        for topic_id, topic in image.topics_by_id.items():
+            for index, partition in topic.partitions.items():
+                key = (topic_id, int(index), int(partition.partition_epoch))
+                known = self._states.get(key)
+                if known is None:
+                    self._states[key] = partition
+                    former = self._states.get((topic_id, int(index), key[2] - 1))
+                    self._check(f"{topic.name}-{index}", former, partition)
+                elif known is not partition and _facts(known) != _facts(partition):
+                    self.history.violate(
+                        "metadata-differs",
+                        f"{topic.name}-{index}: {node} has {_facts(partition)}, another node had "
+                        f"{_facts(known)}",
+                    )
+
+    def _note(self, former: Any, now: Any) -> None:
+        """Count what is rare."""
+        if now.leader < 0:
+            self.history.reach("a partition is without a leader")
+        elif former is not None and now.leader != former.leader and now.leader not in former.isr:
+            if now.leader in former.eligible_leader_replicas:
+                self.history.reach("an eligible replica that is not in sync leads")
+            elif now.leader in former.last_known_elr:
+                self.history.reach("a last known leader leads")
+
+    def _check(self, where: str, former: Any, now: Any) -> None:
+        self._note(former, now)
+        replicas, isr = set(now.replicas), set(now.isr)
+        elr = set(now.eligible_leader_replicas)
+        wrong = ""
+        if not isr <= replicas:
+            wrong = "in-sync replicas that are none"
+        elif not elr <= replicas or elr & isr:
+            wrong = "eligible leaders that are no replicas, or in sync"
+        elif not set(now.last_known_elr) <= replicas:
+            wrong = "last known eligible leaders that are no replicas"
+        elif now.leader >= 0 and now.leader not in isr:
+            wrong = "a leader that is not in sync"
+        elif former is not None:
+            wrong = _wrong_change(former, now)
+        if wrong:
+            before = None if former is None else _facts(former)
+            self.history.violate("metadata", f"{where}: {wrong}: {before} -> {_facts(now)}")
+
+
+def _wrong_change(former: Any, now: Any) -> str:
+    if now.leader_epoch < former.leader_epoch:
+        return "a leader epoch that goes back"
+    if now.leader != former.leader:
+        if now.leader_epoch == former.leader_epoch:
+            return "another leader in the same epoch"
+        if now.leader >= 0 and now.leader not in _electable(former, now):
+            return "a leader that was neither in sync nor eligible"
+    return ""
+
+
+def _electable(former: Any, now: Any) -> set[int]:
+    """Who may lead next; the last known leader where nobody is left (KIP-966's balanced mode)."""
+    last = former.last_known_elr
+    is_last_resort = len(last) == 1 and not former.isr and not now.eligible_leader_replicas
+    # The last of a reassignment's new replicas joins, which completes it, and leads at once.
+    joins = set(now.isr) if now.replicas != former.replicas else set()
+    return {
+        *former.isr,
+        *former.eligible_leader_replicas,
+        *(last if is_last_resort else ()),
+        *joins,
+    }
+
+
+def _facts(partition: Any) -> tuple[Any, ...]:
+    return (
+        partition.leader,
+        partition.leader_epoch,
+        tuple(partition.replicas),
+        tuple(partition.isr),
+        tuple(partition.eligible_leader_replicas),
+        tuple(partition.last_known_elr),
+    )

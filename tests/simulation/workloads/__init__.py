@@ -1,0 +1,29 @@
+"""What clients do. A new workload is one file here and one line below.
+
+Its `Workload` says in which share of the seeds it runs and starts its clients, each in a process
+of its own (`Scenario.client`); they go on until `Scenario.is_over`, then finish what they began:
+a healed cluster must let them. What they see goes into `History`, or into an invariant of theirs
+(`simulation.invariants`).
+"""
+
+from simulation.workloads.churn import CHURN
+from simulation.workloads.consumers import CONSUMERS
+from simulation.workloads.members import MEMBERS
+from simulation.workloads.operators import REASSIGNMENTS, VOTERS
+from simulation.workloads.producers import PRODUCERS
+from simulation.workloads.transactions import TRANSACTIONS
+from simulation.workloads.trims import TRIMS
+from simulation.workloads.workload import Workload
+
+WORKLOADS: tuple[Workload, ...] = (
+    PRODUCERS,
+    CONSUMERS,
+    MEMBERS,
+    CHURN,
+    REASSIGNMENTS,
+    VOTERS,
+    TRIMS,
+    TRANSACTIONS,
+)
+
+__all__ = ["WORKLOADS", "Workload"]

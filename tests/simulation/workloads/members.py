@@ -1,0 +1,290 @@
+"""Members of a classic consumer group that join, leave, die, sleep too long, and commit.
+
+A partition is never owned by two members of one generation; an acknowledged commit never goes back
+and never vanishes; whoever has been replaced by a newer generation commits nothing more.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import (
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
+from simulation.client import FAILURES, Client
+from simulation.history import History
+from simulation.retries import RETRIABLE
+from simulation.workloads.consumers import Consumer, Key
+from simulation.workloads.offsets import GroupOffsets
+from simulation.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from simulation.scenario import Scenario
+
+GROUP = "workers"
+SESSION_MS = 700
+REBALANCE_MS = 1000
+REJOIN = frozenset(
+    {
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    }
+)
+
+
+class GroupChecks:
+    """What all members saw, held together."""
+
+    def __init__(self, history: History, group: str = GROUP) -> None:
+        self.group = group
+        self._history = history
+        self._owners: dict[tuple[int, Key], str] = {}
+        self._acknowledged: dict[Key, int] = {}
+        self._attempted: dict[Key, int] = {}
+        self.generation = -1
+        """The newest that has an assignment."""
+
+    def owned(self, generation: int, key: Key, member: str) -> None:
+        """Note that a member was given a partition."""
+        owner = self._owners.setdefault((generation, key), member)
+        if owner != member:
+            self._history.violate(
+                "owned-twice", f"{key} in generation {generation}: {owner}, {member}"
+            )
+        self.generation = max(self.generation, generation)
+
+    def attempt(self, generation: int, places: dict[Key, int]) -> Callable[[Key], None]:
+        """Note that a commit is sent; call what is returned where it is acknowledged."""
+        for key, offset in places.items():
+            self._attempted[key] = max(self._attempted.get(key, -1), offset)
+        newest = self.generation
+        if generation < newest:
+            self._history.reach("a member commits with a former generation")
+
+        def acknowledged(key: Key) -> None:
+            if generation < newest:
+                self._history.violate(
+                    "zombie-commit",
+                    f"{places[key]} of {key} by generation {generation}, "
+                    f"when {newest} had its assignment",
+                )
+            before = self._acknowledged.get(key, -1)
+            self._acknowledged[key] = max(before, places[key])
+
+        return acknowledged
+
+    def known(self, key: Key) -> int:
+        """Return the largest offset whose commit is acknowledged by now."""
+        return self._acknowledged.get(key, -1)
+
+    def found(self, key: Key, known: int, offset: int) -> None:
+        """Take what the group answered to who asked when `known` had been acknowledged."""
+        if offset < known or offset > self._attempted.get(key, -1):
+            self._history.violate(
+                "lost-commit",
+                f"{self.group} finds {offset} of {key}; {known} was acknowledged, "
+                f"{self._attempted.get(key, -1)} was sent at most",
+            )
+
+
+class Member:
+    """One consumer that subscribes to all partitions."""
+
+    def __init__(self, client: Client, checks: GroupChecks, partitions: Sequence[Key]) -> None:
+        self._client = client
+        self._checks = checks
+        self._partitions = partitions
+        self._offsets = GroupOffsets(client, checks.group)
+        self._id = ""
+        self._generation = -1
+        self._lives = 0
+        self._former: tuple[int, str, dict[Key, int]] | None = None
+        """Generation, member id and positions before the last rebalance."""
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Join, work and leave, or die without a word, until it is over."""
+        chance = self._client.chance
+        while not is_over():
+            try:
+                assigned = await self._join()
+                if assigned is not None:
+                    await self._commit_late()
+                    await self._work(assigned, is_over)
+            except FAILURES:
+                pass
+            if chance.random() < 0.2:
+                if chance.random() < 0.5:
+                    await self._leave()
+                self._id = ""  # dies: its session runs out
+            await self._client.pause()
+        await self._leave()
+
+    async def _call(self, key: ApiKey, request: Any) -> Any:
+        caller = await self._client.coordinator(self._checks.group)
+        if caller is None:
+            raise OSError("no coordinator")
+        return await self._client.call(caller, key, request)
+
+    async def _join(self) -> list[Key] | None:
+        """Join and sync; return the partitions given to us, None where that failed."""
+        request = join_group.JoinGroupRequest(
+            group_id=self._checks.group,
+            session_timeout_ms=SESSION_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            member_id=self._id,
+            protocol_type="simulated",
+            protocols=[join_group.JoinGroupRequestProtocol(name="even", metadata=b"")],
+        )
+        joined = await self._call(ApiKey.JOIN_GROUP, request)
+        code = ErrorCode(joined.error_code)
+        if code is ErrorCode.MEMBER_ID_REQUIRED:
+            self._id = joined.member_id
+            return None
+        if code:
+            self._judge("join", code)
+            return None
+        self._id, self._generation = joined.member_id, joined.generation_id
+        members = sorted(member.member_id for member in joined.members)
+        if joined.leader == self._id and self._client.chance.random() < 0.3:
+            await self._commit_before_sync()
+        sync = sync_group.SyncGroupRequest(
+            group_id=self._checks.group,
+            generation_id=self._generation,
+            member_id=self._id,
+            assignments=self._assign(members) if joined.leader == self._id else [],
+        )
+        answer = await self._call(ApiKey.SYNC_GROUP, sync)
+        if answer.error_code:
+            self._judge("sync", ErrorCode(answer.error_code))
+            return None
+        count = len(answer.assignment) // 4
+        places = struct.unpack(f">{count}i", answer.assignment)
+        assigned = [self._partitions[place] for place in places]
+        for key in assigned:
+            self._checks.owned(self._generation, key, self._id)
+        return assigned
+
+    def _assign(self, members: Sequence[str]) -> list[sync_group.SyncGroupRequestAssignment]:
+        return [
+            sync_group.SyncGroupRequestAssignment(
+                member_id=member,
+                assignment=b"".join(
+                    struct.pack(">i", index)
+                    for index in range(len(self._partitions))
+                    if index % len(members) == place
+                ),
+            )
+            for place, member in enumerate(members)
+        ]
+
+    async def _work(self, assigned: list[Key], is_over: Callable[[], bool]) -> None:
+        """Read what is ours from where the group stands, until the generation ends."""
+        client, chance = self._client, self._client.chance
+        self._lives += 1
+        consumer = Consumer(client, f"{client.name}.{self._lives}", assigned)
+        for key in assigned:
+            known = self._checks.known(key)
+            found = await self._offsets.committed(key, known)
+            self._checks.found(key, known, found)
+            consumer.positions[key] = max(0, found)
+        while not is_over() and chance.random() > 0.02:
+            if not await self._heartbeat():
+                break
+            if assigned:
+                await consumer.poll()
+                if chance.random() < 0.4 and not await self._commit(dict(consumer.positions)):
+                    break
+            if chance.random() < 0.03:
+                # A stop-the-world pause: when it is over the group may have gone on without us.
+                await asyncio.sleep(chance.choice((0.5, 1.5, 2.5)))
+                if assigned and not await self._commit(dict(consumer.positions)):
+                    break
+            await asyncio.sleep(chance.expovariate(20))
+        if assigned:
+            self._former = (self._generation, self._id, dict(consumer.positions))
+
+    async def _heartbeat(self) -> bool:
+        beat = heartbeat.HeartbeatRequest(
+            group_id=self._checks.group, generation_id=self._generation, member_id=self._id
+        )
+        code = ErrorCode((await self._call(ApiKey.HEARTBEAT, beat)).error_code)
+        if code:
+            self._judge("heartbeat", code)
+        return not code
+
+    async def _commit_before_sync(self) -> None:
+        """Commit in a generation that we have given no assignment yet: the group refuses it."""
+        known = {key: self._checks.known(key) for key in self._partitions}
+        places = {key: offset for key, offset in known.items() if offset >= 0}
+        acknowledged = self._checks.attempt(self._generation, places)
+        codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
+        for key, code in codes.items():
+            if code is ErrorCode.NONE:
+                acknowledged(key)  # a former coordinator's assignment holds
+            elif code is not None and code not in REJOIN and code not in RETRIABLE:
+                self._client.history.violate("group", f"a commit before a sync: {code.name}")
+
+    async def _commit_late(self) -> None:
+        """Send what a thread of ours still had to commit from before the rebalance."""
+        if self._former is None or self._client.chance.random() < 0.5:
+            return
+        generation, member, places = self._former
+        self._former = None
+        if generation >= self._generation:
+            return
+        acknowledged = self._checks.attempt(generation, places)
+        codes = await self._offsets.commit(places, generation=generation, member=member)
+        for key, code in codes.items():
+            if code is ErrorCode.NONE:
+                acknowledged(key)
+            elif code is not None and code not in REJOIN and code not in RETRIABLE:
+                self._client.history.violate("group", f"a late commit: {code.name}")
+
+    async def _commit(self, places: dict[Key, int]) -> bool:
+        """Commit once. After an unknown outcome this member begins anew, in a new generation."""
+        acknowledged = self._checks.attempt(self._generation, places)
+        codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
+        for key, code in codes.items():
+            if code is ErrorCode.NONE:
+                acknowledged(key)
+            elif code is not None:
+                self._judge("commit", code)
+        if None in codes.values():
+            await self._leave()
+        return all(code is ErrorCode.NONE for code in codes.values())
+
+    async def _leave(self) -> None:
+        member, self._id = self._id, ""
+        request = leave_group.LeaveGroupRequest(
+            group_id=self._checks.group, members=[leave_group.MemberIdentity(member_id=member)]
+        )
+        try:
+            await self._call(ApiKey.LEAVE_GROUP, request)
+        except FAILURES:
+            return
+
+    def _judge(self, what: str, code: ErrorCode) -> None:
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self._id = ""
+        elif code not in REJOIN and code not in RETRIABLE:
+            self._client.history.violate("group", f"{what}: {code.name}")
+
+
+def _start(scenario: "Scenario") -> list[Any]:
+    checks = GroupChecks(scenario.history)
+    tasks = []
+    for number in range(scenario.chance.choice((2, 3))):
+        client, process = scenario.client(f"m{number}")
+        member = Member(client, checks, scenario.profile.places)
+        tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))
+    return tasks
+
+
+MEMBERS = Workload(name="group", share=0.4, start=_start)

@@ -1,0 +1,83 @@
+"""DeleteRecords under load: what is asked for goes, nothing else, and it stays away."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages import delete_records
+from simulation.client import FAILURES, Client
+from simulation.retries import RETRIABLE
+from simulation.workloads.workload import Workload
+
+if TYPE_CHECKING:
+    from simulation.scenario import Scenario
+
+_HIGH_WATERMARK = -1
+
+
+class Trimmer:
+    """Deletes the beginnings of logs, as far as somebody has read."""
+
+    def __init__(self, client: Client, partitions: Sequence[tuple[str, int]]) -> None:
+        self._client = client
+        self._partitions = partitions
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Trim now and then until it is over."""
+        client, chance = self._client, self._client.chance
+        while not is_over():
+            await asyncio.sleep(chance.expovariate(1.5))
+            key = chance.choice(self._partitions)
+            seen = client.history.logs.get(key)
+            if not seen:
+                continue
+            offset = chance.choice(sorted(seen))
+            if chance.random() < 0.1:
+                offset = _HIGH_WATERMARK
+            await self._trim(key, offset)
+
+    async def _trim(self, key: tuple[str, int], offset: int) -> None:
+        client = self._client
+        client.history.may_trim(key, offset)
+        request = delete_records.DeleteRecordsRequest(
+            topics=[
+                delete_records.DeleteRecordsTopic(
+                    name=key[0],
+                    partitions=[
+                        delete_records.DeleteRecordsPartition(partition_index=key[1], offset=offset)
+                    ],
+                )
+            ],
+            timeout_ms=1500,
+        )
+        try:
+            caller, _ = await client.leader(*key)
+            response = await client.call(caller, ApiKey.DELETE_RECORDS, request)
+        except FAILURES:
+            client.forget(*key)
+            return
+        result = response.topics[0].partitions[0]
+        code = ErrorCode(result.error_code)
+        client.heard(*key, code)
+        if code is ErrorCode.NONE:
+            client.history.reach("records are deleted by request")
+            if result.low_watermark < offset:
+                client.history.violate(
+                    "delete-records", f"{key}: {offset} was asked, {result.low_watermark} answered"
+                )
+        # A new leader may not know yet that all that was read is committed.
+        elif code is not ErrorCode.OFFSET_OUT_OF_RANGE and code not in RETRIABLE:
+            client.history.violate("delete-records", f"{key}: {code.name}")
+
+
+def _start(scenario: "Scenario") -> list[Any]:
+    client, process = scenario.client("trims")
+    trimmer = Trimmer(client, scenario.profile.places)
+    return [scenario.loop.start_task(process, trimmer.run(scenario.is_over))]
+
+
+TRIMS = Workload(
+    name="trim", share=0.2, start=_start, needs=lambda profile: profile.cleanup == "none"
+)

@@ -1,0 +1,38 @@
+"""What a job's driver is started with in a test, as a process of its own."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pyspark
+
+from headrace_jobs.jars import resolve
+from headrace_jobs.session import LOG4J_CONFIGURATION
+
+_JAVA_OPTIONS = (
+    f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+)
+_TESTS = Path(__file__).parents[1]
+
+
+def driver_environment(master: str = "local[2]") -> dict[str, str]:
+    """Return the environment: a small Spark on this machine, and `support` to be imported.
+
+    `local-cluster[1,1,512]` has an executor that is a process of its own.
+    """
+    submit = [
+        *("--master", master, "--driver-memory", "512m", "--executor-memory", "512m"),
+        *("--jars", ",".join(map(str, resolve()))),
+        *("--driver-java-options", _JAVA_OPTIONS),
+        *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
+        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+        *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
+    ]
+    return {
+        "PYTHONPATH": str(_TESTS),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }

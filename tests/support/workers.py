@@ -1,0 +1,101 @@
+"""How tests are shared out among pytest-xdist's workers: a file stays with one of them.
+
+What a file's tests share (a cluster, a broker, a Spark session) is then made once, and whatever
+starts Spark stays with one worker. Long files begin first, so that the short ones fill the end.
+Marks that follow from where a test stands are given here: `cluster` by what it imports, `long` by
+its file.
+"""
+
+import functools
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+_ROOT = Path(__file__).parent.parent.parent
+#: Where jobs are tested: the files share a Spark session.
+_JOBS = "tests/jobs/"
+#: Which marks say that a file takes long, the longest first.
+_LONG = ("spark", "slow", "java")
+#: Helpers that start brokers, or what talks to them, as processes.
+_STARTERS = (
+    *("headrace_broker", "headrace_cluster", "kafka_cluster", "kafka_peer", "kube", "kube_cluster"),
+    *("monitoring", "raft_process", "spark_world", "up"),
+)
+#: Whose slow tests are left to `make test-all`: kills and cuts in every order, images, upgrades,
+#: and a second look at what a quicker test shows already.
+LEFT_TO_TEST_ALL = (
+    "tests/faults/",
+    "tests/conformance/engines/",
+    "tests/conformance/test_rack_aware_reads.py",
+    "tests/conformance/test_reassignments.py",
+    "tests/e2e/test_reset_and_delete.py",
+    "tests/e2e/test_voters.py",
+    "tests/jobs/test_crashes.py",
+    "tests/monitoring/test_series_move.py",
+    "tests/operator/test_dockerfiles.py",
+    "tests/operator/test_gitops_upgrade.py",
+    "tests/operator/test_images.py",
+)
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Files in the order of the collection, which is that of `long_files_first`."""
+
+    def __init__(self, config: pytest.Config, log: object) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.split("::", 1)[0]
+        # Two at a time start Spark so slowly on two cores that what waits for it gives up.
+        return "spark" if path.startswith(_JOBS) or _starts_spark(path) else path
+
+
+@functools.cache
+def _starts_spark(path: str) -> bool:
+    return "mark.spark" in (_ROOT / path).read_text()
+
+
+def long_files_first(items: list[pytest.Item]) -> None:
+    """Sort by file; within a file the order stays."""
+    ranks: dict[str, int] = {}
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        rank = next((rank for rank, name in enumerate(_LONG) if name in marks), len(_LONG))
+        path = str(item.path)
+        ranks[path] = min(rank, ranks.get(path, rank))
+    items.sort(key=lambda item: ranks[str(item.path)])
+
+
+def mark_long(items: list[pytest.Item]) -> None:
+    """Mark `long` what `make test` has no time for."""
+    for item in items:
+        if item.nodeid.startswith(LEFT_TO_TEST_ALL) and item.get_closest_marker("slow"):
+            item.add_marker("long")
+
+
+def mark_clusters(items: list[pytest.Item]) -> None:
+    """Mark `cluster` what starts processes of brokers, itself or by a fixture of its own folder."""
+    known: dict[str, bool] = {}
+    for item in items:
+        fixtures = getattr(item, "_fixtureinfo", None)
+        definitions = fixtures.name2fixturedefs.values() if fixtures is not None else ()
+        modules = {each.func.__module__ for found in definitions for each in found}
+        modules.add(getattr(item, "module", ModuleType("")).__name__)
+        if any(_starts_processes(name, known) for name in modules):
+            item.add_marker("cluster")
+
+
+def _starts_processes(name: str, known: dict[str, bool]) -> bool:
+    if name not in known:
+        values = vars(sys.modules.get(name, ModuleType(name))).values()
+        starters = {f"support.{each}" for each in _STARTERS}
+        known[name] = any(
+            getattr(value, "__module__", None) in starters
+            or (isinstance(value, ModuleType) and value.__name__ in starters)
+            for value in values
+        )
+    return known[name]
