@@ -25,7 +25,9 @@ def test_the_consumer_of_orders_reads_what_is_written(namespace):
     )
 
     def read() -> str:
-        return kubectl("logs", "-n", namespace, "deployment/orders-app", check=False)
+        # Of every pod: lag may have made more than one.
+        selected = ("-l", "app.kubernetes.io/name=orders-app", "--tail=-1")
+        return kubectl("logs", "-n", namespace, *selected, check=False)
 
     wait_until(lambda: all(record in read() for record in RECORDS), 90, "the records to be read")
     wait_until(
@@ -34,4 +36,10 @@ def test_the_consumer_of_orders_reads_what_is_written(namespace):
         ),
         60,
         "a group without lag",
+    )
+    # It was there before brokers and topic were, and waited for them: no crash, no growing pauses.
+    pods = get(namespace, "pods", "-l", "app.kubernetes.io/name=orders-app")["items"]
+    assert pods
+    assert [each["status"]["containerStatuses"][0]["restartCount"] for each in pods] == [0] * len(
+        pods
     )

@@ -178,7 +178,8 @@ def test_a_topic_that_waited_for_brokers_is_made_when_they_answer(served: Served
     served.broker.start()
     served.wait_ready("Topic", "patient", 40)
     served.wait_ready("ConsumerGroup", "patient", 20)
-    assert served.ready("Cluster", "c") == "True"
+    # The same pass writes it, after them.
+    wait_until(lambda: served.ready("Cluster", "c") == "True", 20, "the Cluster to be ready")
 
 
 def orphans(served: Served) -> list[str]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import signal
 import sys
+import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +23,10 @@ from headrace_cli.positions import Position, PositionKind, parse_position
 __all__ = ["consume"]
 
 POLL_MS = 500
+#: How long `--follow` waits before it asks again for brokers or a topic that are not there yet.
+RETRY_SECONDS = 1.0
+#: How long one such attempt takes where no broker answers.
+BOOTSTRAP_TIMEOUT_MS = 10_000
 
 
 class RecordFormat(StrEnum):
@@ -55,18 +62,28 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Print records; from the earliest, or with --follow from the latest, unless told otherwise."""
+    """Print records; from the earliest, or with --follow from the latest, unless told otherwise.
+
+    With --follow it waits for brokers and for a topic that are not there yet.
+    """
     quiet_kafka_logs()
     position = parse_position(from_ or ("latest" if follow else "earliest"), now=datetime.now(UTC))
     _check_position(position, group)
     bootstrap_servers = find_cluster(data_dir, cluster, bootstrap_server).bootstrap_servers
-    with explain_kafka_errors(bootstrap_servers):
-        consumer = _open(bootstrap_servers, topic, group, position)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(bootstrap_servers):
+        open_consumer = _open_when_there if follow else _open
+        consumer = open_consumer(bootstrap_servers, topic, group, position)
         try:
             stop_at = None if follow else _end_offsets(consumer, topic)
             _print_records(consumer, output, stop_at, max_messages)
         finally:
+            # A member leaves its group, so that the others need not wait for its session's end.
             consumer.close()
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def record_json(record: Any) -> str:
@@ -108,6 +125,23 @@ def _check_position(position: Position, group: str | None) -> None:
         )
 
 
+def _open_when_there(
+    bootstrap_servers: str, topic: str, group: str | None, position: Position
+) -> Any:
+    """Open a consumer as soon as brokers answer and know the topic; say once what is missing."""
+    said = ""
+    while True:
+        try:
+            with explain_kafka_errors(bootstrap_servers):
+                return _open(bootstrap_servers, topic, group, position)
+        except CommandError as error:
+            if str(error) != said:
+                said = str(error)
+                sys.stderr.write(f"waiting: {said}\n")
+                sys.stderr.flush()
+            time.sleep(RETRY_SECONDS)
+
+
 def _open(bootstrap_servers: str, topic: str, group: str | None, position: Position) -> Any:
     from kafka import KafkaConsumer, TopicPartition
 
@@ -118,6 +152,7 @@ def _open(bootstrap_servers: str, topic: str, group: str | None, position: Posit
         enable_auto_commit=False,
         auto_offset_reset="latest" if position.kind is PositionKind.LATEST else "earliest",
         allow_auto_create_topics=False,
+        bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,
     )
     if topic not in consumer.topics():
         consumer.close()
@@ -163,8 +198,6 @@ def _end_offsets(consumer: Any, topic: str) -> dict[Any, int]:
 def _print_records(
     consumer: Any, output: RecordFormat, stop_at: dict[Any, int] | None, max_messages: int | None
 ) -> None:
-    from kafka.structs import OffsetAndMetadata
-
     grouped = consumer.config["group_id"] is not None
     printed = 0
     while (max_messages is None or printed < max_messages) and not _is_done(consumer, stop_at):
@@ -176,8 +209,23 @@ def _print_records(
             sys.stdout.flush()
             if grouped:
                 # After printing: a record is printed at least once, never lost.
-                next_offset = records[-1].offset + 1
-                consumer.commit({partition: OffsetAndMetadata(next_offset, "", -1)})
+                _commit(consumer, partition, records[-1].offset + 1)
+
+
+def _commit(consumer: Any, partition: Any, next_offset: int) -> None:
+    from kafka.errors import (
+        CommitFailedError,
+        IllegalGenerationError,
+        RebalanceInProgressError,
+        UnknownMemberIdError,
+    )
+    from kafka.structs import OffsetAndMetadata
+
+    # A rebalance in between: whoever has the partition next reads and prints these once more.
+    with contextlib.suppress(
+        CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
+    ):
+        consumer.commit({partition: OffsetAndMetadata(next_offset, "", -1)})
 
 
 def _is_done(consumer: Any, stop_at: dict[Any, int] | None) -> bool:
