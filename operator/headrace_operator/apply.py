@@ -290,31 +290,54 @@ def _delete_topics(
 
 
 def _reset_offsets(admin: Any, actions: list[ResetOffsets]) -> Iterator[Failure]:
-    from kafka import TopicPartition
-    from kafka.structs import OffsetAndMetadata
-
     for action in actions:
         if action.is_dry_run:
             continue
-        # Who moved the offsets stays visible in the commit's metadata.
-        note = f"headrace reset {action.request_id}"
-        offsets = {
-            TopicPartition(*key): OffsetAndMetadata(offset, note, -1)
-            for key, offset in action.offsets.items()
-        }
-        results = admin.alter_group_offsets(action.group, offsets)
-        refused = [
-            (partition, error)
-            for partition, error in sorted(results.items())
-            if getattr(error, "errno", 0)
-        ]
-        if refused:
-            listed = ", ".join(
-                f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
-                for partition, error in refused
-            )
-            is_retriable = any(error.retriable for _, error in refused)
-            yield Failure(action=action, message=listed, is_retriable=is_retriable)
+        if action.is_share:
+            yield from _reset_share_group(admin, action)
+        else:
+            yield from _commit_offsets(admin, action)
+
+
+def _reset_share_group(admin: Any, action: ResetOffsets) -> Iterator[Failure]:
+    from kafka.errors import for_code
+
+    from headrace_operator.kafka_messages import alter_share_group_offsets
+
+    refused = alter_share_group_offsets(admin, action.group, action.offsets)
+    errors = {key: for_code(code) for key, (code, _) in sorted(refused.items())}
+    if errors:
+        listed = ", ".join(
+            f"{topic}-{index}: {error.__name__.removesuffix('Error')}"
+            for (topic, index), error in errors.items()
+        )
+        is_retriable = any(error.retriable for error in errors.values())
+        yield Failure(action=action, message=listed, is_retriable=is_retriable)
+
+
+def _commit_offsets(admin: Any, action: ResetOffsets) -> Iterator[Failure]:
+    from kafka import TopicPartition
+    from kafka.structs import OffsetAndMetadata
+
+    # Who moved the offsets stays visible in the commit's metadata.
+    note = f"headrace reset {action.request_id}"
+    offsets = {
+        TopicPartition(*key): OffsetAndMetadata(offset, note, -1)
+        for key, offset in action.offsets.items()
+    }
+    results = admin.alter_group_offsets(action.group, offsets)
+    refused = [
+        (partition, error)
+        for partition, error in sorted(results.items())
+        if getattr(error, "errno", 0)
+    ]
+    if refused:
+        listed = ", ".join(
+            f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
+            for partition, error in refused
+        )
+        is_retriable = any(error.retriable for _, error in refused)
+        yield Failure(action=action, message=listed, is_retriable=is_retriable)
 
 
 def _delete_groups(admin: Any, actions: list[DeleteGroup]) -> Iterator[Failure]:

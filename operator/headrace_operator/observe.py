@@ -31,6 +31,7 @@ from headrace_operator.resources.durations import parse_duration_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from headrace_operator.kafka_messages import SharePosition
     from headrace_operator.plan import Desired, TopicPartition
     from headrace_operator.quorum import QuorumReplica
     from headrace_operator.resources import ConsumerGroup, Reset
@@ -269,7 +270,12 @@ def observe_groups(
     committed: dict[str, dict[TopicPartition, int]] = {
         group_id: {(where.topic, where.partition): item.offset for where, item in offsets.items()}
         for group_id, offsets in admin.list_group_offsets(list(by_id)).items()
-    } | _share_offsets(admin, described)
+    }
+    shared = _share_positions(admin, described)
+    committed |= {
+        group_id: {key: item.start_offset for key, item in positions.items()}
+        for group_id, positions in shared.items()
+    }
     partitions = {
         group_id: _partitions(by_id[group_id], committed.get(group_id, {}), topics)
         for group_id in by_id
@@ -296,6 +302,11 @@ def observe_groups(
             start_offsets={key: starts[key] for key in mine if key in starts},
             end_offsets={key: ends[key] for key in mine if key in ends},
             reset_offsets=_reset_offsets(admin, resets[group_id], mine, ends, now_ms=now_ms),
+            told_lag={
+                key: item.lag
+                for key, item in shared.get(group_id, {}).items()
+                if item.lag is not None
+            },
         )
     oldest = oldest_unread(admin, result)
     return {
@@ -326,10 +337,10 @@ def _describe_groups(admin: Any, group_ids: list[str]) -> dict[str, Any]:
     return described
 
 
-def _share_offsets(
+def _share_positions(
     admin: Any, described: Mapping[str, Any]
-) -> dict[str, dict[TopicPartition, int]]:
-    """Return where share groups begin: they commit no offsets."""
+) -> dict[str, dict[TopicPartition, SharePosition]]:
+    """Return where share groups are: they commit no offsets."""
     from headrace_operator.kafka_messages import share_group_offsets
 
     names = [name for name, group in described.items() if group.get("group_type") == "share"]

@@ -13,6 +13,7 @@ from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
 
 if TYPE_CHECKING:
     from headrace_cli.clients import Target
+    from headrace_operator.plan import TopicPartition
 
 __all__ = ["describe"]
 
@@ -97,6 +98,7 @@ def _describe_group(admin: Any, name: str) -> None:
     from headrace_cli.objects import load_groups
     from headrace_cli.output import print_table
     from headrace_cli.up.views import describe_age
+    from headrace_operator.plan.groups import SHARE
 
     group = load_groups(admin, [name]).get(name)
     if group is None or (group.state in {"", "Dead"} and not group.offsets):
@@ -105,24 +107,45 @@ def _describe_group(admin: Any, name: str) -> None:
     _print_fields(
         {
             "Name": name,
+            "Type": group.type,
             "State": group.state,
             "Members": str(len(group.members)),
             "Lag": lag if group.offsets else "-",
         }
     )
-    owners = {key: member for member in group.members for key in member.assignment}
+    # Members of a share group read a partition together.
+    owners: dict[TopicPartition, list[str]] = {}
+    for member in sorted(group.members, key=lambda member: member.member_id):
+        for key in member.assignment:
+            owners.setdefault(key, []).append(member.member_id)
     rows = [
         {
             "TOPIC": topic,
             "PARTITION": str(index),
-            "COMMITTED": str(group.offsets.get((topic, index), "-")),
+            # A share group commits nothing: it starts somewhere, and is done with some beyond.
+            "START" if group.type == SHARE else "COMMITTED": str(
+                group.offsets.get((topic, index), "-")
+            ),
             "END": str(group.end_offsets.get((topic, index), "-")),
             "LAG": str(group.lag.get((topic, index), "-")),
-            "MEMBER": owners[topic, index].member_id if (topic, index) in owners else "-",
+            "MEMBER": ",".join(owners.get((topic, index), ["-"])),
         }
         for topic, index in sorted({*group.offsets, *owners})
     ]
     print_table(rows)
+    if not group.members:
+        return
+    typer.echo("Members:")
+    members = [
+        {
+            "MEMBER": member.member_id,
+            "CLIENT": member.client_id,
+            "HOST": member.host,
+            "ASSIGNMENT": ",".join(f"{topic}-{index}" for topic, index in member.assignment) or "-",
+        }
+        for member in sorted(group.members, key=lambda member: member.member_id)
+    ]
+    print_table(members, indent="  ")
 
 
 def _describe_job(target: Target, name: str) -> None:

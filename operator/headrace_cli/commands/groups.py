@@ -38,6 +38,7 @@ class _Move:
     to: dict[str, object]
     wanted: Mapping[TopicPartition, int]
     current: Mapping[TopicPartition, int]
+    is_share: bool
 
 
 groups_app = typer.Typer(help="Work on consumer groups.", no_args_is_help=True)
@@ -68,13 +69,14 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Show, and with --execute make, a move of a group's offsets.
+    """Show, and with --execute make, a move of a group's offsets (a share group's start).
 
     The group must be empty. Where a ConsumerGroup names the Deployment or SparkApplication that
     reads in it, the running `up` stops that, moves the group, and starts it again.
     """
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
+    from headrace_operator.plan.groups import SHARE
 
     is_undo = to == PREVIOUS
     position = (
@@ -100,6 +102,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         to=_manifest_position(position, wanted),
         wanted=wanted,
         current={key: offset for key, offset in observed.offsets.items() if key in wanted},
+        is_share=observed.type == SHARE,
     )
     request_id = f"cli-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
     if described is not None:
@@ -201,6 +204,7 @@ def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:
         request_id=request_id,
         offsets=plan.wanted,
         previous=plan.current,
+        is_share=plan.is_share,
     )
     with admin_client(target.bootstrap_servers) as admin:
         failures = apply_actions(admin, [action])

@@ -205,13 +205,15 @@ class DeleteTopic(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ResetOffsets(Action):
-    """Commit these offsets for an empty group. `previous` undoes it."""
+    """Have an empty group go on at these offsets. `previous` undoes it."""
 
     group: str
     request_id: str
     offsets: Mapping[TopicPartition, int]
     previous: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_dry_run: bool = False
+    #: A share group has no committed offsets: the brokers are told where it starts.
+    is_share: bool = False
 
     def describe(self) -> str:
         """See Action."""

@@ -42,6 +42,8 @@ Outcome = Action | Problem | Waiting
 
 #: States in which Kafka lets a group's offsets be changed.
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
+#: The kind of group whose position the brokers keep themselves (KIP-932).
+SHARE = "share"
 #: As many offsets as a status holds (crds/consumergroups.headrace.dev.yaml).
 PARTITIONS_MAX = 1000
 
@@ -164,6 +166,7 @@ def _plan_reset(
         offsets=offsets,
         previous=_previous(group, reset, existing, offsets),
         is_dry_run=reset.dry_run,
+        is_share=existing.type == SHARE,
     )
 
 

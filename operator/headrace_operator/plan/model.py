@@ -168,7 +168,7 @@ class ObservedMember:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedGroup:
-    """A consumer group: committed offsets, and the bounds of those partitions.
+    """A group: committed offsets (a share group's start offsets), the bounds of those partitions.
 
     `reset_offsets`: the offsets that a requested reset comes to, looked up by whoever observes
     (a timestamp becomes an offset only by asking the broker).
@@ -181,13 +181,15 @@ class ObservedGroup:
     end_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     reset_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     lag_seconds: int | None = None
-    type: str = "classic"  # or consumer (KIP-848)
+    type: str = "classic"  # or consumer (KIP-848), share (KIP-932)
+    #: What the brokers say themselves: a share group is done with records beyond its start, too.
+    told_lag: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     @property
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Records behind the end, for every partition with a committed offset."""
+        """Records that the group is not done with, for every partition that it has begun."""
         return {
-            partition: max(0, self.end_offsets[partition] - offset)
+            partition: self.told_lag.get(partition, max(0, self.end_offsets[partition] - offset))
             for partition, offset in self.offsets.items()
             if partition in self.end_offsets
         }
