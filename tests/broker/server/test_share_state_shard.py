@@ -38,6 +38,7 @@ class Log:
         self.batches = []
         self.end_offset = 0
         self.deleted_below = 0
+        self.is_committed = True
         self.refuses = False
         self.gate = asyncio.Event()
         self.gate.set()
@@ -116,6 +117,23 @@ async def test_a_refused_append_is_forgotten_and_the_log_is_read_again():
     await until_active(driver)
     state = await driver.submit(lambda shard: ([], shard.states[KEY]))
     assert state.start_offset == 5
+    driver.close()
+
+
+@in_a_loop
+async def test_nothing_is_deleted_for_a_snapshot_that_may_yet_be_lost():
+    log = Log()
+    driver = await driver_of(log)
+    await driver.submit(initialize(KEY))
+    await driver.submit(initialize(KEY, epoch=2))
+    driver.close()
+    log.is_committed = False  # a new leader has it, and most replicas do not
+    driver = await driver_of(log)
+    await driver.prune()
+    assert log.deleted_below == 0
+    log.is_committed = True
+    await driver.prune()
+    assert log.deleted_below == 1
     driver.close()
 
 

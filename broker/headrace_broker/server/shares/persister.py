@@ -26,7 +26,8 @@ from headrace_broker.server.peers.peers import PeerConnections
 from headrace_broker.server.shares.state_coordinator import ShareCoordinator, coordinator_key
 
 _RETRY_DELAY_S: Final = 0.1
-_TRIED_FOR_S: Final = 15.0
+_TRIED_TIMEOUTS: Final = 3
+"""For how many of share.coordinator.write.timeout.ms it is tried again."""
 _RETRIABLE: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -156,7 +157,7 @@ class Persister:
     async def _ask(self, key: ShareKey, here: Callable[[], Awaitable[Any]], request: Any) -> Any:
         """Return what the coordinator here returns, or the partition's result of one elsewhere."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _TRIED_FOR_S
+        deadline = loop.time() + _TRIED_TIMEOUTS * self._timeout_ms / 1000
         while True:
             try:
                 return await self._ask_once(key, here, request)

@@ -28,6 +28,11 @@ class ShareStateLog(Protocol):
         """Where the next record goes."""
         ...
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether all of it is committed."""
+        ...
+
     async def append(self, batch: bytes) -> int:
         """Append one batch; return its first offset once it is committed. Raises ApiError."""
         ...
@@ -52,6 +57,11 @@ class PartitionShareStateLog:
     def end_offset(self) -> int:
         """The log's end."""
         return self._partition.log.log_end_offset
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the high watermark is at the log's end."""
+        return self._partition.high_watermark >= self._partition.log.log_end_offset
 
     async def append(self, batch: bytes) -> int:
         """Append as the leader and wait for the high watermark: acks=all, whoever asked."""

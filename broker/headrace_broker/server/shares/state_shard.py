@@ -144,8 +144,12 @@ class StateShardDriver:
     # ---- what goes by itself
 
     async def prune(self) -> None:
-        """Delete what lies below the oldest snapshot that is needed (KAFKA-18058)."""
-        if self._is_active and not self._unwritten:
+        """Delete what lies below the oldest snapshot that is needed (KAFKA-18058).
+
+        Not while anything is not committed: a snapshot that was loaded with it may yet be lost, and
+        what it stands for would be, too.
+        """
+        if self._is_active and not self._unwritten and self._log.is_committed:
             try:
                 self._log.delete_below(self.shard.needed_from(self._log.end_offset))
             except ApiError as error:
