@@ -347,14 +347,16 @@ class SharePartition:
             if run.outcome is None:
                 write.behind.append((run.first, run.last))
             run.is_dirty = False
-            # What is acquired again meanwhile stands as available after so many deliveries.
-            written = RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
+            # What is acquired again meanwhile stands as available, as it was before: the delivery
+            # under way is not kept, and would otherwise count twice at the next leader.
+            if state is RecordState.ACQUIRED:
+                state, count = RecordState.AVAILABLE, count - 1
             if not leading:
                 write.batches.append(
                     StateBatch(
                         first_offset=run.first,
                         last_offset=run.last,
-                        delivery_state=written,
+                        delivery_state=state,
                         delivery_count=count,
                     )
                 )

@@ -96,6 +96,17 @@ def test_a_record_is_delivered_as_often_as_the_limit_says_and_no_more():
     assert partition.archived == 1
 
 
+def test_a_delivery_that_is_under_way_is_not_counted_in_what_is_written():
+    partition = SharePartition(0)
+    fetch(partition, last=0)
+    partition.expire(LIMITS, 100)
+    fetch(partition, last=0)
+    write = settle(partition)
+    assert [(item.delivery_state, item.delivery_count) for item in write.batches] == [(0, 1)]
+    successor = SharePartition(write.start_offset, write.batches)
+    assert fetch(successor, last=0) == [(0, 0, 2)], "the next leader delivers it as this one did"
+
+
 def test_a_lock_that_times_out_frees_the_records_and_a_renewed_one_does_not():
     partition = SharePartition(0)
     fetch(partition, now_ms=0)
