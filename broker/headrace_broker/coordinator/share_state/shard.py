@@ -19,7 +19,9 @@ from headrace_broker.coordinator.share_state.state import (
     UNINITIALIZED,
     ShareKey,
     ShareState,
+    is_done,
     overlay,
+    without_steps_back,
 )
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import TimestampMs
@@ -143,6 +145,8 @@ def decide_write(
     _check_leader(state, change.leader_epoch)
     if state.state_epoch > change.state_epoch:
         raise _fenced_state(state, change.state_epoch)
+    if change.state_epoch == state.state_epoch:
+        change = _forward(state, change)
     if change.state_epoch == state.state_epoch and shard.update_counts.get(key, 0) < updates_max:
         return [
             UpdateRecord(
@@ -166,6 +170,26 @@ def decide_write(
         batches=overlay(state.batches, change.batches, start),
     )
     return [SnapshotRecord(key=key, state=taken)]
+
+
+def _forward(state: ShareState, change: StateChange) -> StateChange:
+    """Return a change without what is done with already: that stays so in a life of the state.
+
+    A leader may take a write for failed that was not, and a write that it sent again may arrive
+    after later ones: no acknowledgement that was answered with success may be undone by that.
+    """
+    batches = without_steps_back(state.batches, change.batches)
+    moves_on = change.start_offset == UNINITIALIZED or change.start_offset >= state.start_offset
+    if moves_on and batches == change.batches:
+        return change
+    start = max(state.start_offset, change.start_offset)
+    done = (item for item in overlay(state.batches, batches, start) if is_done(item))
+    return replace(
+        change,
+        start_offset=start,
+        complete_count=sum(item.last_offset - item.first_offset + 1 for item in done),
+        batches=batches,
+    )
 
 
 def decide_cold_snapshots(

@@ -6,6 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace_broker.coordinator.share_partition.partition import StateBatch
+from headrace_broker.coordinator.share_partition.states import RecordState
 
 UNINITIALIZED: Final = -1
 """A start offset that the partition's leader is to choose by share.auto.offset.reset."""
@@ -63,6 +64,26 @@ def overlay(
             first = merged.pop().first_offset
         merged.append(_part(batch, first, batch.last_offset))
     return tuple(merged)
+
+
+def without_steps_back(
+    before: Iterable[StateBatch], changes: Iterable[StateBatch]
+) -> tuple[StateBatch, ...]:
+    """Return changes without the offsets that are done with before and not after them."""
+    done = [batch for batch in before if is_done(batch)]
+    kept: list[StateBatch] = []
+    for change in changes:
+        parts = [change]
+        if not is_done(change):
+            for batch in done:
+                parts = [part for each in parts for part in _outside(each, batch)]
+        kept += parts
+    return tuple(kept)
+
+
+def is_done(batch: StateBatch) -> bool:
+    """Whether its records are done with."""
+    return RecordState(batch.delivery_state).is_final
 
 
 def _outside(batch: StateBatch, change: StateBatch) -> Iterable[StateBatch]:

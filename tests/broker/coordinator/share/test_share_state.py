@@ -97,6 +97,25 @@ def test_a_former_life_of_the_state_is_fenced():
         assert error.value.code is ErrorCode.FENCED_STATE_EPOCH
 
 
+def test_what_is_done_with_stays_so_whatever_arrives_late():
+    """A write whose outcome its leader never heard is sent again, or is on its way for long."""
+    for updates_max in (0, 500):
+        shard = begun()
+        accepted = change(0, 5, 1, batch(5, 9, 2), batch(12, 12, 4))
+        carry_out(shard, decide_write(shard, KEY, accepted, 0, updates_max))
+        carry_out(shard, decide_write(shard, KEY, change(10), 0, updates_max))
+        # The leader took that for failed: what it released then is written, from the old start on.
+        late = change(0, 5, 1, batch(0, 4, 0), batch(10, 13, 0, 2))
+        carry_out(shard, decide_write(shard, KEY, late, 0, updates_max))
+        state = shard.states[KEY]
+        assert state.start_offset == 10
+        assert state.batches == (batch(10, 11, 0, 2), batch(12, 12, 4), batch(13, 13, 0, 2))
+        assert state.complete_count == 1
+        # A new life may begin anywhere.
+        carry_out(shard, decide_initialize(shard, KEY, 2, 3, 0))
+        assert shard.states[KEY].start_offset == 3
+
+
 def test_a_new_life_forgets_the_former_ones_records():
     shard = begun()
     carry_out(shard, decide_write(shard, KEY, change(5, 5, 1, batch(7, 9)), 0))
