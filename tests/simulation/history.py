@@ -74,6 +74,8 @@ class History:
     on_proposed: Callable[[int, list[Any]], None] = lambda _node_id, _joining: None
     """Told of the leader that asks for another in-sync set, and who is new in it."""
     on_acknowledged: Callable[[], None] = lambda: None
+    shares: Any = None
+    """The second book of share groups (`simulation.invariants.shares`)."""
     coordinator: Callable[[str], tuple[int, tuple[str, int] | None]] = lambda _group: (-1, None)
     """The newest leader epoch of a group's partition that any broker knew, and who leads in it."""
 

@@ -25,6 +25,7 @@ from headrace_broker.server.partitions import partition as partition_module
 from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History
 from simulation.observing import observer
+from simulation.share_marks import SHARE_MARKS
 from simulation.transaction_marks import FREQUENT as FREQUENT_OF_TRANSACTIONS
 from simulation.transaction_marks import TRANSACTION_MARKS
 
@@ -90,6 +91,7 @@ MARKS: dict[str, int] = {
     "a partition is without a leader": 100,
     "a leader's acknowledgement is lost with it": 10,
     **TRANSACTION_MARKS,
+    **SHARE_MARKS,
 }
 
 # What 60 seeds of the mix reach for sure.

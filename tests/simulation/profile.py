@@ -134,7 +134,9 @@ def _draw_works(seed: int, profile: Profile) -> frozenset[str]:
     return frozenset(
         work.name
         for work in WORKLOADS
-        if work.needs(profile) and random.Random(f"{seed}/works/{work.name}").random() < work.share
+        if seed >= work.since
+        and work.needs(profile)
+        and random.Random(f"{seed}/works/{work.name}").random() < work.share
     )
 
 

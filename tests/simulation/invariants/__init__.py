@@ -5,7 +5,8 @@ saw is judged by `simulation.history`, and by the workloads themselves.
 """
 
 import simulation.invariants.decisions
-import simulation.invariants.rot  # noqa: F401 - their observers register themselves
+import simulation.invariants.rot
+import simulation.invariants.share_books  # noqa: F401 - their observers register themselves
 from simulation.cluster import Cluster
 from simulation.history import History
 from simulation.invariants.coordinators import Coordinators
@@ -18,6 +19,7 @@ from simulation.invariants.partitions import Partitions
 from simulation.invariants.quorum import Quorum
 from simulation.invariants.replication import Replication
 from simulation.invariants.retention import Retention
+from simulation.invariants.shares import Shares
 from simulation.invariants.transactions import Transactions
 
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -31,6 +33,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Coordinators,
     Disks,
     Transactions,
+    Shares,
 )
 
 __all__ = ["INVARIANTS", "Invariant", "Invariants"]

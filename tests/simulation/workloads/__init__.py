@@ -11,6 +11,7 @@ from simulation.workloads.consumers import CONSUMERS
 from simulation.workloads.members import MEMBERS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
+from simulation.workloads.share import SHARE
 from simulation.workloads.transactions import TRANSACTIONS
 from simulation.workloads.trims import TRIMS
 from simulation.workloads.workload import Workload
@@ -24,6 +25,7 @@ WORKLOADS: tuple[Workload, ...] = (
     VOTERS,
     TRIMS,
     TRANSACTIONS,
+    SHARE,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

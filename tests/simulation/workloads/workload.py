@@ -17,6 +17,8 @@ class Workload:
     name: str
     share: float
     """Of the seeds; 1 for those without which nothing happens."""
+    since: int = 0
+    """The first seed that may draw it: what is known of those before it was there stays true."""
     start: "Callable[[Scenario], list[Any]]"
     needs: "Callable[[Profile], bool]" = lambda _profile: True
     settings: "Callable[[random.Random, Profile], dict[str, str]]" = lambda _chance, _profile: {}

@@ -1,0 +1,102 @@
+"""Faults that are aimed at share groups: at each write of their state, and at records in flight."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from simulation.history import History
+from simulation.loop import CURRENT
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster, Node
+
+_AIMED_MAX = 5
+_CHANCES = {
+    "acquired": 0.03,
+    "state is about to be appended": 0.03,
+    "state is committed": 0.03,
+}
+
+
+class ShareFaults:
+    """Ends, cuts off or stops the process in which a moment comes, shortly after it."""
+
+    def __init__(self, cluster: "Cluster", history: History, is_over: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._history = history
+        self._is_over = is_over
+        self._chance = cluster.fork("share-faults")
+        self._left = self._chance.randint(0, _AIMED_MAX)
+
+    def happened(self, moment: str) -> None:
+        """Strike now and then."""
+        chance = self._chance
+        if self._is_over() or self._left == 0 or chance.random() >= _CHANCES[moment]:
+            return
+        process = CURRENT.get()
+        node = next((item for item in self._cluster.nodes if item.process is process), None)
+        if node is None:
+            return
+        self._left -= 1
+        self._history.reach(f"a fault strikes when {moment}")
+        kinds = [
+            self._end,
+            self._end,
+            self._stop_for_a_while,
+            self._cut_off,
+            self._cut_off_from_the_controller,
+            self._hold_words_back,
+        ]
+        kind = chance.choice(kinds)
+        self._cluster.say(f"{moment} at {node}: {kind.__name__.strip('_')}")
+        self._later(chance.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))
+
+    def _end(self, node: "Node") -> None:
+        if not node.is_running:
+            return
+        if self._cluster.profile.loses_power and self._chance.random() < 0.5:
+            node.cut_power()
+        else:
+            node.kill()
+        self._later(self._chance.choice((0.001, 0.1, 1.0, 2.5)), node.start)
+
+    def _stop_for_a_while(self, node: "Node") -> None:
+        """Until another leads what it led."""
+        node.pause(on=True)
+        self._later(self._chance.choice((0.5, 2.0, 3.0)), lambda: node.pause(on=False))
+
+    def _cut_off(self, node: "Node") -> None:
+        """From its peers, not from its clients."""
+        self._block(node, [other for other in self._cluster.nodes if other is not node])
+
+    def _cut_off_from_the_controller(self, node: "Node") -> None:
+        """It goes on as the leader, for its members and for whom else it knows."""
+        controllers = self._cluster.profile.controllers
+        self._block(
+            node,
+            [
+                other
+                for other in self._cluster.nodes
+                if other is not node
+                and other.node_id in controllers
+                and getattr(getattr(other.broker, "controller", None), "is_active", False)
+            ],
+        )
+
+    def _hold_words_back(self, node: "Node") -> None:
+        """What it has sent arrives long after, when others have been decided."""
+        self._cluster.network.stall(
+            node.host, self._chance.choice((0.5, 1.5, 3.0)), share=self._chance.choice((0.5, 1.0))
+        )
+
+    def _block(self, node: "Node", others: "list[Node]") -> None:
+        network = self._cluster.network
+        self._cluster.say(f"{node} is cut off from {others}")
+        for other in others:
+            if other is not node:
+                network.block(other.host, node.host)
+                network.block(node.host, other.host)
+        self._later(self._chance.choice((0.5, 2.5, 4.0)), network.heal)
+
+    def _later(self, delay: float, action: Callable[[], object]) -> None:
+        loop = self._cluster.loop
+        loop.call_in(loop.kernel, delay, action)

@@ -1,0 +1,103 @@
+"""The rare situations of share groups, counted: see `marks`."""
+
+from typing import Any
+
+from headrace_broker.coordinator.share_state import shard as share_state
+from headrace_broker.coordinator.share_state.records import SnapshotRecord, UpdateRecord
+from headrace_broker.protocol.errors import ApiError
+from headrace_broker.server.shares import state_shard
+from headrace_broker.server.shares.state_log import PartitionShareStateLog
+from headrace_broker.server.shares.state_shard import StateShardDriver
+from simulation.history import History
+from simulation.observing import observer
+
+_AIMED = (
+    "acquired",
+    "state is about to be appended",
+    "state is committed",
+)
+
+# How many of 1,000 seeds of share groups must reach each.
+SHARE_MARKS: dict[str, int] = {
+    **{f"a fault strikes when {moment}": 50 for moment in _AIMED},
+    "an acknowledgement arrives after the lock ran out": 20,
+    "a renewed lock outlives its first end": 50,
+    "a lock runs out": 200,
+    "a lock runs out while its acknowledgement is written": 20,
+    "a record is redelivered by another leader or life of one": 100,
+    "a record is delivered for the last time": 50,
+    "a member is gone with records in flight": 200,
+    "a former leader delivers what its successor's members have": 0,
+    "a share partition's write fails": 50,
+    "the state's leader moves while a write is pending": 20,
+    "share state is loaded again after an append failed": 10,
+    "a former leader of a share partition is fenced": 20,
+    "a snapshot of share state follows updates": 200,
+    "share state is pruned": 100,
+    "a share partition's state would go back": 0,
+}
+
+# What 12 seeds of share groups reach for sure.
+FREQUENT = (
+    "a renewed lock outlives its first end",
+    "a lock runs out",
+    "a record is redelivered by another leader or life of one",
+    "a member is gone with records in flight",
+    "a snapshot of share state follows updates",
+)
+
+
+@observer(StateShardDriver, "close")
+def _close(history: History, original: Any, driver: StateShardDriver) -> None:
+    if driver._unwritten:
+        history.reach("the state's leader moves while a write is pending")
+    original(driver)
+
+
+@observer(StateShardDriver, "_start_over")
+def _start_over(history: History, original: Any, driver: StateShardDriver) -> None:
+    if not driver._is_closed:
+        history.reach("share state is loaded again after an append failed")
+    original(driver)
+
+
+@observer(share_state, "_check_leader")
+def _check_leader(history: History, original: Any, state: Any, leader_epoch: int) -> None:
+    try:
+        original(state, leader_epoch)
+    except ApiError:
+        history.reach("a former leader of a share partition is fenced")
+        raise
+
+
+@observer(state_shard, "replay")
+def _replay(history: History, original: Any, shard: Any, record: Any, *place: Any) -> None:
+    is_update = isinstance(record, UpdateRecord)
+    before = shard.states.get(record.key)
+    if is_update and before is not None and -1 < record.start_offset < before.start_offset:
+        history.reach("a share partition's state would go back")
+    if isinstance(record, SnapshotRecord) and shard.update_counts.get(record.key):
+        history.reach("a snapshot of share state follows updates")
+    original(shard, record, *place)
+
+
+@observer(PartitionShareStateLog, "append")
+async def _append(
+    history: History, original: Any, state_log: PartitionShareStateLog, batch: bytes
+) -> int:
+    history.shares.moment("state is about to be appended")
+    first: int = await original(state_log, batch)
+    history.shares.moment("state is committed")
+    return first
+
+
+@observer(PartitionShareStateLog, "delete_below")
+def _delete_below(
+    history: History, original: Any, state_log: PartitionShareStateLog, offset: int
+) -> None:
+    partition = state_log._partition
+    before = partition.log.log_start_offset
+    history.may_trim((partition.topic, partition.index), offset)
+    original(state_log, offset)
+    if partition.log.log_start_offset > before:
+        history.reach("share state is pruned")
