@@ -61,6 +61,7 @@ class Node:
         self.node_id = node_id
         self.host = f"10.0.0.{node_id}"
         self.disk = Disk(cluster.root / f"node-{node_id}", cluster.fork(f"disk-{node_id}"))
+        self.disk.may_stop = self.may_end
         self.clock = NodeClock(cluster.loop)
         self.process: Process | None = None
         self.broker: Broker | None = None
@@ -150,16 +151,24 @@ class Node:
         # The process exits after this step, as a process does.
         process = CURRENT.get()
         if process is not None:
-            process.must_end = self.kill
+            process.must_end = self._exit
 
     def stop(self) -> None:
         """SIGTERM."""
-        if self._stopping is not None:
+        if self._stopping is not None and (self.is_ready or self.may_end()):
             self.cluster.say(f"{self} is told to stop")
             self._stopping.set()
 
     def kill(self) -> None:
-        """SIGKILL, or the end of the process: what it wrote stays in the page cache."""
+        """SIGKILL: what it wrote stays in the page cache."""
+        if self.may_end():
+            self._exit()
+
+    def may_end(self) -> bool:
+        """Whether the fault model lets the process end (`Cluster.may_end`)."""
+        return self.disk.is_stopped or self.cluster.may_end(self)
+
+    def _exit(self) -> None:
         process, self.process = self.process, None
         if process is None:
             return
@@ -180,7 +189,7 @@ class Node:
             return
         self.cluster.say(f"{self} loses power")
         self.cluster.network.power_off(self.host)
-        self.kill()
+        self._exit()
         self.disk.lose_unsynced()
 
     def pause(self, *, on: bool) -> None:
@@ -228,14 +237,15 @@ class Cluster:
         self.loop.note(text)
 
     def may_lose_power(self, node: Node) -> bool:
-        """Whether what no fsync covers is elsewhere, too: all replicas are in sync, everywhere.
+        """Whether what no fsync covers is elsewhere, too.
 
-        A machine that lost power counts as out of sync until its new registration is.
+        All replicas are in sync, everywhere, and all other brokers' processes run. A machine that
+        lost power counts as out of sync until its new registration is.
         """
         if self.profile.has_fsyncs:
             return True
         active = [item for item in self.nodes if _is_active_controller(item)]
-        if not active or not node.is_ready:
+        if not active or not all(item.is_ready for item in self.nodes if item.is_broker):
             return False
         broker: Any = max(active, key=lambda item: item.broker.controller.epoch).broker
         image = broker.controller.image
@@ -250,6 +260,24 @@ class Cluster:
         self._epochs_before_cuts[node.node_id] = image.brokers[node.node_id].epoch
         self.on_moment("lost power without fsyncs", node)
         return True
+
+    def may_end(self, node: Node) -> bool:
+        """Whether a process may end: where a machine has lost what no fsync covered, no broker's.
+
+        Until that machine has registered again nobody knows that it is out of sync. Each replica
+        that comes back from a kill counts as out of sync, so the machine could be the last.
+        """
+        if not node.is_broker:
+            return True
+        away = [number for number, epoch in self._epochs_before_cuts.items() if epoch >= 0]
+        return all(self._has_registered(number) for number in away if number != node.node_id)
+
+    def _has_registered(self, number: int) -> bool:
+        """Whether any node knows of a registration since the power cut."""
+        images = [
+            getattr(getattr(item.broker, "controller", None), "image", None) for item in self.nodes
+        ]
+        return any(image is not None and not self._is_out(image, number) for image in images)
 
     def has_good_copy(self, node: Node, topic: str, index: int) -> bool:
         """Whether the newest metadata of all says that another replica is in sync."""

@@ -106,6 +106,8 @@ class Disk:
         """The process dies right after the next append to it; a power cut tears that append."""
         self._torn = 0
         self.on_stopped: Callable[[], None] = lambda: None
+        self.may_stop: Callable[[], bool] = lambda: True
+        """Asked before an operation ends the process."""
         self.fsync_errors = 0
         self.write_errors = 0
         self.read_errors = 0
@@ -152,7 +154,7 @@ class Disk:
         self.operations += 1
         if self.stop_at is not None and self.operations >= self.stop_at:
             self.stop_at = None
-            return True
+            return self.may_stop()
         return False
 
     def die(self) -> None:
@@ -501,7 +503,8 @@ class FileSystem:
                 _REAL["write"](descriptor.real, data)
             else:
                 _REAL["pwrite"](descriptor.real, data, position)
-        if disk.torn_partition and _is_of_log(descriptor.path, disk.torn_partition):
+        is_torn = bool(disk.torn_partition) and _is_of_log(descriptor.path, disk.torn_partition)
+        if is_torn and (dies or disk.may_stop()):
             disk._torn, dies = descriptor.inode, True
         if dies:
             disk.die()
