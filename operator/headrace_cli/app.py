@@ -29,6 +29,7 @@ from headrace_cli.commands.transactions import transactions_app
 from headrace_cli.commands.up import up
 from headrace_cli.commands.version import version
 from headrace_cli.errors import EXIT_SUCCESS, CommandError
+from headrace_cli.kubernetes.choice import Choice, choose
 
 __all__ = ["app", "run"]
 
@@ -43,6 +44,30 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="rich",
 )
+
+
+@app.callback()
+def where(
+    call: typer.Context,
+    *,
+    context: Annotated[
+        str | None,
+        typer.Option(help="A cluster in Kubernetes: a context of the kubeconfig."),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="Where in Kubernetes; alone: of the current context."
+        ),
+    ] = None,
+) -> None:
+    """Say which clusters the command is about: those of this machine, or one in Kubernetes."""
+    in_kubernetes = context is not None or namespace is not None
+    choose(
+        Choice(context=context, namespace=namespace, at_end=call.call_on_close)
+        if in_kubernetes
+        else None
+    )
 
 
 @app.command(name="broker")

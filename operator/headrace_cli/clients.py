@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.kubernetes.choice import chosen, refuse_kubernetes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from headrace_cli.kubernetes.cluster import KubernetesCluster
     from headrace_operator.local.layout import ClusterLayout
     from headrace_operator.local.state import ClusterState
 
 _T = TypeVar("_T")
 
-__all__ = ["Target", "admin_client", "ask", "explain_kafka_errors", "find_cluster", "find_layout"]
+__all__ = [
+    "Target",
+    "admin_client",
+    "ask",
+    "check_advertised",
+    "explain_kafka_errors",
+    "find_cluster",
+    "find_layout",
+]
 
 CLIENT_ID = "headrace-cli"
 # Everything is near: a cluster that does not answer in this time is not there.
@@ -27,11 +38,41 @@ API_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The cluster that a command talks to."""
+    """The cluster that a command talks to: of this machine, in Kubernetes, or just brokers."""
 
     bootstrap_servers: str
     layout: ClusterLayout | None = None
     state: ClusterState | None = None
+    kubernetes: KubernetesCluster | None = None
+
+    @property
+    def name(self) -> str | None:
+        """What its manifest calls it; None where there is none."""
+        if self.kubernetes is not None:
+            return self.kubernetes.name
+        return self.state.cluster if self.state is not None else None
+
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """What each of kafka-python's clients needs to reach it."""
+        proxy = {} if self.kubernetes is None else {"proxy_url": self.kubernetes.proxy_url}
+        return {
+            "bootstrap_servers": self.bootstrap_servers.split(","),
+            "client_id": CLIENT_ID,
+            **proxy,
+        }
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where brokers' HTTP is, as far as it is known."""
+        if self.kubernetes is not None:
+            return list(self.kubernetes.http.values())
+        return [each.http for each in self.state.brokers if each.http] if self.state else []
+
+    @property
+    def problem(self) -> str:
+        """What is known of why it does not answer; '' where nothing is."""
+        return self.kubernetes.tunnel.problem if self.kubernetes is not None else ""
 
 
 def find_layout(
@@ -43,6 +84,7 @@ def find_layout(
     """
     from headrace_operator.local.layout import ClusterLayout, clusters_in
 
+    refuse_kubernetes()
     known = clusters_in(data_directory)
     if cluster is None and not even_stopped:
         known = [name for name in known if _is_running(data_directory / name)] or known
@@ -74,9 +116,17 @@ def _is_running(root: Path) -> bool:
 def find_cluster(
     data_directory: Path, cluster: str | None, bootstrap_servers: str | None
 ) -> Target:
-    """Find the brokers that a command means: given ones, else the running local cluster's."""
+    """Find the brokers that are meant: given ones, those in Kubernetes, the local cluster's."""
     from headrace_operator.local.state import load_state
 
+    choice = chosen()
+    if choice is not None and bootstrap_servers:
+        raise BadInputError("say either --context and --namespace, or --bootstrap-server")
+    if choice is not None:
+        from headrace_cli.kubernetes.cluster import find_kubernetes_cluster
+
+        found = find_kubernetes_cluster(choice, cluster)
+        return Target(bootstrap_servers=found.bootstrap_servers, kubernetes=found)
     if bootstrap_servers:
         return Target(bootstrap_servers=bootstrap_servers)
     layout = find_layout(data_directory, cluster)
@@ -89,25 +139,26 @@ def find_cluster(
 
 
 @contextlib.contextmanager
-def admin_client(bootstrap_servers: str) -> Iterator[Any]:
+def admin_client(target: Target) -> Iterator[Any]:
     """Open an admin client; failures of the brokers become `CommandError`."""
     quiet_kafka_logs()
-    with explain_kafka_errors(bootstrap_servers):
+    with explain_kafka_errors(target):
         from kafka import KafkaAdminClient
 
         admin = KafkaAdminClient(
-            bootstrap_servers=bootstrap_servers.split(","),
-            client_id=CLIENT_ID,
+            **target.client_settings,
             bootstrap_timeout_ms=API_TIMEOUT_MS,
             request_timeout_ms=API_TIMEOUT_MS,
         )
         try:
+            if target.kubernetes is None:
+                _check_brokers(admin)
             yield admin
         finally:
             admin.close()
 
 
-def ask(bootstrap_servers: str, question: Callable[[Any], _T]) -> _T:
+def ask(target: Target, question: Callable[[Any], _T]) -> _T:
     """Return what `question` makes of the answers that an admin client gets.
 
     A client knows the brokers that there were when it was made. Where one joined or went since and
@@ -116,23 +167,57 @@ def ask(bootstrap_servers: str, question: Callable[[Any], _T]) -> _T:
     from kafka.errors import KafkaConnectionError, UnknownBrokerIdError
 
     with (
-        admin_client(bootstrap_servers) as admin,
+        admin_client(target) as admin,
         contextlib.suppress(UnknownBrokerIdError, KafkaConnectionError),
     ):
         return question(admin)
-    with admin_client(bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         return question(admin)
 
 
+def check_advertised(target: Target) -> None:
+    """Raise CommandError where brokers name themselves in a way that means nothing here.
+
+    Producers and consumers would look for them in vain, for minutes.
+    """
+    with admin_client(target):
+        pass
+
+
+def _check_brokers(admin: Any) -> None:
+    """See check_advertised. `kubectl port-forward` is such a way: brokers are named by their pods.
+
+    Where one of them is known, the others may just be away: a pod that is gone has no name.
+    """
+    # What the bootstrap broker said; a question of our own would go to any of them.
+    brokers = admin._manager.cluster.brokers()  # noqa: SLF001
+    named = sorted(f"{each.host}:{each.port}" for each in brokers)
+    if brokers and not any(_is_known(each.host, each.port) for each in brokers):
+        raise CommandError(
+            f"the brokers name themselves {', '.join(named)}, which is unknown here: those in "
+            "Kubernetes are reached with `headrace --context CONTEXT -n NAMESPACE …`, or by a "
+            "listener of type NodePort or LoadBalancer"
+        )
+
+
+def _is_known(host: str, port: int) -> bool:
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
-def explain_kafka_errors(bootstrap_servers: str) -> Iterator[None]:
+def explain_kafka_errors(target: Target) -> Iterator[None]:
     """Turn kafka-python's errors into one line that names the brokers."""
     from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
     try:
         yield
     except (KafkaConnectionError, KafkaTimeoutError) as error:
-        raise CommandError(f"no answer from {bootstrap_servers}: {error}") from error
+        reason = target.problem or error
+        raise CommandError(f"no answer from {target.bootstrap_servers}: {reason}") from error
     except KafkaError as error:
         raise CommandError(f"{type(error).__name__}: {error}") from error
 

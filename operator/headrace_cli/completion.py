@@ -50,7 +50,7 @@ def _complete(
             parameters.get("cluster"),
             parameters.get("bootstrap_server"),
         )
-        with admin_client(target.bootstrap_servers) as admin:
+        with admin_client(target) as admin:
             return sorted(name for name in names(admin) if name.startswith(incomplete))
     except Exception:  # noqa: BLE001 - a traceback in the middle of a prompt helps nobody
         return []

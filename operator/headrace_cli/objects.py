@@ -148,6 +148,7 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
 def broker_items(admin: Any, target: Target) -> list[Item]:
     """Make objects of brokers; pools and health addresses are known for a local cluster."""
     known = {broker.node_id: broker for broker in (target.state.brokers if target.state else [])}
+    reached = target.kubernetes
     described = admin.describe_cluster()
     counts = count_replicas(observe_partitions(admin.describe_topics()))
     alive = [each["broker_id"] for each in described["brokers"] if not each.get("is_fenced")]
@@ -160,6 +161,9 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
         if node_id in cordoned:
             state += ",Cordoned"
         address = f"{broker['host']}:{broker['port']}"
+        pool, http = (local.pool, local.http) if local else (None, None)
+        if reached is not None:
+            pool, http = reached.pools.get(broker["host"]), None
         items.append(
             Item(
                 kind="Broker",
@@ -169,8 +173,8 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
                     "STATE": state,
                     "LEADERS": str(counts.leaders[node_id]),
                     "IN-SYNC": f"{counts.in_sync[node_id]}/{counts.replicas[node_id]}",
-                    "POOL": local.pool if local else "-",
-                    "HTTP": local.http if local else "-",
+                    "POOL": pool or "-",
+                    "HTTP": http or "-",
                 },
                 wide={
                     "ROLES": ",".join(local.roles) if local else "-",
@@ -186,8 +190,8 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
                     "replicas": counts.replicas[node_id],
                     "inSyncReplicas": counts.in_sync[node_id],
                     "rack": broker.get("rack"),
-                    "pool": local.pool if local else None,
-                    "http": local.http if local else None,
+                    "pool": pool,
+                    "http": http,
                 },
             )
         )
@@ -197,9 +201,10 @@ def broker_items(admin: Any, target: Target) -> list[Item]:
 def cluster_item(admin: Any, target: Target) -> Item:
     """Make an object of the cluster."""
     described = admin.describe_cluster()
-    name = target.state.cluster if target.state else described["cluster_id"]
+    name = target.name or described["cluster_id"]
     ready = sum(not broker.get("is_fenced") for broker in described["brokers"])
     wanted = len(target.state.brokers) if target.state else len(described["brokers"])
+    known_status: dict[str, Any] = {}
     alive = [each["broker_id"] for each in described["brokers"] if not each.get("is_fenced")]
     cordoned = sorted(cordoned_brokers(admin, alive))
     document: dict[str, Any] = {
@@ -213,18 +218,28 @@ def cluster_item(admin: Any, target: Target) -> Item:
         stored = DesiredStore(target.layout).documents()
         clusters = [each for each in stored if each["kind"] == "Cluster"]
         document = next((each for each in clusters if each["metadata"]["name"] == name), document)
-    status = {
+    bootstrap_servers = target.bootstrap_servers
+    if target.kubernetes is not None:
+        document = target.kubernetes.document
+        known_status = document.get("status", {})
+        wanted = known_status.get("brokers", wanted)
+        # Where clients inside begin; outside there is this command.
+        bootstrap_servers = known_status.get("bootstrapServers", "-")
+    status = known_status | {
         "clusterId": described["cluster_id"],
-        "bootstrapServers": target.bootstrap_servers,
+        "bootstrapServers": bootstrap_servers,
         "brokers": wanted,
         "readyBrokers": ready,
         "cordonedBrokers": cordoned,
     }
     notes = {"CORDONED": ",".join(map(str, cordoned))} if cordoned else {}
+    for condition in known_status.get("conditions", ()):
+        if condition["type"] == "Ready":
+            notes["READY"] = f"{condition['status']} ({condition['reason']})"
     return Item(
         kind="Cluster",
         name=name,
-        columns={"BROKERS": f"{ready}/{wanted}", "BOOTSTRAP": target.bootstrap_servers} | notes,
+        columns={"BROKERS": f"{ready}/{wanted}", "BOOTSTRAP": bootstrap_servers} | notes,
         wide={"ID": described["cluster_id"], "CONTROLLER": str(described["controller_id"])},
         document=document | {"status": status},
     )
@@ -233,7 +248,7 @@ def cluster_item(admin: Any, target: Target) -> Item:
 def _document(
     kind: str, name: str, target: Target, *, spec: dict[str, Any], status: dict[str, Any]
 ) -> dict[str, Any]:
-    reference = {"clusterRef": {"name": target.state.cluster}} if target.state else {}
+    reference = {"clusterRef": {"name": target.name}} if target.name else {}
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

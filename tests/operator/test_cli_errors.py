@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.headrace_broker import HeadraceBroker
+
 CLUSTER = """\
 apiVersion: headrace.dev/v1beta1
 kind: Cluster
@@ -136,3 +138,24 @@ def test_delete_data_asks_before_it_deletes(tmp_path: Path) -> None:
     assert (tmp_path / "cpu").exists()
     assert headrace("down", "--delete-data", "-y", "--data-dir", tmp_path).returncode == 0
     assert not (tmp_path / "cpu").exists()
+
+
+@pytest.mark.parametrize("command", ["produce", "consume"])
+def test_brokers_that_name_themselves_in_vain_are_told_of_and_not_waited_for(
+    tmp_path: Path, command: str
+) -> None:
+    # What a port-forward to one pod gives.
+    name = "PLAINTEXT://c-a-0.c-brokers.n.svc.invalid:9092"
+    with HeadraceBroker(tmp_path, {"advertised.listeners": name}) as broker:
+        done = headrace(command, "t", "--bootstrap-server", broker.bootstrap, stdin="x\n")
+    assert done.returncode == 1
+    assert "the brokers name themselves c-a-0.c-brokers.n.svc.invalid:9092" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("up", "manifests"), ("delete", "topic", "t"), ("down",)])
+def test_what_is_about_this_machine_takes_no_context(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    done = headrace("--context", "c", *command, "--data-dir", tmp_path)
+    assert done.returncode == 2
+    assert "this command is about clusters of this machine" in done.stderr

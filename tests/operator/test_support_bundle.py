@@ -34,7 +34,7 @@ def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     command = [sys.executable, "-m", "headrace_cli", "support-bundle", str(tmp_path / "b.tar.gz")]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     assert "set KUBECONFIG" in ran.stderr
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace_cli.errors import CommandError
+from headrace_cli.kubernetes.choice import chosen
 from headrace_cli.options import ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -19,12 +20,27 @@ __all__ = ["apply"]
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization.")],
+    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization; - for stdin.")],
     *,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
+    force_conflicts: Annotated[
+        bool,
+        typer.Option(
+            "--force-conflicts", help="In Kubernetes: take over fields that others have applied."
+        ),
+    ] = False,
 ) -> None:
-    """Make a cluster what these manifests say: now if it runs, else at its next `up`."""
+    """Make a cluster what these manifests say: now if it runs, else at its next `up`.
+
+    In Kubernetes (--context, --namespace) it is `kubectl apply --server-side`, of any manifests.
+    """
+    choice = chosen()
+    if choice is not None:
+        from headrace_cli.kubernetes.apply import apply_in_kubernetes
+
+        apply_in_kubernetes(file, choice, force=force_conflicts)
+        return
     from headrace_cli.change import change_running
     from headrace_cli.clients import find_layout
     from headrace_cli.manifests import load_valid_manifests

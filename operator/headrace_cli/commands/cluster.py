@@ -61,7 +61,7 @@ def plan(
     cluster: ClusterName = None,
 ) -> None:
     """Show what `rebalance` would do, its hash, and how long it would take at a throttle."""
-    addresses = http or _http_addresses(_target(data_dir, cluster, None))
+    addresses = http or _target(data_dir, cluster, None).http_addresses
     _print_plan(_fetch(addresses, None, throttle))
 
 
@@ -90,7 +90,7 @@ def rebalance(  # noqa: PLR0913 - each is an option of the command line
             "choose one of --execute, --approve, --pause, --resume, --cancel, --status"
         )
     target = _target(data_dir, cluster, bootstrap_server)
-    addresses = http or _http_addresses(target)
+    addresses = http or target.http_addresses
     if status:
         _print_progress(_progress(addresses))
     elif pause or resume or cancel:
@@ -120,7 +120,7 @@ def drain(  # noqa: PLR0913 - each is an option of the command line
 ) -> None:
     """Cordon a broker and move every replica away. It goes on running, and stays cordoned."""
     target = _target(data_dir, cluster, bootstrap_server)
-    addresses = http or _http_addresses(target)
+    addresses = http or target.http_addresses
     planned = _fetch(addresses, broker, throttle)
     _print_plan(planned)
     if planned.reasons:
@@ -173,11 +173,6 @@ def _target(data_directory: Path, cluster: str | None, bootstrap_servers: str | 
     return find_cluster(data_directory, cluster, bootstrap_servers)
 
 
-def _http_addresses(target: Target) -> list[str]:
-    known = target.state.brokers if target.state else []
-    return [each.http for each in known if each.http]
-
-
 def _fetch(addresses: list[str], drained: int | None, throttle: str | None) -> BalancePlan:
     from headrace_operator.balance import BalanceError, fetch_plan
 
@@ -215,7 +210,7 @@ def _administer(target: Target, do: Any) -> None:
     from headrace_cli.clients import admin_client
     from headrace_operator.balance import BalanceError
 
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         try:
             do(admin)
         except BalanceError as error:

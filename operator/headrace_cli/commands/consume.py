@@ -15,7 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace_cli.clients import explain_kafka_errors, find_cluster, quiet_kafka_logs
+from headrace_cli.clients import (
+    Target,
+    check_advertised,
+    explain_kafka_errors,
+    find_cluster,
+    quiet_kafka_logs,
+)
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, TopicName
 from headrace_cli.positions import Position, PositionKind, parse_position
@@ -69,11 +75,11 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     quiet_kafka_logs()
     position = parse_position(from_ or ("latest" if follow else "earliest"), now=datetime.now(UTC))
     _check_position(position, group)
-    bootstrap_servers = find_cluster(data_dir, cluster, bootstrap_server).bootstrap_servers
+    target = find_cluster(data_dir, cluster, bootstrap_server)
     signal.signal(signal.SIGTERM, _interrupt)
-    with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(bootstrap_servers):
+    with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(target):
         open_consumer = _open_when_there if follow else _open
-        consumer = open_consumer(bootstrap_servers, topic, group, position)
+        consumer = open_consumer(target, topic, group, position)
         try:
             stop_at = None if follow else _end_offsets(consumer, topic)
             _print_records(consumer, output, stop_at, max_messages)
@@ -125,15 +131,13 @@ def _check_position(position: Position, group: str | None) -> None:
         )
 
 
-def _open_when_there(
-    bootstrap_servers: str, topic: str, group: str | None, position: Position
-) -> Any:
+def _open_when_there(target: Target, topic: str, group: str | None, position: Position) -> Any:
     """Open a consumer as soon as brokers answer and know the topic; say once what is missing."""
     said = ""
     while True:
         try:
-            with explain_kafka_errors(bootstrap_servers):
-                return _open(bootstrap_servers, topic, group, position)
+            with explain_kafka_errors(target):
+                return _open(target, topic, group, position)
         except CommandError as error:
             if str(error) != said:
                 said = str(error)
@@ -142,12 +146,12 @@ def _open_when_there(
             time.sleep(RETRY_SECONDS)
 
 
-def _open(bootstrap_servers: str, topic: str, group: str | None, position: Position) -> Any:
+def _open(target: Target, topic: str, group: str | None, position: Position) -> Any:
     from kafka import KafkaConsumer, TopicPartition
 
+    check_advertised(target)
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap_servers.split(","),
-        client_id="headrace-cli",
+        **target.client_settings,
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="latest" if position.kind is PositionKind.LATEST else "earliest",

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace_cli.clients import explain_kafka_errors, quiet_kafka_logs
+from headrace_cli.clients import Target, explain_kafka_errors, quiet_kafka_logs
 from headrace_cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def produce_cpu_load(
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    with explain_kafka_errors(bootstrap_servers):
+    with explain_kafka_errors(Target(bootstrap_servers=bootstrap_servers)):
         count = _produce(bootstrap_servers, topic, rate, stopped)
     typer.echo(f"stopped after {count} records")
 

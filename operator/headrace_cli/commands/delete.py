@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def delete(
     from headrace_operator.local.desired import DesiredStore
     from headrace_operator.local.state import load_state
 
+    refuse_kubernetes("kubectl delete, with the same deletionPolicy,")
     wanted = _by_name(what, names or [])
     if bootstrap_server:
         if wanted is None:
@@ -208,7 +210,7 @@ def _delete_undescribed(target: Target, wanted: Sequence[tuple[str, str]], *, ye
     from headrace_operator.apply import apply_actions
     from headrace_operator.plan import Action, DeleteGroup, DeleteTopic
 
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         _check_existing(admin, wanted)
         if not yes:
             _confirm(wanted)

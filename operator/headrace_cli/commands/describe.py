@@ -44,7 +44,7 @@ def describe(
     if kind is Kind.JOB:
         _describe_job(target, str(name))
         return
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         match kind:
             case Kind.TOPIC:
                 _describe_topic(admin, str(name))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace_cli.errors import BadInputError
+from headrace_cli.kubernetes.choice import Choice, chosen, open_connection
 from headrace_cli.options import ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ EXIT_DIFFERENT = 1
 def diff(
     file: Annotated[
         Path,
-        typer.Argument(help="Manifest, folder or kustomization; - for stdin, with --context."),
+        typer.Argument(help="Manifest, folder or kustomization; - for stdin, in Kubernetes."),
     ],
     *,
     data_dir: DataDirectory = Path(".headrace"),
@@ -44,8 +45,11 @@ def diff(
 
     Exit status as kubectl diff: 0 no difference, 1 differences.
     """
+    choice = chosen()
     if context is not None:
-        _diff_kubernetes(file, context, namespace)
+        choice = Choice(context=context, namespace=namespace, at_end=lambda _: None)
+    if choice is not None:
+        _diff_kubernetes(file, choice)
         return
     from headrace_cli.clients import find_cluster
     from headrace_cli.manifests import load_valid_manifests
@@ -65,20 +69,16 @@ def diff(
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _diff_kubernetes(file: Path, context: str, namespace: str | None) -> None:
-    from headrace_cli.kubernetes_diff import Difference, compare, read_objects
+def _diff_kubernetes(file: Path, choice: Choice) -> None:
+    from headrace_cli.kubernetes.diff import Difference, compare, read_objects
     from headrace_operator.kubernetes.api.client import KubernetesClient
-    from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
 
     objects = read_objects(file)
-    try:
-        connection = find_connection(context=context)
-    except ConnectionSourceError as error:
-        raise BadInputError(str(error)) from error
+    connection, default_namespace = open_connection(choice)
 
     async def run() -> list[Difference]:
         async with KubernetesClient(connection) as client:
-            return await compare(client, objects, namespace or connection.default_namespace)
+            return await compare(client, objects, default_namespace)
 
     differences = asyncio.run(run())
     for difference in differences:

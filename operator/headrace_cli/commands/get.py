@@ -50,7 +50,7 @@ def get(
     from headrace_cli.output import print_items
 
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    items = ask(target.bootstrap_servers, lambda admin: _load(kind, admin, target))
+    items = ask(target, lambda admin: _load(kind, admin, target))
     if name is not None:
         items = [item for item in items if item.name == name]
         if not items:

@@ -83,7 +83,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         Position(kind=PositionKind.OFFSET) if is_undo else parse_position(to, now=datetime.now(UTC))
     )
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         observed = load_groups(admin, [group])[group]
         described = _find_described(target, group)
         if described is None:
@@ -206,7 +206,7 @@ def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:
         previous=plan.current,
         is_share=plan.is_share,
     )
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         failures = apply_actions(admin, [action])
     if failures:
         raise CommandError("\n".join(failure.describe() for failure in failures))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def _become(
         if not (
             _names(arguments, "--bootstrap-servers") or _names(arguments, "--bootstrap-server")
         ):
+            refuse_kubernetes("a SparkApplication")
             target = find_cluster(data_dir, cluster, bootstrap_server)
             arguments += ["--bootstrap-servers", target.bootstrap_servers]
         if not _names(arguments, "--checkpoint"):

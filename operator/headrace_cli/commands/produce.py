@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace_cli.clients import explain_kafka_errors, find_cluster, quiet_kafka_logs
+from headrace_cli.clients import (
+    check_advertised,
+    explain_kafka_errors,
+    find_cluster,
+    quiet_kafka_logs,
+)
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, TopicName
 
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["produce"]
 
 LINGER_MS = 5
+#: A leader that cannot be reached is told of in this time, and not waited for.
+DELIVERY_TIMEOUT_MS = 30_000
+REQUEST_TIMEOUT_MS = 10_000
 
 
 class Acks(StrEnum):
@@ -48,17 +56,20 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
     """Write each line of standard input as a record; an empty value after a key is a tombstone."""
     quiet_kafka_logs()
     headers = parse_headers(header or [])
-    bootstrap_servers = find_cluster(data_dir, cluster, bootstrap_server).bootstrap_servers
+    target = find_cluster(data_dir, cluster, bootstrap_server)
+    check_advertised(target)
     from kafka import KafkaProducer
 
     failures: list[BaseException] = []
-    with explain_kafka_errors(bootstrap_servers):
+    with explain_kafka_errors(target):
         producer = KafkaProducer(
-            bootstrap_servers=bootstrap_servers.split(","),
-            client_id="headrace-cli",
+            **target.client_settings,
             acks="all" if acks is Acks.ALL else int(acks.value),
             enable_idempotence=acks is Acks.ALL,
             linger_ms=LINGER_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            max_block_ms=DELIVERY_TIMEOUT_MS,
         )
         if producer.partitions_for(topic) is None:
             raise CommandError(f"topic {topic} does not exist")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace_cli.clients import explain_kafka_errors, quiet_kafka_logs
+from headrace_cli.clients import Target, explain_kafka_errors, quiet_kafka_logs
 from headrace_cli.errors import CommandError
 from headrace_cli.retail_events import Shop, shop_day
 
@@ -49,7 +49,7 @@ def produce_retail(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     shop = Shop(seed=seed, sales=sales, sales_per_second=rate)
-    with explain_kafka_errors(bootstrap_servers):
+    with explain_kafka_errors(Target(bootstrap_servers=bootstrap_servers)):
         count = _produce(bootstrap_servers, prefix, shop, stopped)
     typer.echo(f"stopped after {count} records")
 

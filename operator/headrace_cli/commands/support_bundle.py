@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace_cli.errors import CommandError
+from headrace_cli.kubernetes.choice import Choice, chosen, open_connection
 from headrace_cli.support_bundle import collect_bundle, write_bundle
 
 __all__ = ["support_bundle"]
@@ -28,13 +29,14 @@ def support_bundle(
 ) -> None:
     """Write what somebody who helps needs; Secrets are not read, and nothing is changed."""
     from headrace_operator.kubernetes.api.client import KubernetesClient, KubernetesError
-    from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
 
-    try:
-        connection = find_connection(context=context)
-    except ConnectionSourceError as error:
-        raise CommandError(str(error)) from error
-    where = namespace or connection.default_namespace
+    said = chosen()
+    choice = Choice(
+        context=context or (said.context if said else None),
+        namespace=namespace or (said.namespace if said else None),
+        at_end=lambda _: None,
+    )
+    connection, where = open_connection(choice)
 
     async def collect() -> dict[str, str]:
         async with KubernetesClient(connection) as client:

@@ -12,6 +12,7 @@ from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, Output, OutputFormat
 
 if TYPE_CHECKING:
+    from headrace_cli.clients import Target
     from headrace_cli.output import Item
     from headrace_operator.transactions import OpenTransaction
 
@@ -87,7 +88,7 @@ def list_transactions(  # noqa: PLR0913 - each is an option of the command line
         return _listed_items(listed)
 
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    print_items(ask(target.bootstrap_servers, question), output, is_single=False)
+    print_items(ask(target, question), output, is_single=False)
 
 
 @transactions_app.command(name="describe")
@@ -104,7 +105,7 @@ def describe(
     from headrace_cli.output import print_items
 
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    item = ask(target.bootstrap_servers, lambda admin: _described_item(admin, transactional_id))
+    item = ask(target, lambda admin: _described_item(admin, transactional_id))
     print_items([item], output, is_single=True)
 
 
@@ -142,9 +143,9 @@ def abort(  # noqa: PLR0913 - each is an option of the command line
     if (transactional_id is None) == (place == (None, None, None)):
         raise BadInputError("name an id, or --topic, --partition and --start-offset")
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         if transactional_id is not None:
-            _abort_id(admin, target.bootstrap_servers, transactional_id, execute=execute)
+            _abort_id(admin, target, transactional_id, execute=execute)
         elif topic is None or partition is None or start_offset is None:
             raise BadInputError("--topic, --partition and --start-offset go together")
         else:
@@ -266,12 +267,11 @@ def _describe_id(admin: Any, name: str) -> Any:
         ) from error
 
 
-def _abort_id(admin: Any, bootstrap_servers: str, name: str, *, execute: bool) -> None:
+def _abort_id(admin: Any, target: Target, name: str, *, execute: bool) -> None:
     """Let the id's coordinator abort: whoever takes an id's next epoch ends what it had open."""
     from kafka import KafkaProducer
     from kafka.admin import TransactionState
 
-    from headrace_cli.clients import CLIENT_ID
     from headrace_cli.output import print_items
 
     print_items([_described_item(admin, name)], OutputFormat.TABLE, is_single=True)
@@ -281,8 +281,7 @@ def _abort_id(admin: Any, bootstrap_servers: str, name: str, *, execute: bool) -
         typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
         return
     producer = KafkaProducer(
-        bootstrap_servers=bootstrap_servers.split(","),
-        client_id=CLIENT_ID,
+        **target.client_settings,
         transactional_id=name,
         max_block_ms=FENCE_TIMEOUT_MS,
     )

@@ -14,6 +14,7 @@ from headrace_cli.errors import (
     BadInputError,
     CommandError,
 )
+from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import DataDirectory
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def up(
     Data stays for the next run; `headrace down --delete-data` removes it. With --for the exit
     status is 0 only if every job wrote results.
     """
+    refuse_kubernetes("kubectl apply, or `headrace apply`,")
     from headrace_cli.manifests import load_valid_manifests
     from headrace_cli.positions import parse_duration
     from headrace_cli.up.session import SessionOptions

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli.errors import CommandError
+from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def add(
     """Let a controller vote that follows the log. A vote of its former disk is taken away first."""
     from headrace_operator.quorum import add_voter, remove_voter
 
+    refuse_kubernetes("the roles of pools, which the operator follows,")
+
     def change(admin: Any, state: QuorumState) -> None:
         joining = _only(state.observers, node, "follows the log as an observer")
         address = listener or _local_listener(data_dir, cluster, node)
@@ -94,6 +97,8 @@ def remove(
     """Let a voter only follow the log."""
     from headrace_operator.quorum import remove_voter
 
+    refuse_kubernetes("the roles of pools, which the operator follows,")
+
     def change(admin: Any, state: QuorumState) -> None:
         remove_voter(_addresses(admin), _only(state.voters, node, "votes"))
         typer.echo(f"node {node} does not vote any more", err=True)
@@ -111,7 +116,7 @@ def _with_quorum(
     from headrace_operator.quorum import QuorumError, describe_quorum
 
     target = find_cluster(data_directory, cluster, bootstrap_servers)
-    with admin_client(target.bootstrap_servers) as admin:
+    with admin_client(target) as admin:
         try:
             do(admin, describe_quorum(admin))
         except QuorumError as error:

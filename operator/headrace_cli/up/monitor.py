@@ -13,7 +13,7 @@ import urllib.request
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.clients import admin_client, quiet_kafka_logs
+from headrace_cli.clients import Target, admin_client, quiet_kafka_logs
 from headrace_cli.errors import CommandError
 from headrace_cli.up.views import parse_result
 from headrace_operator.lag import lag_seconds, oldest_unread
@@ -63,7 +63,9 @@ class Monitor:
 
         try:
             if self._admin is None:
-                self._admin = self._stack.enter_context(admin_client(self._bootstrap_servers))
+                self._admin = self._stack.enter_context(
+                    admin_client(Target(bootstrap_servers=self._bootstrap_servers))
+                )
             return self._measure(topics, groups)
         except (CommandError, KafkaError, OSError):
             # A broker is being restarted: the next sample finds it again.

@@ -16,6 +16,12 @@ from typing import Any
 
 import yaml
 
+from headrace_operator.kubernetes.api.exec_credentials import (
+    ExecCredential,
+    ExecCredentials,
+    ExecError,
+)
+
 __all__ = ["Connection", "ConnectionSourceError", "find_connection", "read_kubeconfig"]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -27,7 +33,10 @@ class ConnectionSourceError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """An API server and credentials. `token_path` is read again: its content is renewed hourly."""
+    """An API server and credentials. `token_path` is read again: its content is renewed hourly.
+
+    `plugin` gives what neither a token nor a certificate does.
+    """
 
     server: str
     ca_path: str | None = None
@@ -36,13 +45,23 @@ class Connection:
     token_path: Path | None = None
     certificate_path: str | None = None
     private_key_path: str | None = None
+    plugin: ExecCredentials | None = None
     default_namespace: str = "default"
 
     def read_token(self) -> str | None:
-        """Return the bearer token as it is now."""
+        """Return the bearer token as it is now. Raises ConnectionSourceError."""
         if self.token_path is not None:
             return self.token_path.read_text().strip()
+        if self.plugin is not None and self.token is None:
+            return self._ask_plugin().token
         return self.token
+
+    def forget_token(self) -> bool:
+        """Ask for another one next time; False where there is nobody to ask."""
+        if self.plugin is None or self.token is not None or self.token_path is not None:
+            return False
+        self.plugin.forget()
+        return True
 
     def ssl_context(self) -> ssl.SSLContext:
         """Build the TLS context for the API server."""
@@ -52,7 +71,17 @@ class Connection:
             context.verify_mode = ssl.CERT_NONE
         if self.certificate_path is not None:
             context.load_cert_chain(self.certificate_path, self.private_key_path)
+        elif self.plugin is not None:
+            self._ask_plugin().load_into(context)
         return context
+
+    def _ask_plugin(self) -> ExecCredential:
+        if self.plugin is None:
+            raise AssertionError("nobody asks where there is none")
+        try:
+            return self.plugin.get()
+        except ExecError as error:
+            raise ConnectionSourceError(str(error)) from error
 
 
 def find_connection(kubeconfig: Path | None = None, *, context: str | None = None) -> Connection:
@@ -78,14 +107,15 @@ def find_connection(kubeconfig: Path | None = None, *, context: str | None = Non
 def read_kubeconfig(path: Path, name: str | None = None) -> Connection:
     """Read a context of a kubeconfig, the current one by default. Raises ConnectionSourceError.
 
-    Certificates and tokens in the file or beside it are understood; `exec` plugins are not.
+    Certificates and tokens in the file or beside it are understood, and `exec` plugins;
+    `auth-provider` is not.
     """
     try:
         config = yaml.safe_load(path.read_text())
         name = name or config["current-context"]
         context = _named(config["contexts"], name)["context"]
         cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
+        user = _named(config["users"], context["user"])["user"] or {}
     except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
         which = f"context {name}" if name else "current context"
         raise ConnectionSourceError(f"{path}: no usable {which} ({error!r})") from error
@@ -98,12 +128,22 @@ def read_kubeconfig(path: Path, name: str | None = None) -> Connection:
         token_path=path.parent / token_file if token_file else None,
         certificate_path=_file(user, "client-certificate", path),
         private_key_path=_file(user, "client-key", path),
+        plugin=_plugin(user, cluster, path),
         default_namespace=context.get("namespace", "default"),
     )
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return next(entry for entry in entries if entry["name"] == name)
+
+
+def _plugin(user: dict[str, Any], cluster: dict[str, Any], path: Path) -> ExecCredentials | None:
+    entry = user.get("exec")
+    if entry is None:
+        return None
+    if not {"command", "apiVersion"} <= entry.keys():
+        raise ConnectionSourceError(f"{path}: a user's exec needs command and apiVersion")
+    return ExecCredentials(entry, path.parent.absolute(), cluster)
 
 
 def _file(entry: dict[str, Any], key: str, kubeconfig: Path) -> str | None:

@@ -207,6 +207,32 @@ class Transport:
         finally:
             self._on_write(Write(verb=method, kind=kind, status=status))
 
+    async def open_websocket(
+        self, path: str, query: Mapping[str, str], subprotocol: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Upgrade a GET to a WebSocket. Raises KubernetesError where the server refuses it."""
+        session = self._session or self._open()
+        try:
+            return await session.ws_connect(
+                self.connection.server + path,
+                params=query,
+                headers=self._authorization(),
+                protocols=(subprotocol,),
+                max_msg_size=0,
+            )
+        except aiohttp.WSServerHandshakeError as error:
+            # Its body, which has the server's words, is not kept.
+            raise KubernetesError(
+                error.status, f"HTTP{error.status}", error.message, f"GET {path}"
+            ) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            text = str(error) or type(error).__name__
+            raise KubernetesError(0, "Unreachable", text, f"GET {path}") from error
+
+    def _authorization(self) -> dict[str, str]:
+        token = self.connection.read_token()
+        return {} if token is None else {"Authorization": f"Bearer {token}"}
+
     async def _request(
         self,
         method: str,
@@ -244,6 +270,10 @@ class Transport:
         status, content, retry_after = await self._send(
             method, path, query=query, body=body, content_type=content_type
         )
+        if status == _UNAUTHORIZED and self.connection.forget_token():
+            status, content, retry_after = await self._send(
+                method, path, query=query, body=body, content_type=content_type
+            )
         try:
             return _decode(status, content, f"{method} {path}")
         except KubernetesError as error:
@@ -262,9 +292,7 @@ class Transport:
         accept: str = "application/json",
     ) -> tuple[int, bytes, str]:
         session = self._session or self._open()
-        headers = {"Content-Type": content_type, "Accept": accept}
-        if (token := self.connection.read_token()) is not None:
-            headers["Authorization"] = f"Bearer {token}"
+        headers = {"Content-Type": content_type, "Accept": accept, **self._authorization()}
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with session.request(

@@ -1,0 +1,65 @@
+"""Whether a command is about Kubernetes, and where there: `headrace --context CTX -n NS …`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace_cli.errors import BadInputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_operator.kubernetes.api.connection import Connection
+
+__all__ = ["Choice", "choose", "chosen", "open_connection", "refuse_kubernetes"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A context of the kubeconfig, None: the current one, and a namespace, None: the context's."""
+
+    context: str | None
+    namespace: str | None
+    #: Calls a function when the command ends.
+    at_end: Callable[[Callable[[], None]], object]
+
+    @property
+    def title(self) -> str:
+        """How to call it in a message."""
+        return f"context {self.context}" if self.context else "the current context"
+
+
+_chosen: list[Choice] = []
+
+
+def choose(choice: Choice | None) -> None:
+    """Say what this process' command is about; None: clusters of this machine."""
+    _chosen[:] = [] if choice is None else [choice]
+
+
+def chosen() -> Choice | None:
+    """Return what the command line says; None: a cluster of this machine."""
+    return _chosen[0] if _chosen else None
+
+
+def open_connection(choice: Choice) -> tuple[Connection, str]:
+    """Return the API server and the namespace that are meant. Raises BadInputError."""
+    from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
+
+    try:
+        connection = find_connection(context=choice.context)
+        # Whoever cannot log in is told now, and not in the middle of something.
+        connection.read_token()
+    except ConnectionSourceError as error:
+        raise BadInputError(str(error)) from error
+    return connection, choice.namespace or connection.default_namespace
+
+
+def refuse_kubernetes(instead: str = "kubectl") -> None:
+    """Raise BadInputError where a command that is for this machine alone was given a context."""
+    if chosen() is not None:
+        raise BadInputError(
+            "this command is about clusters of this machine, and takes no --context or"
+            f" --namespace: use {instead} for those in Kubernetes"
+        )

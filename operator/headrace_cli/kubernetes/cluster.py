@@ -1,0 +1,149 @@
+"""The Cluster in Kubernetes that a command means, and the way to its brokers from outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.errors import BadInputError, CommandError
+from headrace_cli.kubernetes.choice import open_connection
+
+if TYPE_CHECKING:
+    from headrace_cli.kubernetes.choice import Choice
+    from headrace_cli.kubernetes.tunnel import Tunnel
+
+__all__ = ["KubernetesCluster", "find_kubernetes_cluster"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesCluster:
+    """A Cluster, and where its brokers are for clients on this machine."""
+
+    document: dict[str, Any]
+    bootstrap_servers: str
+    proxy_url: str
+    #: Node pools by the names of hosts that brokers advertise.
+    pools: dict[str, str]
+    #: Where HTTP is on this machine, by host.
+    http: dict[str, str]
+    tunnel: Tunnel
+
+    @property
+    def name(self) -> str:
+        """The Cluster's name."""
+        return str(self.document["metadata"]["name"])
+
+
+def find_kubernetes_cluster(choice: Choice, name: str | None) -> KubernetesCluster:
+    """Find a Cluster of the namespace, the only one where none is named, and open a way to it.
+
+    Raises BadInputError where it is not clear which is meant, CommandError where there is no way.
+    """
+    from headrace_cli.kubernetes.tunnel import Tunnel
+    from headrace_operator.kubernetes.api.client import KubernetesError
+
+    connection, namespace = open_connection(choice)
+    tunnel = Tunnel(connection, namespace)
+    choice.at_end(tunnel.close)
+    try:
+        found = tunnel.run(_read(tunnel, namespace, name))
+    except KubernetesError as error:
+        raise CommandError(f"{choice.title}, namespace {namespace}: {error}") from error
+    if isinstance(found, str):
+        raise BadInputError(f"{choice.title}, namespace {namespace}: {found}")
+    document, pods = found
+    return _open(tunnel, document, pods)
+
+
+async def _read(
+    tunnel: Tunnel, namespace: str, name: str | None
+) -> str | tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a Cluster and its brokers' pods, or what is wrong with the question."""
+    from headrace_operator.render.names import CLUSTER_LABEL
+    from headrace_operator.resources import API_VERSION
+
+    clusters = await tunnel.client.list(API_VERSION, "Cluster", namespace)
+    names = sorted(each["metadata"]["name"] for each in clusters)
+    if not clusters:
+        return "there is no Cluster; name another namespace with -n"
+    if name is None and len(clusters) > 1:
+        return f"there are several Clusters ({', '.join(names)}): say which with --cluster"
+    wanted = name or names[0]
+    if wanted not in names:
+        return f"there is no Cluster {wanted}, but {', '.join(names)}"
+    document = next(each for each in clusters if each["metadata"]["name"] == wanted)
+    return document, await tunnel.client.list(
+        "v1", "Pod", namespace, label_selector=f"{CLUSTER_LABEL}={wanted}"
+    )
+
+
+def _open(
+    tunnel: Tunnel, document: dict[str, Any], pods: list[dict[str, Any]]
+) -> KubernetesCluster:
+    from headrace_operator.render.names import BROKER_LABEL, HTTP_PORT, POOL_LABEL
+    from headrace_operator.resources import Cluster, parse_resource
+
+    cluster = parse_resource(document)
+    if not isinstance(cluster, Cluster):
+        raise TypeError("the API server lists a kind's objects only")
+    running = [
+        pod
+        for pod in pods
+        if pod.get("status", {}).get("phase") == "Running"
+        and "deletionTimestamp" not in pod["metadata"]
+    ]
+    # Those that are ready come first: a client asks them one after the other.
+    running.sort(key=lambda pod: (not _is_ready(pod), pod["metadata"]["name"]))
+    hosts = {_host_of(cluster, pod): pod for pod in running}
+    for host, pod in hosts.items():
+        tunnel.add_host(host, pod["metadata"]["name"])
+    brokers = {
+        host: pod for host, pod in hosts.items() if BROKER_LABEL in pod["metadata"]["labels"]
+    }
+    if not brokers:
+        reason = next(
+            (
+                each.get("message", "")
+                for each in document.get("status", {}).get("conditions", ())
+                if each["type"] == "Ready"
+            ),
+            "",
+        )
+        raise CommandError(f"Cluster {cluster.metadata.name} has no broker that runs: {reason}")
+    return KubernetesCluster(
+        document=document,
+        bootstrap_servers=",".join(f"{host}:{_port_of(cluster)}" for host in brokers),
+        proxy_url=tunnel.proxy_url,
+        pools={host: pod["metadata"]["labels"][POOL_LABEL] for host, pod in hosts.items()},
+        http={
+            host: f"http://127.0.0.1:{tunnel.forward(pod['metadata']['name'], HTTP_PORT)}"
+            for host, pod in brokers.items()
+        },
+        tunnel=tunnel,
+    )
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    return any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in pod["status"].get("conditions", ())
+    )
+
+
+def _host_of(cluster: Any, pod: dict[str, Any]) -> str:
+    """Return what the broker in a pod advertises to clients inside."""
+    from headrace_operator.render.names import headless_service
+
+    namespace = pod["metadata"]["namespace"]
+    return f"{pod['metadata']['name']}.{headless_service(cluster)}.{namespace}.svc"
+
+
+def _port_of(cluster: Any) -> int:
+    """Return the port whose listener names brokers by their pods: the first one that clients have.
+
+    A Cluster without such a listener has one for brokers and operators.
+    """
+    from headrace_operator.render.names import REPLICATION_PORT
+
+    inner = (each.port for each in cluster.spec.listeners if each.type == "Internal")
+    return next(inner, REPLICATION_PORT)

@@ -1,0 +1,234 @@
+"""Who we are for the API server: what kubeconfigs say, and what their plugins print."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from aiohttp import WSMsgType, web
+from aiohttp.test_utils import TestServer
+
+from headrace_cli.kubernetes.tunnel import Tunnel
+from headrace_operator.kubernetes.api.connection import (
+    Connection,
+    ConnectionSourceError,
+    read_kubeconfig,
+)
+from headrace_operator.kubernetes.api.transport import Transport
+
+PLUGIN = """\
+#!/bin/sh
+echo asked >> "$FOLDER/asked"
+cat "$FOLDER/credential.json"
+"""
+
+
+class Plugin:
+    """A kubeconfig whose user is logged in by a plugin."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "plugin").write_text(PLUGIN)
+        (folder / "plugin").chmod(0o755)
+        self.entry = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "./plugin",
+            "interactiveMode": "Never",
+            "env": [{"name": "FOLDER", "value": str(folder)}],
+        }
+
+    def prints(self, word: str, expires: str = "2999-01-01T00:00:00Z") -> None:
+        """Let the plugin print a token from now on."""
+        status = {"token": word, "expirationTimestamp": expires}
+        (self.folder / "credential.json").write_text(json.dumps({"status": status}))
+
+    def connection(self, server: str = "https://api") -> Connection:
+        """Read the kubeconfig."""
+        config = {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": {"server": server}}],
+            "users": [{"name": "u", "user": {"exec": self.entry}}],
+        }
+        (file := self.folder / "config").write_text(yaml.safe_dump(config))
+        return read_kubeconfig(file)
+
+    @property
+    def times(self) -> int:
+        """How often it was asked."""
+        return len((self.folder / "asked").read_text().splitlines())
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Plugin:
+    return Plugin(tmp_path)
+
+
+def test_a_plugin_is_asked_once_while_what_it_said_holds(plugin: Plugin) -> None:
+    plugin.prints("first")
+    connection = plugin.connection()
+    assert [connection.read_token() for _ in range(3)] == ["first"] * 3
+    assert plugin.times == 1
+
+
+def test_a_plugin_is_asked_again_when_its_token_expires(plugin: Plugin) -> None:
+    plugin.prints("first", "2001-01-01T00:00:00Z")
+    connection = plugin.connection()
+    connection.read_token()
+    plugin.prints("second")
+    assert connection.read_token() == "second"
+    assert plugin.times == 2
+
+
+def test_a_plugin_is_asked_again_when_the_server_does_not_take_its_token(plugin: Plugin) -> None:
+    plugin.prints("revoked")
+
+    async def answer(request: web.Request) -> web.Response:
+        plugin.prints("good")
+        is_good = request.headers["Authorization"] == "Bearer good"
+        return web.json_response({"kind": "Status"}, status=200 if is_good else 401)
+
+    async def scenario() -> object:
+        app = web.Application()
+        app.router.add_get("/api", answer)
+        async with TestServer(app) as server:
+            connection = plugin.connection(str(server.make_url("")))
+            async with Transport(connection) as transport:
+                return await transport.read("/api")
+
+    assert asyncio.run(scenario()) == {"kind": "Status"}
+    assert plugin.times == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "printed", "expected"),
+    [
+        ("./not-there", "{}", "install it by hand"),
+        ("./plugin", "{}", "no ExecCredential"),
+        ("./plugin", "not JSON", "no ExecCredential"),
+        ("./plugin", '{"status": {}}', "neither a token nor a certificate"),
+        ("false", "", "ended with 1"),
+    ],
+)
+def test_what_is_wrong_with_a_plugin_is_said(
+    plugin: Plugin, command: str, printed: str, expected: str
+) -> None:
+    plugin.entry |= {"command": command, "installHint": "install it by hand"}
+    (plugin.folder / "credential.json").write_text(printed)
+    with pytest.raises(ConnectionSourceError, match=expected):
+        plugin.connection().read_token()
+
+
+class Kubelets:
+    """An API server that forwards ports of pods: `echo` says back what it is told."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        app = web.Application()
+        app.router.add_get("/api/v1/namespaces/n/pods/{pod}/portforward", self._forward)
+        self._server = TestServer(app)
+        self._run(self._server.start_server())
+        self.connection = Connection(server=str(self._server.make_url("")).rstrip("/"))
+
+    def close(self) -> None:
+        self._run(self._server.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: object) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()  # type: ignore[arg-type]  # a coroutine
+
+    async def _forward(self, request: web.Request) -> web.WebSocketResponse:
+        if request.match_info["pod"] == "forbidden":
+            raise web.HTTPForbidden
+        socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
+        await socket.prepare(request)
+        port = int(request.query["ports"]).to_bytes(2, "little")
+        for channel in (b"\0", b"\1"):
+            await socket.send_bytes(channel + port)
+        if request.match_info["pod"] == "deaf":
+            await socket.send_bytes(b"\1nobody listens")
+        async for message in socket:
+            if message.type is WSMsgType.BINARY:
+                await socket.send_bytes(b"\0" + message.data[1:])
+        return socket
+
+
+@pytest.fixture
+def kubelets() -> Iterator[Kubelets]:
+    running = Kubelets()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def tunnel(kubelets: Kubelets) -> Iterator[Tunnel]:
+    running = Tunnel(kubelets.connection, "n")
+    yield running
+    running.close()
+
+
+async def say(port: int, first: bytes, expected: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(first)
+        return await asyncio.wait_for(reader.readexactly(expected), 30)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+def socks(host: str, port: int, payload: bytes = b"") -> bytes:
+    """What a client says that has names looked up by the proxy (RFC 1928)."""
+    name = host.encode()
+    request = b"\5\1\0\3" + bytes([len(name)]) + name + port.to_bytes(2) + payload
+    return b"\5\1\0" + request
+
+
+def test_a_port_of_this_machine_stands_for_one_of_a_pod(tunnel: Tunnel) -> None:
+    text = bytes(range(256)) * 1000
+    assert asyncio.run(say(tunnel.forward("echo", 9404), text, len(text))) == text
+
+
+def test_brokers_are_reached_by_the_names_that_they_advertise(tunnel: Tunnel) -> None:
+    tunnel.add_host("echo.c-brokers.n.svc", "echo")
+    port = int(tunnel.proxy_url.rpartition(":")[2])
+    answer = asyncio.run(say(port, socks("echo.c-brokers.n.svc", 9092, b"hello"), 2 + 10 + 5))
+    assert answer == b"\5\0" + b"\5\0\0\1" + bytes(6) + b"hello"
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "expected"),
+    [
+        ("example.org", 2, "example.org:9092 is no pod of the cluster"),
+        ("forbidden.c", 4, "you may not forward ports"),
+    ],
+)
+def test_what_is_not_reached_says_why(tunnel: Tunnel, host: str, code: int, expected: str) -> None:
+    tunnel.add_host("forbidden.c", "forbidden")
+    port = int(tunnel.proxy_url.rpartition(":")[2])
+    answer = asyncio.run(say(port, socks(host, 9092), 12))
+    assert answer[3] == code
+    assert expected in tunnel.problem
+
+
+def test_a_port_that_nobody_listens_on_ends_the_connection(tunnel: Tunnel) -> None:
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+        asyncio.run(say(tunnel.forward("deaf", 1), b"hello", 1))
+    assert "nobody listens" in tunnel.problem
+
+
+def test_a_server_that_does_not_answer_is_told() -> None:
+    tunnel = Tunnel(Connection(server="http://127.0.0.1:1"), "n")
+    try:
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            asyncio.run(say(tunnel.forward("echo", 1), b"hello", 1))
+        assert "Unreachable" in tunnel.problem
+    finally:
+        tunnel.close()
