@@ -10,6 +10,7 @@ SEEDS = [
     (4, 5),
     (7, 1),
     (13, 3),
+    (363, 3),  # a truncation to the high watermark held ended transactions back
     (51, 3),  # a follower vouched in another partition's request for what no fsync covered yet
     (2442, 1),  # a short write left a piece of an entry in the index of aborted transactions
 ]

@@ -267,7 +267,9 @@ class PartitionLog:
 
         Without them a reader of a new leader could see what its marker does not decide yet.
         """
-        if self._high_watermark < self.log_end_offset and self.producers.has_markers:
+        if self._high_watermark >= self.log_end_offset:
+            self.producers.note_high_watermark(self._high_watermark)
+        elif self.producers.has_markers:
             self.producers.unreplicated = self._around_damage(
                 lambda: completed_above(
                     self.directory, self.segments, self._snapshots, self._high_watermark

@@ -325,6 +325,16 @@ def test_a_marker_above_the_high_watermark_shows_nothing_after_a_clean_restart(n
     assert again.last_stable_offset == 2
 
 
+def test_a_truncation_to_the_high_watermark_holds_no_ended_transaction_back(new_log):
+    log = new_log()
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    end(log, commit=True)
+    log.high_watermark = 2
+    append(log, batch_of(b"of a former leader alone"))
+    log.truncate_to(2)
+    assert log.last_stable_offset == log.high_watermark == 2
+
+
 def test_the_last_stable_offset_is_never_below_the_logs_start(new_log):
     log = new_log()
     append(log, from_producer(0, attributes=TRANSACTIONAL))
