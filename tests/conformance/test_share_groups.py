@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import AcknowledgeType, Producer, ShareConsumer
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kio.schema.alter_share_group_offsets.v0.request import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 
 from support.kafka_peer import run_tool, start_tool
 from support.processes import wait_until
+from support.wire import RawConnection
 
 SECONDS = 30
 
@@ -286,3 +293,40 @@ def test_kafkas_dump_tool_reads_the_state_topic(bootstrap, new_topic, group, pee
     mine = [line for line in dumped.splitlines() if f'"groupId":"{group}"' in line]
     assert any('"snapshotEpoch":0' in line for line in mine), dumped
     assert any('"deliveryCount":1' in line for line in mine), "released, after one delivery"
+
+
+def alter(bootstrap, group, topic, offset):
+    """Have a group begin partition 0 at an offset; return what is said of both."""
+    partition = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=offset)
+    request = AlterShareGroupOffsetsRequest(
+        group_id=group,
+        topics=(AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=(partition,)),),
+    )
+    with RawConnection(bootstrap, SECONDS) as connection:
+        # The first one to ask has __consumer_offsets made.
+        connection.call(FindCoordinatorRequest(key_type=0, coordinator_keys=(group,)))
+        answer = connection.call(request)
+    each = {item.error_code.name for found in answer.responses for item in found.partitions}
+    return answer.error_code.name, each
+
+
+def test_an_administrator_makes_a_group_that_begins_where_he_says(bootstrap, new_topic, new_group):
+    topic, group = new_topic(), new_group()
+    send(bootstrap, topic, range(20))
+    wait_until(lambda: alter(bootstrap, group, topic, 8) == ("none", {"none"}), SECONDS)
+    consumer = share_consumer(bootstrap, group, topic)
+    try:
+        assert numbers(poll_until(consumer, 12)) == list(range(8, 20))
+        said, _ = alter(bootstrap, group, topic, 0)
+        assert said == "non_empty_group"
+    finally:
+        consumer.close()
+
+
+def test_no_share_group_is_made_for_a_group_of_another_kind(join, bootstrap, new_topic):
+    topic = new_topic()
+    member = join(topic)
+    wait_until(lambda: member.owned, SECONDS, "an assignment")
+    said, _ = alter(bootstrap, join.group, topic, 0)
+    assert said == "group_id_not_found"
+    assert alter(bootstrap, "", topic, 0)[0] == "invalid_group_id"

@@ -38,9 +38,7 @@ class Kgo:
     """The suite of franz-go."""
 
     name = "kgo"
-    left_out: Mapping[str, str] = {
-        "TestShareGroupOffsetsAdmin": "open: AlterShareGroupOffsets makes no group",
-    }
+    left_out: Mapping[str, str] = {}
     broker_count = 1
     broker_properties: Mapping[str, str] = {}
 

@@ -84,6 +84,20 @@ def find_share_group(shard: GroupShard, group_id: str) -> ShareGroup:
     return group
 
 
+def find_or_create_share_group(shard: GroupShard, group_id: str, *, has_room: bool) -> ShareGroup:
+    """Return the group, or one whose first record makes it.
+
+    Raises INVALID_GROUP_ID, GROUP_ID_NOT_FOUND for another kind, POLICY_VIOLATION without room.
+    """
+    if not group_id:
+        raise ApiError(ErrorCode.INVALID_GROUP_ID, "GroupId can't be empty.")
+    if group_id in shard.share_groups or shard.has_other_kind(group_id, shard.share_groups):
+        return find_share_group(shard, group_id)
+    if not has_room:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "headrace.max.groups is reached")
+    return ShareGroup(group_id=group_id)
+
+
 def check_empty(group: ShareGroup) -> None:
     """Raise NON_EMPTY_GROUP while it has members."""
     if group.members:

@@ -32,6 +32,7 @@ from headrace_broker.coordinator.share.admin import (
     decide_partitions,
     decide_share_topics_deleted,
     describe_share_group,
+    find_or_create_share_group,
     find_share_group,
 )
 from headrace_broker.coordinator.share.group import ShareGroup
@@ -264,6 +265,15 @@ class GroupCoordinator:
         shard.check_active()
         return shard.shard.share_groups.get(group_id)
 
+    def share_group_to_alter(self, group_id: str) -> ShareGroup:
+        """Return a share group of this broker, or what it would begin as. Raises ApiError."""
+        shard = self._shard_of(group_id)
+        shard.check_active()
+        return self._find_or_create(shard.shard, group_id)
+
+    def _find_or_create(self, shard: GroupShard, group_id: str) -> ShareGroup:
+        return find_or_create_share_group(shard, group_id, has_room=self._has_room)
+
     async def note_share_partitions(
         self,
         group_id: str,
@@ -271,11 +281,15 @@ class GroupCoordinator:
         made: Partitions,
         gone: Collection[uuid.UUID] = (),
     ) -> None:
-        """Note that an administrator had state made, or ended, for an empty share group."""
+        """Note that an administrator had state made, or ended, for an empty share group.
+
+        Whoever has state made for a group that is not there makes it (GroupCoordinatorShard).
+        """
         shard = self._shard_of(group_id)
 
         def decide(ticket: Ticket) -> GroupDecision:
-            group = find_share_group(shard.shard, group_id)
+            find = self._find_or_create if made else find_share_group
+            group = find(shard.shard, group_id)
             check_empty(group)
             decision = decide_partitions(group, names, made, gone)
             decision.replies.append((ticket, group_id))
@@ -458,12 +472,16 @@ class GroupCoordinator:
 
     def _newcomer(self, ticket: Ticket, context: RequestContext) -> Caller:
         """Return a caller who may bring a new member or a new group."""
-        count = sum(shard.shard.group_count for shard in self._shards.values())
         return replace(
             _caller(ticket, context),
             new_member_id=str(uuid.uuid4()),
-            room_for_a_group=count < self.config.groups_max,
+            room_for_a_group=self._has_room,
         )
+
+    @property
+    def _has_room(self) -> bool:
+        count = sum(shard.shard.group_count for shard in self._shards.values())
+        return count < self.config.groups_max
 
     def _expire(self) -> None:
         now_ms = self._clock.now_ms()

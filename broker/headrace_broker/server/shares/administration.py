@@ -162,8 +162,11 @@ class ShareAdministration:
     async def alter(
         self, group_id: str, offsets: Mapping[Where, int]
     ) -> dict[Where, ApiError | None]:
-        """Have an empty group begin partitions elsewhere. Raises NON_EMPTY_GROUP."""
-        group = self.find(group_id)
+        """Have an empty group begin partitions elsewhere; make it where there is none.
+
+        Raises NON_EMPTY_GROUP, and GROUP_ID_NOT_FOUND for a group of another kind.
+        """
+        group = self._groups.share_group_to_alter(group_id)
         check_empty(group)
         outcomes: dict[Where, ApiError | None] = {}
         made: dict[UUID, frozenset[int]] = {}
