@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from benchmark.latency import percentile
 from benchmark.measure import Figures, Goal, Measure, Scenario
 from benchmark.throughput import WARM_UP_RECORDS, Load, produce
-from support.clusters import Cluster, ClusterNode
+from support.clusters import NO_LEADER, Cluster, ClusterNode
 from support.processes import wait_until
 from support.streams import FAST_CLIENT, FAST_PRODUCER, ProducerStream
 
@@ -221,6 +221,7 @@ def _gap(cluster: Cluster, fault: Fault, *, heal: Fault) -> Figures:
             victim = cluster.leader(topic)
             began = time.monotonic()
             fault(victim)
+            fresh = _fresh_write(cluster, topic, victim, began)
             # A write of the survivors', not one that was on its way.
             time.sleep(_SETTLE_SECONDS)
             stream.wait_acknowledged(200, _PATIENCE_SECONDS)
@@ -230,7 +231,27 @@ def _gap(cluster: Cluster, fault: Fault, *, heal: Fault) -> Figures:
             stream.stop()
         cluster.wait_complete()
         cluster.wait_in_sync(topic, _PATIENCE_SECONDS)
-    return {"gap": gap, "failed": failed}
+    return {"gap": gap, "fresh": fresh, "failed": failed}
+
+
+def _fresh_write(cluster: Cluster, topic: str, victim: ClusterNode, began: float) -> float:
+    """Return the seconds until a client that asked nothing of the victim has written."""
+    cluster.not_asked = (victim,)
+    try:
+        while (found := cluster.partitions(topic).get(0)) is None or found.leader in {
+            victim.node_id,
+            NO_LEADER,
+        }:
+            time.sleep(0.005)
+        others = ",".join(node.bootstrap for node in cluster.others(victim))
+        # An idempotent one would first wait for its id, by a clock of its own.
+        producer = Producer(
+            {**FAST_CLIENT, "bootstrap.servers": others, "acks": "all", "linger.ms": 0}
+        )
+        _write_one(producer, topic)
+    finally:
+        cluster.not_asked = ()
+    return time.monotonic() - began
 
 
 def _seconds(key: str, title: str, bound: float) -> Measure:
@@ -238,7 +259,10 @@ def _seconds(key: str, title: str, bound: float) -> Measure:
     return Measure(key=key, title=title, unit="s", goal=goal)
 
 
-def _gap_scenario(key: str, title: str, bound: float, fault: Fault, heal: Fault) -> Scenario:
+def _gap_scenario(
+    key: str, title: str, bounds: tuple[float, float], fault: Fault, heal: Fault
+) -> Scenario:
+    bound, fresh_bound = bounds
     none = Goal(bound=0, is_at_least=False, is_ratio=False)
     return Scenario(
         key=key,
@@ -247,6 +271,7 @@ def _gap_scenario(key: str, title: str, bound: float, fault: Fault, heal: Fault)
         "retry.backoff.ms=10, reconnect.backoff.ms=10, request.timeout.ms=1000",
         measures=(
             _seconds("gap", "without an acknowledged write", bound),
+            _seconds("fresh", "until a new client has written", fresh_bound),
             Measure(key="failed", title="failed writes", unit="records", goal=none),
         ),
         run=lambda cluster: _gap(cluster, fault, heal=heal),
@@ -257,15 +282,15 @@ def gap_scenarios() -> list[Scenario]:
     """The leader killed, paused, and stopped in good order."""
     return [
         _gap_scenario(
-            "cluster-kill", "SIGKILL of a leader", 1, ClusterNode.kill, ClusterNode.start
+            "cluster-kill", "SIGKILL of a leader", (1, 1), ClusterNode.kill, ClusterNode.start
         ),
         _gap_scenario(
-            "cluster-pause", "SIGSTOP of a leader", 5, ClusterNode.pause, ClusterNode.resume
+            "cluster-pause", "SIGSTOP of a leader", (5, 1.5), ClusterNode.pause, ClusterNode.resume
         ),
         _gap_scenario(
             "cluster-stop",
             "Controlled shutdown of a leader (SIGTERM)",
-            0.2,
+            (0.2, 1),
             ClusterNode.stop,
             ClusterNode.start,
         ),

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headrace_broker.server.broker import Broker
     from headrace_broker.server.config.broker_config import BrokerConfig
+    from headrace_broker.server.membership.beats import Beats
 
 EXIT_FAILED = 1
 EXIT_BAD_SETTINGS = 2
@@ -89,13 +91,33 @@ async def _serve(config: BrokerConfig) -> int:
     # took a fifth of the time of a small request.
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
+    beats = _beats(broker)
     await stopping.wait()
+    if beats is not None:
+        beats.close()
     if failures:
         # Nothing is flushed or marked clean: the next start recovers from what is on disk.
         log.critical("broker fails", cause=str(failures[0]), exc_info=failures[0])
         return EXIT_FAILED
     await broker.stop()
     return 0
+
+
+def _beats(broker: Broker) -> Beats | None:
+    """Start the heartbeats' thread where another process may be the controller."""
+    from headrace_broker.server.membership.beats import Beats
+
+    config = broker.config
+    if not config.is_broker or config.quorum.is_alone:
+        return None
+    beats = Beats(
+        config.node_id,
+        config.values["broker.session.timeout.ms"],
+        controller=broker.peers.controller_address,
+        epoch=lambda: broker.lifecycle.epoch,
+    )
+    beats.start()
+    return beats
 
 
 def _configure_logging() -> None:

@@ -306,3 +306,28 @@ def test_the_leaders_of_a_broker_that_dies_go_to_all_others_evenly():
     for partition in cluster.image.topics["t"].partitions.values():
         leads[partition.leader] += 1
     assert max(leads.values()) - min(leads.values()) <= 2
+
+
+def test_a_beat_of_the_thread_prolongs_a_session_and_changes_nothing_else():
+    cluster = _three()
+    for node in (1, 2, 3):
+        cluster.beat(node)
+    cluster.wait(2000)
+    # Unfenced: it stays so.
+    before = cluster.image
+    assert not cluster.beat(1, offset=-1).is_fenced
+    assert cluster.image is before or cluster.image.offset == before.offset
+    assert cluster.wait(1500) == [2, 3]
+    # What the event loop said of the metadata stays said.
+    assert cluster.sessions.metadata_offset(NodeId(1)) >= 0
+    # Fenced: it does not come back by it.
+    cluster.fence(1)
+    assert cluster.beat(1, offset=-1).is_fenced
+    assert cluster.image.brokers[1].fenced
+    # Taking its leave: that goes on.
+    for node in (2, 3):
+        cluster.beat(node)
+    cluster.beat(2, want_shut_down=True)
+    assert cluster.image.brokers[2].in_controlled_shutdown
+    cluster.beat(2, offset=-1)
+    assert cluster.image.brokers[2].in_controlled_shutdown

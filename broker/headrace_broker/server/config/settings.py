@@ -298,7 +298,8 @@ _CONTROLLER = (
     int_setting(
         "metadata.log.segment.bytes", 1073741824, "Segment size of the metadata log.", low=12
     ),
-    # Kafka's are 2000 and 9000: so long nobody can write to what a hung broker leads.
+    # Kafka's are 2000 and 9000: so long nobody can write to what a stopped broker leads. Between
+    # the event loop's heartbeats a thread sends its own, six in a session.
     int_setting(
         "broker.heartbeat.interval.ms",
         500,
@@ -307,7 +308,7 @@ _CONTROLLER = (
     ),
     int_setting(
         "broker.session.timeout.ms",
-        3000,
+        1200,
         "A broker that is silent for so long is fenced: its partitions get other leaders.",
         low=1,
     ),

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = 0.05
 _SHUTDOWN_SECONDS_MAX = 10.0
 _STOPPING_REQUEST_MS = 1000
+# For how many heartbeats' time an answer is waited for: `Beats` keep the session meanwhile.
+_REQUEST_HEARTBEATS = 5
 
 log = structlog.get_logger()
 
@@ -62,7 +64,7 @@ class BrokerLifecycle:
         self._node_id: NodeId = config.node_id
         self._rack = config.rack
         self._interval = config.values["broker.heartbeat.interval.ms"] / 1000
-        self._session_ms: int = config.values["broker.session.timeout.ms"]
+        self._request_ms: int = _REQUEST_HEARTBEATS * config.values["broker.heartbeat.interval.ms"]
         self._peers = peers
         self._loader = loader
         self._incarnation_id = incarnation_id
@@ -160,7 +162,7 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         try:
-            response = await self._peers.to_controller(self._request, timeout_ms=self._session_ms)
+            response = await self._peers.to_controller(self._request, timeout_ms=self._request_ms)
         except PeerUnavailable as error:
             log.debug("not registered yet", cause=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
@@ -189,7 +191,7 @@ class BrokerLifecycle:
         )
         self._soon.clear()
         try:
-            timeout_ms = _STOPPING_REQUEST_MS if self._is_stopping else self._session_ms
+            timeout_ms = _STOPPING_REQUEST_MS if self._is_stopping else self._request_ms
             response = await self._peers.to_controller(request, timeout_ms=timeout_ms)
         except PeerUnavailable as error:
             log.debug("heartbeat failed", cause=str(error))

@@ -198,6 +198,13 @@ class PeerConnections:
                     last = PeerUnavailable(f"{leader} is not the controller", was_sent=False)
             await asyncio.sleep(_CONTROLLER_RETRY_SECONDS)
 
+    def controller_address(self) -> Address | None:
+        """Return where the active controller is; None where that is not known, or this node."""
+        leader = self._book.active_controller()
+        if leader is None or (self._own is not None and leader == self._own[0]):
+            return None
+        return self._book.voter_address(leader)
+
     def controller_changed(self, leader: NodeId | None) -> None:
         """Give up on what a former controller has not answered soon after there is a new one.
 

@@ -1,0 +1,132 @@
+"""Heartbeats from a thread of its own, so that a busy broker is told from a stopped one.
+
+The event loop's heartbeats are late whenever the loop is: behind a long decision, a slow disk, a
+neighbour's load. A session that bears that lets a stopped broker be missed late. A thread that only
+sleeps and sends is late only where the process does not run. It repeats what keeps a session alive
+and nothing else: a heartbeat with metadata offset -1 unfences nobody (KIP-631). It falls silent
+when the loop has not turned for `STALL_SESSIONS` sessions: what hangs inside is fenced too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from struct import Struct as Layout
+from typing import TYPE_CHECKING
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.codec import encoder
+from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace_broker.protocol.types import BrokerEpoch, NodeId
+    from headrace_broker.server.peers.peers import Address
+
+#: Beats in one session.
+BEATS_PER_SESSION = 6
+#: For how many sessions the event loop may not turn before the beats stop.
+STALL_SESSIONS = 1.5
+_VERSION = 0
+_CLIENT_ID = b"beats"
+_HEADER = Layout(">ihhih")
+_ANSWERS_BYTES_MAX = 65536
+
+
+class Beats:
+    """The thread of one broker: `start` on the event loop, `close` before the broker's leave."""
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        session_ms: int,
+        *,
+        controller: Callable[[], Address | None],
+        epoch: Callable[[], BrokerEpoch],
+    ) -> None:
+        """`controller` answers None where nothing is to be sent: unknown, or this very process."""
+        self._node_id = node_id
+        self._interval = session_ms / 1000 / BEATS_PER_SESSION
+        self._stall = session_ms / 1000 * STALL_SESSIONS
+        self._controller = controller
+        self._epoch = epoch
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        # What the loop says and the thread reads; replaced as a whole.
+        self._target: tuple[float, Address, BrokerEpoch] | None = None
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._turn()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End. One that is on its way may still arrive; it prolongs a session, and no more."""
+        self._closing.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _turn(self) -> None:
+        address, epoch = self._controller(), self._epoch()
+        is_known = address is not None and epoch >= 0
+        self._target = (time.monotonic(), address, epoch) if address and is_known else None
+        self._timer = self._loop.call_later(self._interval, self._turn)
+
+    def _run(self) -> None:
+        connection: socket.socket | None = None
+        connected_to: Address | None = None
+        while not self._closing.wait(self._interval):
+            target = self._target
+            if target is None or time.monotonic() - target[0] > self._stall:
+                continue
+            _, address, epoch = target
+            try:
+                if connection is not None and connected_to != address:
+                    connection.close()
+                    connection = None
+                if connection is None:
+                    connection = _connect(address, self._interval)
+                    connected_to = address
+                self._send(connection, epoch)
+            except OSError:
+                # The loop's own heartbeats and connections find out what this means.
+                if connection is not None:
+                    connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
+
+    def _send(self, connection: socket.socket, epoch: BrokerEpoch) -> None:
+        frame = beat_frame(self._node_id, epoch)
+        if connection.send(frame) < len(frame):
+            raise BlockingIOError("nobody reads")
+        # Answers say nothing that the loop does not learn; without a reader they would fill up.
+        with contextlib.suppress(BlockingIOError):
+            if not connection.recv(_ANSWERS_BYTES_MAX):
+                raise ConnectionResetError
+
+
+def _connect(address: Address, timeout_seconds: float) -> socket.socket:
+    connection = socket.create_connection(address, timeout=timeout_seconds)
+    connection.settimeout(0)
+    return connection
+
+
+def beat_frame(node_id: NodeId, epoch: BrokerEpoch) -> bytes:
+    """Return one whole request, length and header included, that prolongs a session only."""
+    request = BrokerHeartbeatRequest(
+        broker_id=node_id, broker_epoch=epoch, current_metadata_offset=-1
+    )
+    # An empty set of tagged fields ends the flexible header.
+    body = b"".join((_CLIENT_ID, b"\0", *encoder(BrokerHeartbeatRequest, _VERSION)(request)))
+    head_bytes = _HEADER.size - 4
+    return (
+        _HEADER.pack(head_bytes + len(body), ApiKey.BROKER_HEARTBEAT, _VERSION, 0, len(_CLIENT_ID))
+        + body
+    )
