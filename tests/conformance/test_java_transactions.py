@@ -5,7 +5,8 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from support.kafka_peer import run_tool
+from support.kafka_peer import run_tool, start_tool
+from support.processes import wait_until
 
 pytestmark = pytest.mark.java
 SECONDS = 30
@@ -64,3 +65,45 @@ def test_the_transactions_tool_lists_describes_and_aborts(bootstrap, new_topic, 
     low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), SECONDS)
     consumer.close()
     assert (low, high) == (0, 2), "the record and its marker"
+
+
+@pytest.mark.parametrize(
+    "mode", [[], ["--group-mode", "--use-group-metadata"]], ids=["own", "group"]
+)
+def test_kafkas_message_copier_copies_each_record_once_though_it_is_killed(
+    bootstrap, new_topic, name, tmp_path, mode
+):
+    source, target, count = new_topic(), new_topic(), 3000
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(source, str(number).encode(), partition=0)
+    assert producer.flush(SECONDS) == 0
+    options = ["--broker-list", bootstrap, "--input-topic", source, "--input-partition", "0"]
+    options += ["--output-topic", target, "--transactional-id", name, "--consumer-group", name]
+    options += ["--transaction-size", "30", "--enable-random-aborts", *mode]
+    reader = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"{name}-reader",
+            "isolation.level": "read_committed",
+        }
+    )
+    reader.assign([TopicPartition(target, 0, 0)])
+    copied = []
+
+    def has_copied(wanted, copier):
+        for message in reader.consume(1000, 0.2):
+            assert message.error() is None, message.error()
+            copied.append(int(message.value()))
+        return len(copied) >= wanted or not copier.is_running
+
+    try:
+        for wanted in (count // 10, count // 3, count):
+            copier = start_tool("message-copier", tmp_path / "copier.log", *options)
+            wait_until(lambda n=wanted, c=copier: has_copied(n, c), 4 * SECONDS, f"{wanted} copies")
+            assert len(copied) >= wanted, copier.output_tail()
+            copier.kill()
+        assert reader.consume(1, 2) == [], "nothing comes after that"
+    finally:
+        reader.close()
+    assert copied == list(range(count))

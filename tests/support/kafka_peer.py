@@ -85,6 +85,7 @@ TOOL_CLASSES = {
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
     "transactions": f"{_TOOLS}.TransactionsCommand",
+    "message-copier": f"{_TOOLS}.TransactionalMessageCopier",
     "console-share-consumer": f"{_TOOLS}.consumer.ConsoleShareConsumer",
     "share-groups": f"{_TOOLS}.consumer.group.ShareGroupCommand",
     "verifiable-share-consumer": f"{_TOOLS}.VerifiableShareConsumer",

@@ -138,6 +138,7 @@ def test_an_unknown_member_and_an_unknown_group_are_told_apart() -> None:
         ({"subscribed_topic_regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"subscribed_topic_regex": "(?=a)"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
         ({"subscribed_topic_regex": "a" * 5_000}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "((a{1,99}){99}){99}"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
 def test_an_incomplete_or_impossible_request_is_refused(
