@@ -147,6 +147,22 @@ def _has_run_out(hold: Hold, now_ms: int) -> bool:
     return hold.said is None and hold.deadline_ms <= now_ms
 
 
+@observer(SharePartition, "take_write")
+def _take_write(history: History, original: Any, state: SharePartition) -> Any:
+    write = original(state)
+    book = book_of(history, state)
+    if book is not None:
+        for offset, _, count in each(write.batches):
+            hold = book.holds.get(offset)
+            under_way = hold is not None and hold.said is None
+            expected = book.counts.get(offset, 0) - under_way
+            if count != expected:
+                history.violate(
+                    "delivery-count", f"{offset} had {expected} deliveries, {count} is written"
+                )
+    return write
+
+
 @observer(SharePartition, "committed")
 def _committed(history: History, original: Any, state: SharePartition, write: Any) -> None:
     if book_of(history, state) is not None:

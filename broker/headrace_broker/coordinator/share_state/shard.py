@@ -88,10 +88,16 @@ def replay(shard: ShareStateShard, record: ShareRecord, offset: int | None = Non
 def decide_initialize(
     shard: ShareStateShard, key: ShareKey, state_epoch: int, start_offset: int, now_ms: TimestampMs
 ) -> list[ShareRecord]:
-    """Begin a new life of a share partition's state. Raises FENCED_STATE_EPOCH."""
+    """Begin a new life of a share partition's state. Raises FENCED_STATE_EPOCH.
+
+    An administrator says where it begins. A group that does not only wants it to be there: its
+    request may have been sent twice, and the second one must not undo what members have done since.
+    """
     state = shard.states.get(key)
     if state is not None and state.state_epoch > state_epoch:
         raise _fenced_state(state, state_epoch)
+    if state is not None and start_offset == UNINITIALIZED:
+        return []
     fresh = ShareState(
         snapshot_epoch=0 if state is None else state.snapshot_epoch + 1,
         state_epoch=state_epoch,

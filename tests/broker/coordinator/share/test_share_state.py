@@ -124,6 +124,16 @@ def test_a_new_life_forgets_the_former_ones_records():
     assert shard.states[KEY].start_offset == 0
 
 
+def test_a_group_that_asks_again_for_state_changes_nothing_of_what_there_is():
+    """Its request may have been sent twice, and arrive when members have been at work for long."""
+    shard = begun()
+    carry_out(shard, decide_write(shard, KEY, change(5, 5, 1, batch(7, 9)), 0))
+    before = shard.states[KEY]
+    for state_epoch in (1, 2):
+        assert decide_initialize(shard, KEY, state_epoch, -1, 0) == []
+    assert shard.states[KEY] == before
+
+
 def test_what_is_deleted_is_gone_and_deleting_again_is_nothing():
     shard = begun()
     assert carry_out(shard, decide_delete(shard, KEY))

@@ -1,0 +1,169 @@
+"""Planted bugs of share groups: each a rule that somebody forgot once, here or elsewhere."""
+
+from typing import Any
+
+from headrace_broker.coordinator.share_partition import partition as share_partition
+from headrace_broker.coordinator.share_partition.partition import SharePartition
+from headrace_broker.coordinator.share_partition.runs import Run
+from headrace_broker.coordinator.share_state import shard as share_state
+from headrace_broker.coordinator.share_state.shard import ShareStateShard
+from headrace_broker.server.shares import state_coordinator
+from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
+from headrace_broker.server.shares.state_shard import StateShardDriver
+from simulation.mutants.edited import edited
+from simulation.mutants.mutant import Mutant, Replace
+from simulation.profile import Profile
+
+
+def _has_share_groups(profile: Profile) -> bool:
+    return "share" in profile.works
+
+
+def _nothing(_original: Any) -> Any:
+    return lambda *_arguments, **_named: None
+
+
+def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
+    return Mutant(
+        name=name,
+        owner=owner,
+        attribute=attribute,
+        replace=replace,
+        **{"nodes": 3, "seeds_max": 100, "needs": _has_share_groups} | options,
+    )
+
+
+LEADER_RULES = (
+    _rule(
+        "an acknowledgement of a share group is answered before it is durable",
+        SharePartitionDriver,
+        "acknowledge",
+        edited("return durable", "return None"),
+    ),
+    _rule("no lock of a share group ever times out", SharePartitionDriver, "_arm", _nothing),
+    _rule(
+        "a renewed lock ends when it would have",
+        SharePartition,
+        "acknowledge",
+        edited("run.deadline_ms = now_ms + limits.lock_ms", "pass"),
+    ),
+    _rule(
+        "a member may acknowledge what another one holds",
+        Run,
+        "is_held_by",
+        edited("and self.member_id == member_id", ""),
+        seeds_max=300,
+    ),
+    _rule(
+        "a released record is archived",
+        share_partition,
+        "_after",
+        edited("return RecordState.AVAILABLE, count", "return RecordState.ARCHIVED, count"),
+    ),
+    _rule(
+        "the limit of deliveries is not looked at",
+        share_partition,
+        "_after",
+        edited(
+            "case AcknowledgeType.RELEASE if count < limits.deliveries_max:",
+            "case AcknowledgeType.RELEASE:",
+        ),
+    ),
+    _rule(
+        "a delivery that was given back counts",
+        SharePartition,
+        "release",
+        edited("run.count -= 1", "pass"),
+    ),
+    _rule(
+        "delivery counts are not kept over a leader's end",
+        SharePartition,
+        "__init__",
+        edited("count=batch.delivery_count", "count=0"),
+    ),
+    _rule(
+        "delivery counts are not written",
+        SharePartition,
+        "take_write",
+        edited("delivery_count=count,", "delivery_count=0,"),
+    ),
+    _rule(
+        "a delivery under way is counted in what is written",
+        SharePartition,
+        "take_write",
+        edited("count - 1", "count"),
+    ),
+    _rule(
+        "the start offset passes records that are in flight",
+        SharePartition,
+        "take_write",
+        edited("leading = False", "pass"),
+    ),
+    _rule(
+        "a new leader begins where the group begins",
+        SharePartitionDriver,
+        "_load",
+        edited("if start < 0:", "if start < 10:"),
+    ),
+)
+
+COORDINATOR_RULES = (
+    _rule(
+        "share state is answered before it is committed",
+        StateShardDriver,
+        "submit",
+        edited("return await future", "return answer"),
+    ),
+    _rule(
+        "a new share coordinator loads nothing",
+        StateShardDriver,
+        "_load",
+        edited("replay(shard, record, offset)", "pass"),
+    ),
+    _rule(
+        "a snapshot of share state forgets what was before",
+        state_coordinator,
+        "decide_write",
+        edited(
+            "batches=overlay(state.batches, change.batches, start)",
+            "batches=overlay((), change.batches, start)",
+        ),
+    ),
+    _rule(
+        "share state is deleted up to its newest snapshot",
+        ShareStateShard,
+        "needed_from",
+        edited("min(self", "max(self"),
+        seeds_max=300,
+    ),
+    _rule(
+        "share state is deleted for a snapshot that is not committed",
+        StateShardDriver,
+        "prune",
+        edited("and self._log.is_committed", ""),
+        seeds_max=1000,
+    ),
+    _rule(
+        "a former leader of a share partition is not fenced",
+        share_state,
+        "_check_leader",
+        _nothing,
+        seeds_max=1000,
+    ),
+    _rule(
+        "a group that asks for state again begins it anew",
+        state_coordinator,
+        "decide_initialize",
+        edited("state is not None and start_offset == UNINITIALIZED", "False"),
+        seeds_max=1000,
+    ),
+    _rule(
+        "what is done with may be undone by a write that comes late",
+        share_state,
+        "_forward",
+        lambda _original: lambda _state, change: change,
+        seeds_max=1000,
+    ),
+)
+
+SHARE_MUTANTS = (*LEADER_RULES, *COORDINATOR_RULES)
