@@ -25,7 +25,8 @@ class ShareFaults:
         self._history = history
         self._is_over = is_over
         self._chance = cluster.fork("share-faults")
-        self._left = self._chance.randint(0, _AIMED_MAX)
+        # Where a disk rots, the good copy must be somewhere: nothing more may end.
+        self._left = 0 if cluster.rotting else self._chance.randint(0, _AIMED_MAX)
 
     def happened(self, moment: str) -> None:
         """Strike now and then."""

@@ -166,6 +166,8 @@ class ShareMember:
         """Return a session for each leader; each has the partitions that it leads as we know."""
         wanted: dict[Caller, set[int]] = {}
         for index in self._assigned:
+            if self._client.chance.random() < 0.05:
+                self._client.forget(TOPIC, index)  # metadata.max.age.ms
             try:
                 await self._client.topic_id(TOPIC)
                 caller, _ = await self._client.leader(TOPIC, index)
