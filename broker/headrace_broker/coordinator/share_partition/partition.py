@@ -35,6 +35,11 @@ class ShareLimits:
     locks_max: int = 2_000  # group.share.partition.max.record.locks
     lock_ms: int = 30_000  # group.share.record.lock.duration.ms
 
+    @property
+    def throttled_from(self) -> int:
+        """From so many deliveries on records come in smaller parts (KAFKA-17541)."""
+        return max(2, (self.deliveries_max + 1) // 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBatch:
@@ -170,6 +175,9 @@ class SharePartition:
             if not batch.can_be_delivered:
                 self._archive(first, last, limits)
                 continue
+            part = self._isolate(batch, first, limits, is_alone=not acquired)
+            if part is not None:
+                first, last = part
             if request.is_strict:
                 # Not `last`: what members hold already takes no room.
                 taken = self._take(first, last, request.member_id, limits, now_ms, room)
@@ -178,10 +186,35 @@ class SharePartition:
             for item in taken:
                 room -= item.last - item.first + 1
                 opened = _append(acquired, item, opened, request.batch_size)
-            if room <= 0:
+            if room <= 0 or (part is not None and acquired):
                 break
         self.runs.tidy()
         return acquired
+
+    def _isolate(
+        self, batch: ReadBatch, first: int, limits: ShareLimits, *, is_alone: bool
+    ) -> tuple[int, int] | None:
+        """Return what may be taken of a batch, from `first` on; None: all of it.
+
+        Where records have failed often, first what is before them. Then, in a fetch of their own,
+        half of the batch, a quarter of it and so on, and each alone for its last delivery: a record
+        that nobody can process does not have the others archived with it.
+        """
+        for run in self.runs.overlapping(first, batch.last):
+            if not run.can_be_acquired:
+                continue
+            begin = max(run.first, first)
+            if run.count < limits.throttled_from:
+                is_alone = False
+            elif not is_alone:
+                return first, begin - 1
+            elif run.count >= limits.deliveries_max - 1:
+                return begin, begin
+            else:
+                whole = batch.last - batch.first + 1
+                size = max(1, whole >> (run.count - limits.throttled_from + 1))
+                return begin, min(run.last, batch.last, begin + size - 1)
+        return None
 
     def _extend(self, last: int, limits: ShareLimits) -> None:
         """Make offsets up to `last` known, as far as the limit of records in flight allows."""

@@ -96,6 +96,44 @@ def test_a_record_is_delivered_as_often_as_the_limit_says_and_no_more():
     assert partition.archived == 1
 
 
+def test_records_that_fail_again_and_again_come_in_smaller_parts_and_at_last_alone():
+    """Kafka's way: one record that nobody can process must not archive a whole batch."""
+    limits = ShareLimits(deliveries_max=6, locks_max=100, lock_ms=100)
+    partition = SharePartition(0)
+
+    def deliver_all(now_ms):
+        """Fetch until nothing is left, then let the locks run out; return what each fetch gave."""
+        found = []
+        request, batch = (
+            AcquireRequest(member_id="a", records_max=100),
+            [ReadBatch(first=0, last=15)],
+        )
+        while (begin := partition.fetch_offset(limits)) is not None and begin <= 15:
+            got = partition.acquire(request, begin, batch, limits, now_ms)
+            found.append([item.last - item.first + 1 for item in got])
+        partition.expire(limits, now_ms + 100)
+        return found
+
+    whole, half, quarters, alone = [[16]], [[8], [8]], [[4]] * 4, [[1]] * 16
+    sizes = [deliver_all(now_ms) for now_ms in range(0, 600, 100)]
+    assert sizes == [whole, whole, whole, half, quarters, alone]
+    assert deliver_all(600) == []
+
+
+def test_records_that_fail_again_and_again_do_not_share_a_fetch_with_others():
+    limits = ShareLimits(deliveries_max=4, locks_max=100, lock_ms=100)
+    partition = SharePartition(0)
+    for now_ms in (0, 100):
+        fetch(partition, last=3, now_ms=now_ms, limits=limits)
+        partition.expire(limits, now_ms + 100)
+    request = AcquireRequest(member_id="a", records_max=100)
+    batches = [ReadBatch(first=0, last=3), ReadBatch(first=4, last=9)]
+    assert [
+        [(item.first, item.last) for item in partition.acquire(request, 0, batches, limits, 200)]
+        for _ in range(3)
+    ] == [[(0, 1)], [(2, 3)], [(4, 9)]]
+
+
 def test_a_delivery_that_is_under_way_is_not_counted_in_what_is_written():
     partition = SharePartition(0)
     fetch(partition, last=0)
