@@ -20,6 +20,9 @@ from simulation.workloads.share import GROUP, TOPIC
 
 Place = tuple[int, int]
 """A record: its partition and its offset."""
+_LOOK_SECONDS = 0.2
+_LATE_SECONDS = 2.0
+"""How late a lock may end where a disk blocks the process."""
 _FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
@@ -76,6 +79,8 @@ class Shares(Invariant):
         """Told of what faults are aimed at."""
         self._books: dict[SharePartition, Book] = {}
         self._checked: dict[int, int] = {}
+        self._paused: dict[int, float] = {}
+        self._next_look: dict[int, float] = {}
         self._epochs: dict[int, int] = {}
 
     @property
@@ -100,13 +105,33 @@ class Shares(Invariant):
         return self._epochs.get(index, -1)
 
     def check_node(self, node: Node) -> None:
-        """No start offset passes a record that nobody is done with."""
+        """No start offset passes a record that nobody is done with; locks end when they should."""
         if not self.is_on:
             return
+        now = self.cluster.loop.time()
+        if node.process is not None and node.process.is_paused:
+            self._paused[node.node_id] = now
+            return
+        looks_at_locks = now >= self._next_look.get(node.node_id, 0.0)
+        if looks_at_locks:
+            self._next_look[node.node_id] = now + _LOOK_SECONDS
         broker: Any = node.broker
         for key, driver in broker.shares.partitions._drivers.items():
             if driver.status is Status.ACTIVE and key.group_id == GROUP:
                 self.started(key.partition, driver.state.start_offset, f"{node}")
+                if looks_at_locks:
+                    since = max(now - _LATE_SECONDS, self._paused.get(node.node_id, 0.0))
+                    self._check_locks(node, self.book(driver.state), since, now)
+
+    def _check_locks(self, node: Node, book: "Book", since: float, now: float) -> None:
+        """What was held beyond its lock is taken back, unless the process stood still."""
+        if now - since < _LATE_SECONDS:
+            return
+        for offset, hold in book.holds.items():
+            if hold.said is None and hold.deadline_ms < since * 1000:
+                self.history.violate(
+                    "lock-overdue", f"{node}: {offset} is {hold.member_id}'s since {hold}"
+                )
 
     def started(self, index: int, start: int, where: str) -> None:
         """Take a start offset: all below it is done with."""

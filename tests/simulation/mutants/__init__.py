@@ -62,6 +62,19 @@ FOUND_AT = {
     "a marker that is there already is written again": 11,
     "a transaction's offsets are readable at once": 11,
     "a transaction's offsets stay after its abort": 11,
+    "an acknowledgement of a share group is answered before it is durable": 3003,
+    "a renewed lock ends when it would have": 3003,
+    "a member may acknowledge what another one holds": 3032,
+    "a released record is archived": 3003,
+    "the limit of deliveries is not looked at": 3036,
+    "a delivery that was given back counts": 3003,
+    "delivery counts are not kept over a leader's end": 3003,
+    "delivery counts are not written": 3003,
+    "the start offset passes records that are in flight": 3003,
+    "a new leader begins where the group begins": 3003,
+    "share state is answered before it is committed": 3003,
+    "a new share coordinator loads nothing": 3003,
+    "a snapshot of share state forgets what was before": 3003,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

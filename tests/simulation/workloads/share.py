@@ -113,7 +113,7 @@ class ShareMember:
                     await self._acknowledge(session, {}, epoch=_FINAL)
                 if self._epoch != _JOIN:
                     await self._heartbeat(_LEAVE)
-        if how < 0.8:
+        if how < 0.6:
             for caller in self._sessions:
                 caller.close()
 
@@ -231,7 +231,7 @@ class ShareMember:
             member_id=self._id,
             share_session_epoch=session.epoch,
             max_wait_ms=chance.choice((0, 50, 200)),
-            min_bytes=1,
+            min_bytes=chance.choice((0, 1, 1, 300)),
             max_bytes=chance.choice((100, 1_000_000)),
             max_records=self._records_max,
             batch_size=self._records_max,

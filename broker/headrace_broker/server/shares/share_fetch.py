@@ -58,10 +58,18 @@ class ShareFetch:
         self._order = session.rotated()
         self._records_left = bounds.records_max
         self._bytes_left = bounds.max_bytes
+        self._tells = not self._order
+        """Whether there is something to answer with."""
 
     async def run(self) -> None:
-        """Return when something is acquired, an error is to be told, or the time is over."""
-        if self._read() or self._bounds.max_wait_ms <= 0:
+        """Return when something is acquired, an error is to be told, or the time is over.
+
+        While there are less than `min_bytes` nothing is acquired: locks would run meanwhile.
+        """
+        if self._bounds.max_wait_ms <= 0:
+            self._read()
+            return
+        if self._is_enough() and self._read():
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._bounds.max_wait_ms / 1000
@@ -80,8 +88,9 @@ class ShareFetch:
                 except TimeoutError:
                     break
                 event.clear()
-                if self._read():
+                if self._is_enough() and self._read():
                     return
+            self._read()
         finally:
             for partition in partitions:
                 partition.fetch_waiters.pop(arrival, None)
@@ -97,9 +106,24 @@ class ShareFetch:
                 continue
         return [driver.partition for driver in drivers], drivers
 
+    def _is_enough(self) -> bool:
+        """Whether `min_bytes` can be read, or an error is to be told."""
+        missing = self._bounds.min_bytes
+        if missing <= 1:
+            return True
+        for where in self._order:
+            try:
+                driver = self._shares.driver(self._session.group_id, where)
+                missing -= driver.readable_bytes(missing)
+            except ApiError as error:
+                self._tell(where, error)
+                return True
+            if missing <= 0:
+                return True
+        return False
+
     def _read(self) -> bool:
         """Acquire what there is; True where the answer should go out now."""
-        tells = not self._order
         for where in self._order:
             if self._records_left <= 0 or self._bytes_left <= 0:
                 break
@@ -114,9 +138,7 @@ class ShareFetch:
                 driver = self._shares.driver(self._session.group_id, where)
                 records, acquired = driver.fetch(request, self._bytes_left)
             except ApiError as error:
-                data.error_code, data.error_message = error.code, error.message
-                self.found[where] = data
-                tells = True
+                self._tell(where, error)
                 continue
             if not acquired:
                 continue
@@ -130,5 +152,14 @@ class ShareFetch:
             self._records_left -= sum(item.last - item.first + 1 for item in acquired)
             self._bytes_left -= len(records)
             self.found[where] = data
-            tells = True
-        return tells
+            self._tells = True
+        return self._tells
+
+    def _tell(self, where: TopicIdPartition, error: ApiError) -> None:
+        self.found[where] = PartitionData(
+            partition_index=where[1],
+            records=b"",
+            error_code=error.code,
+            error_message=error.message,
+        )
+        self._tells = True

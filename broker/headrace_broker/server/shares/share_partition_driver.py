@@ -199,6 +199,23 @@ class SharePartitionDriver:
                 return b"", []
             self._write_soon()  # markers alone, or what was aborted
 
+    def readable_bytes(self, wanted: int) -> int:
+        """Return how much there is from where a fetch would read, as far as it is wanted.
+
+        Raises ApiError.
+        """
+        self.check()
+        settings = self._settings()
+        begin = self.state.fetch_offset(settings.limits)
+        isolation = ISOLATION_READ_COMMITTED if settings.reads_committed else _READ_UNCOMMITTED
+        partition = self.partition
+        if self.status is not Status.ACTIVE or begin is None:
+            return 0
+        begin = max(begin, partition.log.log_start_offset)
+        if begin >= partition.readable_end(isolation):
+            return 0
+        return len(partition.read(begin, wanted, isolation=isolation, at_least_one=True))
+
     def _batches(
         self, begin: int, data: bytes | memoryview, *, reads_committed: bool
     ) -> list[ReadBatch]:
