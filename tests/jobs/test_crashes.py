@@ -1,4 +1,4 @@
-"""Drivers killed with SIGKILL at every step of a batch, zombies, lost checkpoints: the rows.
+"""Drivers and executors killed with SIGKILL at every step of a batch, zombies, lost checkpoints.
 
 The job appends each record's position to a table without a key: a record that is lost or repeated
 shows. `HEADRACE_CRASHES=all` (`make crashes`) runs every point for every delivery.
@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from headrace_jobs.jars import resolve
 from headrace_jobs.progress.checkpoint import committed_position
 from headrace_jobs.session import LOG4J_CONFIGURATION
-from support.crashing_job import POINTS
+from support.crashing_job import EXECUTOR_POINTS, POINTS
 from support.processes import ManagedProcess, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -36,20 +36,40 @@ RECORDS_A_BATCH = 8
 STEP_SECONDS = 300
 IS_LONG = os.environ.get("HEADRACE_CRASHES") == "all"
 SHORT = ("in-a-task", "after-commit")
+SHORT_OF_EXECUTORS = ("worker-after-a-task", "executor-in-a-task")
+#: Two executors, each a JVM with one core and 512 MiB.
+CLUSTER = "local-cluster[2,1,512]"
 #: Each start of a driver is a JVM's: the short form has few, and `test_delivery` the rest.
 only_long = pytest.mark.skipif(not IS_LONG, reason="the long form: make crashes")
 
 
-SUBMIT = shlex.join(
-    [
-        *("--master", "local[2]", "--driver-memory", "512m"),
-        *("--jars", ",".join(map(str, resolve()))),
-        *("--driver-java-options", JAVA_OPTIONS),
-        *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
-        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
-        *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
-    ]
-)
+def submit(master):
+    """Return the driver's arguments for Spark."""
+    return shlex.join(
+        [
+            *("--master", master, "--driver-memory", "512m"),
+            *("--conf", "spark.executor.memory=512m"),
+            *("--jars", ",".join(map(str, resolve()))),
+            *("--driver-java-options", JAVA_OPTIONS),
+            *("--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}"),
+            *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
+            *("--conf", "spark.driver.host=127.0.0.1"),
+            *("--conf", "spark.driver.bindAddress=127.0.0.1"),
+            *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
+        ]
+    )
+
+
+def spark_home(directory):
+    """Return PySpark's own files under a folder in which a local-cluster may write its logs."""
+    import pyspark
+
+    home = directory / "spark"
+    if not home.exists():
+        home.mkdir()
+        for each in Path(pyspark.__file__).parent.iterdir():
+            (home / each.name).symlink_to(each)
+    return str(home)
 
 
 class CountedJob:
@@ -66,7 +86,15 @@ class CountedJob:
         self._log_number = 0
         self.drivers = []
 
-    def start(self, *more, point="none", batch_id=-1, delivery="exactly-once", is_stateful=False):
+    def start(
+        self,
+        *more,
+        point="none",
+        batch_id=-1,
+        delivery="exactly-once",
+        is_stateful=False,
+        master="local[2]",
+    ):
         command = [sys.executable, "-m", "support.crashing_job", point, str(batch_id)]
         command += ["support.counted_job", "--bootstrap-servers", self._bootstrap]
         command += ["--input-topic", self.topic, "--checkpoint", str(self.checkpoint)]
@@ -84,12 +112,14 @@ class CountedJob:
         environment = {
             "PYTHONPATH": str(TESTS),
             "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": SUBMIT,
+            "PYSPARK_SUBMIT_ARGS": submit(master),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "COUNTED_TABLE": self.table,
             "COUNTED_DSN": self._postgres.dsn,
             "COUNTED_STATEFUL": "1" if is_stateful else "0",
         }
+        if master == CLUSTER:
+            environment["SPARK_HOME"] = spark_home(self.directory)
         log = self.directory / f"driver-{self._log_number}.log"
         self.drivers.append(ManagedProcess(command, log, environment))
         return self.drivers[-1]
@@ -157,6 +187,54 @@ def test_exactly_once_holds_wherever_the_driver_is_killed(job, group_offsets):
     assert job.rows() == ALL
     assert_invariants(job, group_offsets)
     assert sum(group_offsets(job.group).values()) == RECORDS
+
+
+def was_killed(job, points):
+    """Whether a process was killed at each of the points."""
+    return all(f"crash: {point}: 0" not in job.output() for point in points) and all(
+        f"crash: {point}: " in job.output() for point in points
+    )
+
+
+@pytest.mark.long
+def test_exactly_once_holds_wherever_an_executor_is_killed(job, group_offsets):
+    points = EXECUTOR_POINTS if IS_LONG else SHORT_OF_EXECUTORS
+    assert job.run(",".join(points), 1, master=CLUSTER) == 0, job.output()
+    assert was_killed(job, points), job.output()
+    assert job.rows() == ALL
+    assert_invariants(job, group_offsets)
+    assert sum(group_offsets(job.group).values()) == RECORDS
+
+
+@only_long
+def test_state_survives_executors_wherever_they_are_killed(job, group_offsets):
+    points = EXECUTOR_POINTS
+    assert job.run(",".join(points), 1, master=CLUSTER, is_stateful=True) == 0, job.output()
+    assert was_killed(job, points), job.output()
+    assert job.rows() == Counter({(at, RECORDS // 2): 1 for at in (0, 1)})
+    assert sum(group_offsets(job.group).values()) == RECORDS
+
+
+@only_long
+def test_at_least_once_loses_nothing_wherever_an_executor_is_killed(job):
+    points = [each for each in EXECUTOR_POINTS if "staged" not in each]
+    status = job.run(",".join(points), 1, master=CLUSTER, delivery="at-least-once")
+    assert status == 0, job.output()
+    assert was_killed(job, points), job.output()
+    assert set(job.rows()) == set(ALL)
+
+
+@only_long
+@pytest.mark.parametrize("point", ["worker-after-a-task", "executor-after-a-task"])
+def test_at_most_once_no_task_is_tried_again(job, point):
+    options = {"delivery": "at-most-once", "master": CLUSTER}
+    # What was killed fails the batch; the next driver goes on behind it.
+    assert job.run(point, 1, **options) == 1, job.output()
+    assert was_killed(job, [point]), job.output()
+    assert job.run(**options) == 0, job.output()
+    found = job.rows()
+    assert max(found.values()) == 1
+    assert sum((ALL - found).values()) <= RECORDS_A_BATCH
 
 
 @only_long

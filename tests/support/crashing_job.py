@@ -1,15 +1,24 @@
-"""A job whose driver kills itself with SIGKILL at a point of a batch: `-m support.crashing_job`.
+"""A job that kills itself with SIGKILL at points of its batches: `-m support.crashing_job`.
 
-    python -m support.crashing_job POINT BATCH MODULE [arguments of the job]
+    python -m support.crashing_job POINTS BATCH MODULE [arguments of the job]
+
+The first of the points (`a,b`) is that of batch BATCH, the second of the next one. Those of
+`POINTS` end the driver, those of `EXECUTOR_POINTS` what computes for it: a Python worker of an
+executor, or an executor's JVM (of a `local-cluster`), each once. The driver goes on then.
 
 The product has no hooks for this: its functions are wrapped here, before the job starts.
 """
 
+import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from headrace_jobs.jobs.outputs import Outputs
 from headrace_jobs.jobs.run import main
@@ -28,6 +37,15 @@ POINTS = (
     "group-commit",  # the checkpoint has it; the group's offsets are being committed
 )
 
+EXECUTOR_POINTS = (
+    "executors-planned",  # the batch is in the offset log; all executors are gone
+    "worker-in-a-task",  # a task has copied half of its rows
+    "worker-after-a-task",  # a task has committed what it copied, and has not answered
+    "executor-in-a-task",  # the same two, with the JVM around the worker
+    "executor-after-a-task",
+    "executors-staged",  # the rows are in the staging table, of executors that are gone
+)
+
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -40,12 +58,13 @@ def around(owner: Any, name: str, wrap: Callable[..., Any]) -> None:
 
 
 class Crash:
-    """Functions that go around those of the product, and kill the process at one point."""
+    """Functions that go around those of the product, and kill a process at a point of a batch."""
 
-    def __init__(self, point: str, batch_id: int) -> None:
-        self._point = point
-        self._batch_id = batch_id
+    def __init__(self, points: str, batch_id: int) -> None:
+        self._points = dict(enumerate(points.split(","), start=batch_id))
         self._running = -1
+        #: Has a file for each victim: a task that is tried again is left alone.
+        self._victims = tempfile.mkdtemp()
 
     def arm(self) -> None:
         around(Outputs, "write", self._write)
@@ -59,13 +78,23 @@ class Crash:
             die()
 
     def _is_at(self, point: str) -> bool:
-        return self._point == point and self._running == self._batch_id
+        return self._points.get(self._running) == point
 
     def _write(self, inner, outputs, frame, batch_id):
         self._running = batch_id
         self._die_at("batch-planned")
+        self._kill_executors_at("executors-planned")
         inner(outputs, frame, batch_id)
         self._die_at("written")
+
+    def _kill_executors_at(self, point: str) -> None:
+        if self._is_at(point):
+            family = psutil.Process().children(recursive=True)
+            # The driver's own JVM is the one that executors come from.
+            found = [each for each in family if _is_jvm(each) and each.parent() in family]
+            for each in found:
+                each.kill()
+            _say(f"{point}: {len(found)} killed")
 
     def _transact_once(self, inner, store, batch, work):
         def merge_and_die(connection, relation):
@@ -74,39 +103,78 @@ class Crash:
             die()
 
         self._die_at("staged")
+        self._kill_executors_at("executors-staged")
         verdict = inner(store, batch, merge_and_die if self._is_at("before-commit") else work)
         self._die_at("after-commit")
         return verdict
 
     def _copy_rows(self, inner, *arguments):
-        if self._is_at("in-a-task"):
-            task = postgres_rows._CopyTask
-            task.run = _half_of(task.run, os.getpid())
-        return inner(*arguments)
+        point = self._points.get(self._running, "none")
+        if not point.endswith("-a-task"):
+            return inner(*arguments)
+        task = postgres_rows._CopyTask
+        whole = task.run
+        victim = str(Path(self._victims) / str(self._running))
+        task.run = _killing(whole, point, os.getpid(), victim)
+        try:
+            return inner(*arguments)
+        finally:
+            task.run = whole
+            _say(f"{point}: {int(Path(victim).exists())} killed")
 
     def _take(self, inner, progress_listener, progress):
-        if self._point == "batch-committed" and int(progress.batchId) == self._batch_id - 1:
+        if self._points.get(int(progress.batchId) + 1) == "batch-committed":
             die()
         inner(progress_listener, progress)
 
     def _commit(self, inner, client, name, offsets):
-        if self._point == "group-commit" and self._running >= self._batch_id:
+        if any(
+            point == "group-commit" and self._running >= at for at, point in self._points.items()
+        ):
             die()
         inner(client, name, offsets)
 
 
-def _half_of(run: Callable[..., Any], driver: int) -> Callable[..., Any]:
-    """Return a task that kills the driver once its first rows are on their way."""
+def _killing(run: Callable[..., Any], point: str, driver: int, victim: str) -> Callable[..., Any]:
+    """Return a task that kills once: when its first rows are on their way, or are committed."""
+    who, _, when = point.partition("-")
+
+    def kill():
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(victim, os.O_CREAT | os.O_EXCL))
+            process = driver
+            if who == "worker":
+                process = os.getpid()
+            elif who == "executor":
+                process = next(each.pid for each in psutil.Process().parents() if _is_jvm(each))
+            os.kill(process, signal.SIGKILL)
+            if who != "worker":
+                signal.pause()  # until the signal has come there, nothing goes on here
 
     def killing(self, batches):
         def first_then_kill():
             for batch in batches:
                 yield batch
-                os.kill(driver, signal.SIGKILL)
+                kill()
 
-        return run(self, first_then_kill())
+        if when != "after-a-task":
+            yield from run(self, first_then_kill())
+        else:
+            answer = list(run(self, batches))
+            kill()
+            yield from answer
 
     return killing
+
+
+def _is_jvm(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name() == "java"
+    return False
+
+
+def _say(text: str) -> None:
+    print(f"crash: {text}", flush=True)  # noqa: T201 - what the test reads
 
 
 if __name__ == "__main__":
