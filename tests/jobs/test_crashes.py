@@ -33,7 +33,7 @@ JAVA_OPTIONS = (
 TESTS = Path(__file__).parents[1]
 RECORDS = 80
 RECORDS_A_BATCH = 8
-STEP_SECONDS = 300
+STEP_SECONDS = 600
 IS_LONG = os.environ.get("HEADRACE_CRASHES") == "all"
 SHORT = ("in-a-task", "after-commit")
 SHORT_OF_EXECUTORS = ("worker-after-a-task", "executor-in-a-task")
