@@ -75,6 +75,8 @@ FOUND_AT = {
     "share state is answered before it is committed": 3003,
     "a new share coordinator loads nothing": 3003,
     "a snapshot of share state forgets what was before": 3003,
+    "no lock of a share group ever times out": 3005,
+    "a delivery under way is counted in what is written": 3040,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
