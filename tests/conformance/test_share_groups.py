@@ -176,7 +176,8 @@ def test_our_own_command_and_metrics_tell_of_share_groups(bootstrap, new_topic, 
         where = f'{{sharegroup="{group}",topic="{topic}"}}'
         assert f"headrace_sharegroup_lag{where} 6.0" in metrics
         assert f"headrace_sharegroup_records_in_flight{where}" in metrics
-        assert f'headrace_sharegroup_archived_records_total{{sharegroup="{group}"}} 0.0' in metrics
+        of = f'{{reason="rejected",sharegroup="{group}"}}'
+        assert f"headrace_sharegroup_archived_records_total{of} 0.0" in metrics
 
 
 def headrace(*arguments):

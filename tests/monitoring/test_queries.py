@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import GCCollector
 
@@ -35,21 +35,34 @@ SETTLING_SECONDS = 25
 
 
 class Traffic:
-    """A producer, and a group that follows it at half its pace."""
+    """A producer, a group that follows it at half its pace, and a share group at its own."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap})
         self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers"})
+        self._worker = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "workers"})
+        self._worker.subscribe(["orders"])
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._threads = [
+            threading.Thread(target=self._run),
+            threading.Thread(target=self._work),
+        ]
 
     def __enter__(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._consumer.close()
+        self._worker.close()
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            # What was given before is acknowledged by the next call.
+            self._worker.poll(0.2)
 
     def _run(self) -> None:
         number = 0
@@ -149,7 +162,7 @@ def panels() -> list[Any]:
 
 def filled_in(query: str) -> str:
     """Replace Grafana's variables as a dashboard that shows everything does."""
-    for variable in ("namespace", "cluster", "topic", "group", "job"):
+    for variable in ("namespace", "cluster", "topic", "group", "share", "job"):
         query = query.replace(f"${variable}", ".*")
     return sped_up(query.replace("$__rate_interval", "5m"))
 

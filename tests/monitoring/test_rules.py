@@ -250,6 +250,32 @@ CASES = [
         [7],
     ),
     Case(
+        "HeadraceShareGroupRecordsGivenUp",
+        "warning",
+        {**CLUSTER, "sharegroup": "g", "reason": "delivery_limit"},
+        {
+            f'headrace_sharegroup_archived_records_total{{{AT}, sharegroup="g",'
+            ' reason="delivery_limit"}': "0x10 3x20",
+            f'headrace_sharegroup_archived_records_total{{{AT}, sharegroup="g",'
+            ' reason="rejected"}': "0+1x30",
+        },
+        [5, 10, 25],
+        [12],
+    ),
+    Case(
+        "HeadraceShareGroupStopped",
+        "warning",
+        {**CLUSTER, "sharegroup": "g", "topic": "t"},
+        {
+            f'headrace_sharegroup_lag{{{AT}, sharegroup="g", topic="t"}}': "5x60",
+            f'headrace_sharegroup_start_offset_sum{{{AT}, sharegroup="g", topic="t"}}': (
+                "0+7x20 140x40"
+            ),
+        },
+        [10, 20, 30],
+        [40],
+    ),
+    Case(
         "HeadraceJobStopped",
         "critical",
         QUERY,

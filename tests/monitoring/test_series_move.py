@@ -6,8 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from support.clusters import ClusterNode
 from support.headrace_broker import HeadraceBroker
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[HeadraceCluster]:
     # A broker that was killed is missed at once; one that is late is out after two seconds.
-    with HeadraceCluster(tmp_path, properties={"replica.lag.time.max.ms": "2000"}) as running:
+    properties = {"replica.lag.time.max.ms": "2000", "group.share.delivery.count.limit": "2"}
+    with HeadraceCluster(tmp_path, properties=properties) as running:
         wait_metrics(*(node.http_port for node in running.nodes))
         yield running
 
@@ -104,6 +106,83 @@ def test_lag_is_exact_also_where_the_coordinator_has_no_replica(cluster: Headrac
     after = Scrapes(cluster.nodes, "/metrics/summary")
     assert after.one("kafka_consumergroup_lag_sum", **of) == 0
     assert after.one("kafka_consumergroup_group_lag_seconds", **of) == 0
+
+
+def test_each_kind_of_group_has_members_and_lag(cluster: HeadraceCluster) -> None:
+    create(cluster, "kinds", 1, 3)
+    produce(cluster, "kinds", 0, [int(time.time() * 1000)] * 3)
+    for kind in ("classic", "consumer"):
+        more = {"group.protocol": kind, "auto.offset.reset": "earliest"}
+        consumer = Consumer(
+            {"bootstrap.servers": cluster.bootstrap, "group.id": kind, "enable.auto.commit": False}
+            | more
+        )
+        consumer.subscribe(["kinds"])
+        read: list[object] = []
+        wait_until(lambda: read.append(consumer.poll(1)) or any(read), 60, "a record")  # noqa: B023 (called at once)
+        consumer.commit(offsets=[TopicPartition("kinds", 0, 1)], asynchronous=False)
+        found = Scrapes(cluster.nodes, "/metrics/summary")
+        of = {"consumergroup": kind, "type": kind, "state": "Stable"}
+        assert found.one("kafka_consumergroup_members", **of) == 1
+        assert found.one("kafka_consumergroup_lag_sum", consumergroup=kind, topic="kinds") == 2
+        consumer.close()
+
+
+def test_a_share_groups_lag_is_told_also_while_nobody_reads(cluster: HeadraceCluster) -> None:
+    create(cluster, "queue", 3, 1)
+    now_ms = int(time.time() * 1000)
+    for partition in range(3):
+        produce(cluster, "queue", partition, [now_ms - 100_000] * 4)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    settings = {"share.auto.offset.reset": "earliest"}
+    admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, "workers", settings)])
+    admin.close()
+    consumer = ShareConsumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "workers",
+            "share.acknowledgement.mode": "explicit",
+        }
+    )
+    consumer.subscribe(["queue"])
+    kinds = {
+        0: AcknowledgeType.RELEASE,
+        1: AcknowledgeType.ACCEPT,
+        2: AcknowledgeType.REJECT,
+        3: AcknowledgeType.ACCEPT,
+    }
+    # Each record is given out once, and the three that are released once more.
+    given: list[tuple[int, int]] = []
+
+    def read() -> bool:
+        for message in consumer.poll(1.0):
+            where = (message.partition(), message.offset())
+            kind = kinds[message.offset()]
+            if where == (0, 0) and where in given:
+                kind = AcknowledgeType.RELEASE
+            elif where in given:
+                kind = AcknowledgeType.ACCEPT
+            given.append(where)
+            consumer.acknowledge(message, kind)
+        consumer.commit_sync(30)
+        return len(given) == 15
+
+    wait_until(read, 60, "all records")
+    of = {"sharegroup": "workers", "topic": "queue"}
+    produce(cluster, "queue", 2, [now_ms - 50_000] * 5)
+    consumer.close()
+    found = scrapes_until(cluster, "headrace_sharegroup_lag", lambda sum_: sum_ == 5)
+    found = scrapes_until(cluster, "kafka_consumergroup_members", lambda sum_: sum_ == 0)
+    assert found.one("headrace_sharegroup_lag", **of) == 5
+    assert found.one("headrace_sharegroup_start_offset_sum", **of) == 12
+    assert 50 <= found.one("headrace_sharegroup_lag_seconds", **of) < 90
+    assert found.one("headrace_sharegroup_start_offset", partition="1", **of) == 4
+    assert found.one("kafka_consumergroup_members", type="share", state="Empty") == 0
+    name = "headrace_sharegroup_archived_records_total"
+    assert found.sum(name, sharegroup="workers", reason="rejected") == 3
+    assert found.sum(name, sharegroup="workers", reason="delivery_limit") == 1
+    assert found.sum("headrace_sharegroup_redelivered_records_total", sharegroup="workers") == 3
+    assert found.sum("headrace_sharegroup_records_in_flight", **of) == 0
 
 
 def test_records_that_retention_took_from_a_group_are_counted(cluster: HeadraceCluster) -> None:

@@ -77,7 +77,7 @@ class GroupMetrics:
         groups = sorted(
             states.keys() | {item.group for item in lags},
             # Groups with members first: what consoles leave behind must not push them out.
-            key=lambda group: (states.get(group, ("", 0))[1] == 0, group),
+            key=lambda group: (group not in states or not states[group].members, group),
         )
         kept = set(groups[: self._limits.groups_max])
         self.groups_omitted = len(groups) - len(kept)
@@ -86,11 +86,13 @@ class GroupMetrics:
         if self._has_partitions:
             yield from _partitions(shown)
         members = GaugeMetricFamily(
-            "kafka_consumergroup_members", "Members of a group.", labels=["consumergroup", "state"]
+            "kafka_consumergroup_members",
+            "Members of a group of any kind.",
+            labels=["consumergroup", "type", "state"],
         )
-        for group, (state, count) in states.items():
+        for group, item in states.items():
             if group in kept:
-                members.add_metric([group, state], count)
+                members.add_metric([group, item.type, item.state], item.members)
         yield members
 
 

@@ -65,7 +65,7 @@ class BrokerCollector(Collector):
         yield from partitions.collect(self._status)
         groups = GroupMetrics(limits, has_partitions=self._has_partitions)
         yield from groups.collect(self._status)
-        yield from share_metrics(self._status, limits)
+        yield from share_metrics(self._status, limits, has_partitions=self._has_partitions)
         omitted.add_metric(["topics"], partitions.topics_omitted)
         omitted.add_metric(["groups"], groups.groups_omitted)
         if self._has_partitions:

@@ -1,35 +1,95 @@
-"""What is told of share groups (KIP-932), each partition by the broker that leads it."""
+"""The metrics of share groups (KIP-932).
+
+Where a group is, its coordinator tells; what its records went through, the partitions' leaders.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from headrace_broker.web.status import BrokerStatus, SeriesLimits
+from headrace_broker.web.status import (
+    BrokerStatus,
+    SeriesLimits,
+    ShareGroupLag,
+    SharePartitionStatus,
+    ShareTotalsStatus,
+)
+
+_OF_TOPICS = ("sharegroup", "topic")
+_OF_PARTITIONS = ("sharegroup", "topic", "partition")
 
 
-def share_metrics(status: BrokerStatus, limits: SeriesLimits) -> Iterator[Metric]:
+def share_metrics(
+    status: BrokerStatus, limits: SeriesLimits, *, has_partitions: bool
+) -> Iterator[Metric]:
     """Yield the families; groups beyond `limits` are left out."""
-    totals = status.share_totals()
-    kept = set(sorted(totals)[: limits.groups_max])
+    totals, lags = status.share_totals(), list(status.share_lags())
+    groups = sorted(totals.keys() | {item.group for item in lags})
+    kept = set(groups[: limits.groups_max])
+    shown = [item for item in lags if item.group in kept]
+    yield from _positions(shown)
+    if has_partitions:
+        yield from _partitions(shown)
+    yield _in_flight(item for item in status.share_partitions() if item.group in kept)
+    yield from _totals({group: item for group, item in totals.items() if group in kept})
+
+
+def _positions(lags: list[ShareGroupLag]) -> Iterator[Metric]:
+    starts: Counter[tuple[str, str]] = Counter()
+    records: Counter[tuple[str, str]] = Counter()
+    seconds: dict[tuple[str, str], float] = {}
+    for item in lags:
+        key = item.group, item.topic
+        starts[key] += item.start_offset
+        if item.lag_records is not None:
+            records[key] += item.lag_records
+        if item.lag_seconds is not None:
+            seconds[key] = max(seconds.get(key, 0.0), item.lag_seconds)
+    yield _gauge(
+        "headrace_sharegroup_lag", "Records up to the readable end that are not done with.", records
+    )
+    yield _gauge(
+        "headrace_sharegroup_lag_seconds",
+        "Age of the oldest record that a share group is not done with; 0 when caught up.",
+        seconds,
+    )
+    yield _gauge(
+        "headrace_sharegroup_start_offset_sum",
+        "Sum of the offsets below which everything is done with.",
+        starts,
+    )
+
+
+def _partitions(lags: list[ShareGroupLag]) -> Iterator[Metric]:
+    lag = GaugeMetricFamily(
+        "headrace_sharegroup_partition_lag",
+        "Records up to the readable end that are not done with.",
+        labels=_OF_PARTITIONS,
+    )
+    start = GaugeMetricFamily(
+        "headrace_sharegroup_start_offset",
+        "The offset below which everything is done with.",
+        labels=_OF_PARTITIONS,
+    )
+    for item in lags:
+        values = [item.group, item.topic, str(item.partition)]
+        start.add_metric(values, item.start_offset)
+        if item.lag_records is not None:
+            lag.add_metric(values, item.lag_records)
+    yield from (lag, start)
+
+
+def _in_flight(items: Iterator[SharePartitionStatus]) -> Metric:
     in_flight: Counter[tuple[str, str]] = Counter()
-    lag: Counter[tuple[str, str]] = Counter()
-    for item in status.share_partitions():
-        if item.group in kept:
-            in_flight[item.group, item.topic] += item.records_in_flight
-            lag[item.group, item.topic] += item.lag_records
-    of_topics = ["sharegroup", "topic"]
-    yield _gauge(
-        "headrace_sharegroup_records_in_flight", "Records that members have.", of_topics, in_flight
-    )
-    yield _gauge(
-        "headrace_sharegroup_lag",
-        "Records up to the high watermark that are not done with.",
-        of_topics,
-        lag,
-    )
+    for item in items:
+        in_flight[item.group, item.topic] += item.records_in_flight
+    return _gauge("headrace_sharegroup_records_in_flight", "Records that members have.", in_flight)
+
+
+def _totals(totals: Mapping[str, ShareTotalsStatus]) -> Iterator[Metric]:
     redelivered = CounterMetricFamily(
         "headrace_sharegroup_redelivered_records",
         "Records that were delivered again.",
@@ -37,19 +97,18 @@ def share_metrics(status: BrokerStatus, limits: SeriesLimits) -> Iterator[Metric
     )
     archived = CounterMetricFamily(
         "headrace_sharegroup_archived_records",
-        "Records that were rejected, or delivered as often as they may be.",
-        labels=["sharegroup"],
+        "Records that were given up: rejected, or delivered as often as they may be.",
+        labels=["sharegroup", "reason"],
     )
-    for group in sorted(kept):
-        redelivered.add_metric([group], totals[group].redelivered)
-        archived.add_metric([group], totals[group].archived)
+    for group, item in sorted(totals.items()):
+        redelivered.add_metric([group], item.redelivered)
+        archived.add_metric([group, "rejected"], item.rejected)
+        archived.add_metric([group, "delivery_limit"], item.undeliverable)
     yield from (redelivered, archived)
 
 
-def _gauge(
-    name: str, text: str, labels: list[str], values: Counter[tuple[str, str]]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text, labels=labels)
+def _gauge(name: str, text: str, values: Mapping[tuple[str, str], float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=_OF_TOPICS)
     for key, value in sorted(values.items()):
         family.add_metric(key, value)
     return family

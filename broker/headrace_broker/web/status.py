@@ -66,13 +66,37 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus:
+    """A group that this broker coordinates. `type`: classic, consumer or share."""
+
+    type: str
+    state: str
+    members: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupLag:
+    """Where a share group that this broker coordinates is with a partition.
+
+    `lag_records` from the start offset on are not done with; None where nobody could tell.
+    `lag_seconds` is the time since the record at the start offset was written, None as in GroupLag.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    start_offset: int
+    lag_records: int | None
+    lag_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharePartitionStatus:
     """A partition that this broker leads, as a share group reads it."""
 
     group: str
     topic: str
     records_in_flight: int
-    lag_records: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +104,8 @@ class ShareTotalsStatus:
     """What a share group's records went through at this broker since its start."""
 
     redelivered: int
-    archived: int
+    rejected: int
+    undeliverable: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +239,12 @@ class BrokerStatus(Planner, Protocol):
         """Return the lag of each group that this broker coordinates."""
         ...
 
-    def group_states(self) -> Mapping[str, tuple[str, int]]:
-        """Return the state and the number of members by group."""
+    def group_states(self) -> Mapping[str, GroupStatus]:
+        """Return the groups that this broker coordinates."""
+        ...
+
+    def share_lags(self) -> Iterable[ShareGroupLag]:
+        """Return where the share groups are that this broker coordinates."""
         ...
 
     def share_partitions(self) -> Iterable[SharePartitionStatus]:

@@ -100,7 +100,9 @@ class SharePartition:
         self.runs = Runs(start_offset)
         self.written_start = start_offset
         self.redelivered = 0
-        self.archived = 0
+        self.rejected = 0
+        self.undeliverable = 0
+        """Records that were delivered as often as they may be."""
         self._writing: list[tuple[int, int]] = []
         for batch in sorted(batches, key=lambda item: item.first_offset):
             first = max(batch.first_offset, self.runs.end_offset)
@@ -295,14 +297,15 @@ class SharePartition:
                     f"The records {first} to {last} are not acquired by member {member_id}.",
                 )
         decides = False
-        outcomes: dict[tuple[RecordState, int], Outcome] = {}
+        outcomes: dict[Outcome, Outcome] = {}
         for first, last, kind in pieces:
             for run in list(self.runs.within(first, last)):
                 if kind is AcknowledgeType.RENEW:
                     run.deadline_ms = now_ms + limits.lock_ms
                     continue
-                key = _after(kind, run.count, limits)
-                run.outcome = outcomes.setdefault(key, Outcome(state=key[0], count=key[1]))
+                outcome = _after(kind, run.count, limits)
+                # One object for those that go the same way, so that their runs are joined.
+                run.outcome = outcomes.setdefault(outcome, outcome)
                 decides = True
         return decides
 
@@ -329,7 +332,7 @@ class SharePartition:
                 and run.outcome is None
                 and run.deadline_ms <= now_ms
             ):
-                self._move(run, *_after(AcknowledgeType.RELEASE, run.count, limits))
+                self._move(run, _after(AcknowledgeType.RELEASE, run.count, limits))
                 run.is_dirty = expired = True
         self.runs.tidy()
         return expired
@@ -345,11 +348,13 @@ class SharePartition:
             default=None,
         )
 
-    def _move(self, run: Run, state: RecordState, count: int) -> None:
-        run.move(state)
-        run.count = count
-        if state is RecordState.ARCHIVED:
-            self.archived += run.size
+    def _move(self, run: Run, outcome: Outcome) -> None:
+        run.move(outcome.state)
+        run.count = outcome.count
+        if outcome.is_rejected:
+            self.rejected += run.size
+        if outcome.is_undeliverable:
+            self.undeliverable += run.size
 
     # ---- the log
 
@@ -403,7 +408,7 @@ class SharePartition:
         for first, last in self._writing:
             for run in list(self.runs.within(first, last)):
                 if run.outcome is not None:
-                    self._move(run, run.outcome.state, run.outcome.count)
+                    self._move(run, run.outcome)
                     run.outcome = None
         self._writing = []
         self.written_start = max(self.written_start, write.start_offset)
@@ -433,18 +438,23 @@ def _append(acquired: list[Acquired], item: Acquired, opened: int, batch_size: i
     return size
 
 
-def _after(kind: AcknowledgeType, count: int, limits: ShareLimits) -> tuple[RecordState, int]:
+def _after(kind: AcknowledgeType, count: int, limits: ShareLimits) -> Outcome:
     """Return what an acknowledgement makes of an acquired record that was delivered `count` times.
 
     One that was delivered as often as it may be is archived instead of released.
     """
     match kind:
         case AcknowledgeType.ACCEPT:
-            return RecordState.ACKNOWLEDGED, count
+            return Outcome(state=RecordState.ACKNOWLEDGED, count=count)
         case AcknowledgeType.RELEASE if count < limits.deliveries_max:
-            return RecordState.AVAILABLE, count
+            return Outcome(state=RecordState.AVAILABLE, count=count)
         case _:
-            return RecordState.ARCHIVED, count
+            return Outcome(
+                state=RecordState.ARCHIVED,
+                count=count,
+                is_undeliverable=kind is AcknowledgeType.RELEASE,
+                is_rejected=kind is AcknowledgeType.REJECT,
+            )
 
 
 def _pieces(

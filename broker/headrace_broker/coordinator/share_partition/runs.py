@@ -22,6 +22,9 @@ class Outcome:
 
     state: RecordState
     count: int
+    is_undeliverable: bool = False
+    """Whether they are archived for having been delivered as often as they may be."""
+    is_rejected: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,6 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from headrace_broker.balancer.execution import PlanProgress
+from headrace_broker.coordinator.admin import (
+    CLASSIC_GROUP_TYPE,
+    CONSUMER_GROUP_TYPE,
+    SHARE_GROUP_TYPE,
+)
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
+from headrace_broker.coordinator.share.group import ShareGroup
 from headrace_broker.log.config import INFINITE
 from headrace_broker.log.scrub import ScrubTotals
 from headrace_broker.metadata.behind import why_behind
@@ -16,23 +23,27 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.types import NodeId, Offset
 from headrace_broker.server.monitoring.balance import balance_progress, plan_balance
 from headrace_broker.server.monitoring.remote_lag import Ends, RemoteLag, timestamp_in
+from headrace_broker.server.monitoring.share_lag import ShareLag
 from headrace_broker.server.network.metrics import LATENCY_BUCKETS
 from headrace_broker.web.planned_balance import PlannedBalance
 from headrace_broker.web.status import (
     ApiStatus,
     ControllerStatus,
     GroupLag,
+    GroupStatus,
     LogDirectoryStatus,
     NetworkStatus,
     PartitionStatus,
     QuorumStatus,
     ReplicationStatus,
     SeriesLimits,
+    ShareGroupLag,
     SharePartitionStatus,
     ShareTotalsStatus,
 )
 
 if TYPE_CHECKING:
+    from headrace_broker.coordinator.group import Group
     from headrace_broker.coordinator.offsets import CommittedOffset
     from headrace_broker.server.monitoring.node import Node
     from headrace_broker.server.partitions.partition import Partition
@@ -47,6 +58,7 @@ class ServerStatus:
         # at an offset never changes, so it is read once, not at every scrape.
         self._next_timestamps: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._remote = RemoteLag(broker)
+        self._shares = ShareLag(broker)
         self._cluster: tuple[MetadataImage, ControllerStatus] | None = None
         self._behind: tuple[MetadataImage, str] | None = None
 
@@ -109,11 +121,17 @@ class ServerStatus:
         )
 
     async def refresh(self) -> None:
-        """Ask the leaders elsewhere about what groups read that has no replica here."""
+        """Ask where share groups are, and the leaders elsewhere about what has no replica here."""
+        await self._shares.refresh()
+        read = [(item.topic, item.partition, item.offset) for item in self._committed()]
+        read += [
+            (topic, index, item.start_offset)
+            for (_, topic, index), item in self._shares.positions()
+        ]
         await self._remote.refresh(
-            (item.topic, item.partition, item.offset)
-            for item in self._committed()
-            if self._local(item.topic, item.partition) is None
+            (topic, index, offset)
+            for topic, index, offset in read
+            if self._local(topic, index) is None
         )
 
     def series_limits(self) -> SeriesLimits:
@@ -224,12 +242,7 @@ class ServerStatus:
             lag = max(0, ends.high_watermark - offset)
             seconds: float | None = 0.0
             if lag:
-                written_ms = (
-                    self._remote.timestamp(item.topic, item.partition, offset)
-                    if partition is None
-                    else self._written_ms(key, partition, offset)
-                )
-                seconds = None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
+                seconds = self._age(key, offset, now_ms)
             yield GroupLag(
                 group=item.group_id,
                 topic=item.topic,
@@ -240,7 +253,8 @@ class ServerStatus:
                 expired_records=offset - item.offset,
                 commit_timestamp_seconds=item.commit_timestamp_ms / 1000,
             )
-        for gone in self._next_timestamps.keys() - seen:
+        shared = {key for key, _ in self._shares.positions()}
+        for gone in self._next_timestamps.keys() - seen - shared:
             del self._next_timestamps[gone]
 
     def _committed(self) -> list[CommittedOffset]:
@@ -261,14 +275,31 @@ class ServerStatus:
             return None
         return partition
 
-    def group_states(self) -> Mapping[str, tuple[str, int]]:
-        """Return the state and the number of members by group."""
+    def group_states(self) -> Mapping[str, GroupStatus]:
+        """Return the groups that this broker coordinates."""
         if not self._broker.is_composed:
             return {}
         return {
-            group.group_id: (group.state.value, len(group.members))
+            group.group_id: GroupStatus(
+                type=_kind(group), state=group.state.value, members=len(group.members)
+            )
             for group in self._broker.groups.groups()
         }
+
+    def share_lags(self) -> Iterator[ShareGroupLag]:
+        """Yield where share groups are, as far as it is known."""
+        now_ms = self._broker.clock.now_ms()
+        for key, item in self._shares.positions():
+            records = item.lag if item.lag >= 0 else None
+            seconds = self._age(key, item.start_offset, now_ms) if records else None
+            yield ShareGroupLag(
+                group=key[0],
+                topic=key[1],
+                partition=key[2],
+                start_offset=item.start_offset,
+                lag_records=records,
+                lag_seconds=0.0 if records == 0 else seconds,
+            )
 
     def share_partitions(self) -> Iterator[SharePartitionStatus]:
         """Return the share partitions in use here."""
@@ -277,7 +308,6 @@ class ServerStatus:
                 group=item.group_id,
                 topic=item.topic,
                 records_in_flight=item.in_flight,
-                lag_records=item.lag,
             )
 
     def share_totals(self) -> Mapping[str, ShareTotalsStatus]:
@@ -285,9 +315,26 @@ class ServerStatus:
         if not self._broker.is_composed:
             return {}
         return {
-            group: ShareTotalsStatus(redelivered=item.redelivered, archived=item.archived)
+            group: ShareTotalsStatus(
+                redelivered=item.redelivered,
+                rejected=item.rejected,
+                undeliverable=item.undeliverable,
+            )
             for group, item in self._broker.shares.partitions.totals().items()
         }
+
+    def _age(self, key: tuple[str, str, int], offset: int, now_ms: int) -> float | None:
+        """Return how many seconds ago the record at an offset was written; None: not known yet."""
+        _, topic, index = key
+        partition = self._local(topic, index)
+        if partition is None:
+            ends = self._remote.ends(topic, index)
+            offset = offset if ends is None else max(offset, ends.log_start_offset)
+            written_ms = self._remote.timestamp(topic, index, offset)
+        else:
+            offset = max(offset, partition.log.log_start_offset)
+            written_ms = self._written_ms(key, partition, offset)
+        return None if written_ms is None else max(0.0, (now_ms - written_ms) / 1000)
 
     def _written_ms(
         self, key: tuple[str, str, int], partition: Partition, offset: int
@@ -314,6 +361,12 @@ def controller_status(image: MetadataImage) -> ControllerStatus:
         ),
         partitions_by_topic={name: len(topic.partitions) for name, topic in image.topics.items()},
     )
+
+
+def _kind(group: Group | ConsumerGroup | ShareGroup) -> str:
+    if isinstance(group, ShareGroup):
+        return SHARE_GROUP_TYPE
+    return CONSUMER_GROUP_TYPE if isinstance(group, ConsumerGroup) else CLASSIC_GROUP_TYPE
 
 
 def _error_name(code: int) -> str:

@@ -105,11 +105,6 @@ class SharePartitionDriver:
             self._writer is None and not self.state.needs_write and not self.state.in_flight
         )
 
-    @property
-    def lag(self) -> int:
-        """How many records up to the high watermark are not done with."""
-        return max(0, self.partition.high_watermark - self.state.start_offset - self.state.complete)
-
     def now_ms(self) -> int:
         """Return monotonic time: locks must not time out when a clock is set."""
         return int(self._loop.time() * 1000)

@@ -7,9 +7,10 @@ of a group without members, and whoever comes then reads it anew.
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace_broker.coordinator.share_partition.partition import SharePartition
 from headrace_broker.coordinator.share_state.state import ShareKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.server.clock import Clock
@@ -36,7 +37,14 @@ class ShareTotals:
     """What one group's records went through here since the broker began."""
 
     redelivered: int = 0
-    archived: int = 0
+    rejected: int = 0
+    undeliverable: int = 0
+
+    def add(self, state: SharePartition) -> None:
+        """Take one share partition in."""
+        self.redelivered += state.redelivered
+        self.rejected += state.rejected
+        self.undeliverable += state.undeliverable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +54,6 @@ class ShareCount:
     group_id: str
     topic: str
     in_flight: int
-    lag: int
 
 
 class SharePartitions:
@@ -146,9 +153,7 @@ class SharePartitions:
     def _forget(self, key: ShareKey) -> None:
         driver = self._drivers.pop(key)
         driver.close(not_leader())
-        totals = self._totals.setdefault(key.group_id, ShareTotals())
-        totals.redelivered += driver.state.redelivered
-        totals.archived += driver.state.archived
+        self._totals.setdefault(key.group_id, ShareTotals()).add(driver.state)
 
     def _of_group(self, group_id: str) -> list[SharePartitionDriver]:
         return [driver for key, driver in self._drivers.items() if key.group_id == group_id]
@@ -170,17 +175,11 @@ class SharePartitions:
                     group_id=key.group_id,
                     topic=driver.partition.topic,
                     in_flight=driver.state.in_flight,
-                    lag=driver.lag,
                 )
 
     def totals(self) -> dict[str, ShareTotals]:
         """Return each group's totals."""
-        found = {
-            group_id: ShareTotals(redelivered=item.redelivered, archived=item.archived)
-            for group_id, item in self._totals.items()
-        }
+        found = {group_id: replace(item) for group_id, item in self._totals.items()}
         for key, driver in self._drivers.items():
-            totals = found.setdefault(key.group_id, ShareTotals())
-            totals.redelivered += driver.state.redelivered
-            totals.archived += driver.state.archived
+            found.setdefault(key.group_id, ShareTotals()).add(driver.state)
         return found

@@ -93,7 +93,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says_and_no_more():
         say(partition, 0, 0, RELEASE)
         settle(partition)
     assert partition.start_offset == 1
-    assert partition.archived == 1
+    assert partition.undeliverable == 1
 
 
 def test_records_that_fail_again_and_again_come_in_smaller_parts_and_at_last_alone():
@@ -425,3 +425,16 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
 TestSharePartition = SharePartitionMachine.TestCase
 TestSharePartition.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_what_was_rejected_is_told_from_what_was_delivered_too_often():
+    partition = SharePartition(0)
+    fetch(partition)
+    say(partition, 0, 1, REJECT)
+    settle(partition)
+    for _ in range(2):
+        partition.expire(LIMITS, 1_000_000)
+        fetch(partition, now_ms=0)
+    partition.expire(LIMITS, 1_000_000)
+    assert partition.rejected == 2
+    assert partition.undeliverable == 8
