@@ -130,6 +130,7 @@ def group_items(groups: Mapping[str, ObservedGroup], target: Target) -> list[Ite
                 name,
                 target,
                 spec=({"groupId": name} if _object_name(name) != name else {})
+                | ({"type": "Share"} if group.is_share else {})
                 | {"topics": _group_topics(group)},
                 status={
                     "groupId": name,

@@ -6,10 +6,13 @@ The same folders run on Kubernetes in `tests/end_to_end_kubernetes`.
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from confluent_kafka import ShareConsumer
 
 from support.processes import wait_until
 from support.retail import oracle
@@ -18,7 +21,12 @@ from support.up import Up, command
 
 EXAMPLES = Path(__file__).parents[2] / "manifests" / "examples"
 #: Which module here runs an example.
-RUN_BY = {"cpu-load": "test_up.py", "orders": "test_examples.py", "retail": "test_examples.py"}
+RUN_BY = {
+    "cpu-load": "test_up.py",
+    "orders": "test_examples.py",
+    "retail": "test_examples.py",
+    "tasks": "test_examples.py",
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +71,58 @@ def test_the_cluster_that_runs_is_meant_where_another_is_stopped(orders: Up) -> 
     said = orders.run("down", "--delete-data", "--yes", status=2)
     assert "say which with --cluster" in said
     assert (orders.data / "former").is_dir()
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Iterator[Up]:
+    session = Up(EXAMPLES / "tasks", tmp_path / "headrace", cluster="main")
+    try:
+        session.wait_for("+ topic tasks", 60)
+        yield session
+    finally:
+        session.kill_if_running()
+        down = [*command("down"), "--data-dir", str(session.data), "--cluster", "main"]
+        subprocess.run(down, check=False)
+
+
+def work(bootstrap: str, count: int, seconds: float = 60) -> list[str]:
+    """Join the share group `workers` and accept so many tasks, or what there is in the time."""
+    worker = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": "workers"})
+    worker.subscribe(["tasks"])
+    found: list[str] = []
+    end = time.monotonic() + seconds
+    try:
+        while len(found) < count and time.monotonic() < end:
+            found += [message.value().decode() for message in worker.poll(0.5)]
+        worker.commit_sync(30)
+    finally:
+        worker.close()
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_the_share_group_of_tasks_begins_where_its_manifest_says(tasks: Up) -> None:
+    where = ("--cluster", "main")
+
+    def listed() -> list[str]:
+        table = tasks.run("get", "groups", *where)
+        return next((line.split() for line in table.splitlines() if "workers" in line), [])
+
+    # The reset has made the group, before any member came.
+    tasks.wait_for("~ group workers:", 60)
+    tasks.run("produce", "tasks", *where, stdin="one\ntwo\nthree\n")
+    wait_until(lambda: listed()[1:5] == ["share", "Empty", "0", "3"], 60, "the tasks")
+    document = yaml.safe_load(tasks.run("get", "group", "workers", "-o", "yaml", *where))
+    assert document["spec"]["type"] == "Share"
+    assert document["status"]["lagRecords"] == 3
+    bootstrap = tasks.state()["bootstrap_servers"]
+    assert work(bootstrap, 3) == ["one", "three", "two"]
+    assert listed()[4] == "0"
+    # By hand, too: the ConsumerGroup names no workload that `up` could stop.
+    wait_until(lambda: listed()[2] == "Empty", 60, "an empty group")
+    reset = ("groups", "reset", "workers", "--topic", "tasks", "--to", "earliest", "--execute")
+    tasks.run(*reset, *where)
+    assert work(bootstrap, 3) == ["one", "three", "two"]
 
 
 @pytest.fixture

@@ -610,6 +610,50 @@ def test_a_reset_moves_to_the_beginning_the_end_by_records_or_to_given_offsets()
         assert action.previous == {key: OFFSETS["offsets"][key] for key in expected}
 
 
+def share_plan(seen: ObservedGroup, **spec):
+    wanted = group(topics=["t"], **spec)
+    everything = desired(topic(partitions=2), groups=(wanted,), applications=(application(),))
+    found = observed(topics={"t": existing(2)}, groups={"g": seen})
+    return wanted, plan(found, everything)
+
+
+def test_a_reset_of_a_share_group_moves_its_start():
+    seen = ObservedGroup(state="Empty", type="share", **OFFSETS)
+    ask = {"requestId": "r", "to": {"position": "Earliest"}}
+    for kind in ({}, {"type": "Share"}):
+        _, planned = share_plan(seen, reset=ask, **kind)
+        (reset,) = [each for each in planned.actions if isinstance(each, ResetOffsets)]
+        assert reset.is_share
+        assert reset.offsets == {("t", 0): 2, ("t", 1): 0}
+
+
+def test_a_reset_makes_a_share_group_that_is_not_there_yet():
+    ask = {"requestId": "r", "to": {"position": "Earliest"}}
+    for state in ("", "Dead"):
+        seen = ObservedGroup(state=state, start_offsets=OFFSETS["start_offsets"])
+        _, planned = share_plan(seen, type="Share", reset=ask)
+        (reset,) = [each for each in planned.actions if isinstance(each, ResetOffsets)]
+        assert reset.is_share
+        assert reset.offsets == OFFSETS["start_offsets"]
+
+
+def test_a_share_group_that_is_another_kind_is_a_problem_and_is_not_moved():
+    ask = {"requestId": "r", "to": {"position": "Earliest"}}
+    for kind, there, stalls in (
+        ("Share", "classic", True),
+        ("Classic", "share", True),
+        ("Classic", "consumer", False),
+    ):
+        seen = ObservedGroup(state="Empty", type=there, **OFFSETS)
+        _, planned = share_plan(seen, type=kind, reset=ask)
+        (problem,) = planned.problems
+        assert (problem.reason, problem.is_stalling) == (Reason.GROUP_TYPE_DIFFERS, stalls)
+        assert any(isinstance(each, ResetOffsets) for each in planned.actions) is not stalls
+    for kind in ("Share", "Classic"):
+        _, planned = share_plan(ObservedGroup(state="Dead"), type=kind)
+        assert planned.problems == ()
+
+
 def test_a_reset_by_time_takes_what_was_looked_up():
     looked_up = {("t", 0): 7, ("t", 1): 9}
     (action,) = reset_plan({"duration": "2h"}, seen={"reset_offsets": looked_up}).actions

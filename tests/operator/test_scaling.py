@@ -67,6 +67,27 @@ def test_a_drain_time_asks_for_as_many_readers_as_work_the_lag_off_in_it():
     assert recommend(drain, seen(0, 0, 0), rates(100, 50), 3) == 1
 
 
+def test_members_of_a_share_group_may_be_more_than_its_partitions():
+    crowd = policy(maximum=8, max_lag_records=100)
+    for kind, expected in (("consumer", 1), ("share", 2)):
+        assert recommend(crowd, replace(seen(400), type=kind), rates(), 1) == expected
+    assert recommend(crowd, replace(seen(4000), type="share"), rates(), 4) == 8
+
+
+def test_what_a_share_group_is_done_with_out_of_order_counts_as_read():
+    drain = policy(drain_time="10s")
+    target = ObservedTarget(replicas=3, running=3)
+    # Its start stays where one record is slow; others beyond it are acknowledged.
+    looks = [
+        replace(seen(5000), type="share", told_lag={("t", 0): 5000 - 600 * number})
+        for number in range(3)
+    ]
+    known = None
+    for number, look in enumerate(looks):
+        known = advance(drain, known, look, target, now_ms=1_000_000 + 10_000 * number)
+    assert known[0].capacity_per_second == pytest.approx(20)
+
+
 def test_no_step_more_than_doubles():
     assert recommend(policy(drain_time="1s"), seen(*[9000] * 10), rates(), 2) == 4
 

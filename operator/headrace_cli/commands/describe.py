@@ -98,7 +98,6 @@ def _describe_group(admin: Any, name: str) -> None:
     from headrace_cli.objects import load_groups
     from headrace_cli.output import print_table
     from headrace_cli.up.views import describe_age
-    from headrace_operator.plan.groups import SHARE
 
     group = load_groups(admin, [name]).get(name)
     if group is None or (group.state in {"", "Dead"} and not group.offsets):
@@ -123,9 +122,7 @@ def _describe_group(admin: Any, name: str) -> None:
             "TOPIC": topic,
             "PARTITION": str(index),
             # A share group commits nothing: it starts somewhere, and is done with some beyond.
-            "START" if group.type == SHARE else "COMMITTED": str(
-                group.offsets.get((topic, index), "-")
-            ),
+            "START" if group.is_share else "COMMITTED": str(group.offsets.get((topic, index), "-")),
             "END": str(group.end_offsets.get((topic, index), "-")),
             "LAG": str(group.lag.get((topic, index), "-")),
             "MEMBER": ",".join(owners.get((topic, index), ["-"])),

@@ -76,7 +76,6 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     """
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
-    from headrace_operator.plan.groups import SHARE
 
     is_undo = to == PREVIOUS
     position = (
@@ -102,7 +101,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         to=_manifest_position(position, wanted),
         wanted=wanted,
         current={key: offset for key, offset in observed.offsets.items() if key in wanted},
-        is_share=observed.type == SHARE,
+        is_share=observed.is_share,
     )
     request_id = f"cli-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
     if described is not None:

@@ -42,8 +42,6 @@ Outcome = Action | Problem | Waiting
 
 #: States in which Kafka lets a group's offsets be changed.
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
-#: The kind of group whose position the brokers keep themselves (KIP-932).
-SHARE = "share"
 #: As many offsets as a status holds (crds/consumergroups.headrace.dev.yaml).
 PARTITIONS_MAX = 1000
 
@@ -67,6 +65,9 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             owners[group.group_id] = group
             yield from _plan_missing_topics(group, observed, coming)
             reset = pending_reset(group)
+            if problem := type_problem(group, existing):
+                yield problem
+                reset = None if problem.is_stalling else reset
             if reset is not None:
                 yield from _plan_reset(group, reset, existing or ObservedGroup(state=""), observed)
             if not _is_doing(group, reset, observed):
@@ -78,6 +79,26 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             yield from _plan_deletion(group, observed.groups.get(group.group_id))
             if group.status.paused_replicas is not None:
                 yield from _plan_resume(group, observed)
+
+
+def type_problem(group: ConsumerGroup, existing: ObservedGroup | None) -> Problem | None:
+    """Say that the brokers have a group of another kind than the spec; None where they do not.
+
+    A share group is never another kind and back. Between the others members decide (KIP-848).
+    """
+    wanted = (group.spec.type or "").lower()
+    if not wanted or existing is None or existing.state in {"Dead", ""} or existing.type == wanted:
+        return None
+    message = f"group {group.group_id} is of the type {existing.type}, and spec.type says {wanted}"
+    is_stalling = "share" in (wanted, existing.type)
+    if is_stalling:
+        message += "; correct spec.type, or delete the group"
+    return Problem(
+        resource=group.key,
+        reason=Reason.GROUP_TYPE_DIFFERS,
+        message=message,
+        is_stalling=is_stalling,
+    )
 
 
 def pending_reset(group: ConsumerGroup) -> Reset | None:
@@ -166,7 +187,8 @@ def _plan_reset(
         offsets=offsets,
         previous=_previous(group, reset, existing, offsets),
         is_dry_run=reset.dry_run,
-        is_share=existing.type == SHARE,
+        # Where there is none yet, the brokers make a share group that begins there.
+        is_share=existing.is_share or group.spec.type == "Share",
     )
 
 

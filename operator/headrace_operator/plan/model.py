@@ -199,6 +199,18 @@ class ObservedGroup:
         """Records behind the end, all partitions together."""
         return sum(self.lag.values())
 
+    @property
+    def is_share(self) -> bool:
+        """Whether members read partitions together, and acknowledge each record (KIP-932)."""
+        return self.type == "share"
+
+    @property
+    def progress(self) -> Mapping[TopicPartition, int]:
+        """How far it has come: its offsets, with what a share group is done with beyond them."""
+        if not self.is_share:
+            return self.offsets
+        return {key: self.end_offsets[key] - records for key, records in self.lag.items()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTarget:

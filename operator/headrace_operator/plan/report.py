@@ -131,8 +131,9 @@ def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition
     document |= _kept(group.status, ("lastReset", "pausedReplicas"))
     existing = observed.groups.get(group.group_id)
     if existing is None:
-        return document | _kept(group.status, (*LAG_FIELDS, "state", "members"))
+        return document | _kept(group.status, (*LAG_FIELDS, "state", "type", "members"))
     document["state"] = existing.state
+    document["type"] = existing.type
     document["members"] = len(existing.members)
     if existing.offsets:
         # What a group that never committed has to read is not known, which is not 0.

@@ -4,6 +4,7 @@
 once, fewer only when fewer were enough for the whole `scaleDownDelay` (as the HPA does it).
 A partition has one reader, so there are never more consumers than partitions, nor more than
 partitions that are behind: a hot partition is not read faster by standbys (keda #3997, #4483).
+Members of a share group read a partition together, so partitions are no bound there.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas
     else:
         wanted = _by_share(lag, policy.target.max_lag_records or 1, replicas)
     wanted = min(wanted, GROWTH_MAX * max(1, replicas))
+    if existing.is_share:
+        return max(min(wanted, policy.max_replicas), policy.min_replicas)
     if wanted > replicas and existing.offsets:
         behind = sum(1 for records in existing.lag.values() if records)
         wanted = min(wanted, max(replicas, behind))

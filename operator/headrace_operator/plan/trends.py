@@ -47,7 +47,7 @@ def advance(
     now_ms: int,
 ) -> tuple[Trend, Sample]:
     """Return what is known after another look."""
-    sample = Sample(at_ms=now_ms, offsets=group.offsets, end_offsets=group.end_offsets)
+    sample = Sample(at_ms=now_ms, offsets=group.progress, end_offsets=group.end_offsets)
     if known is None:
         trend = Trend(now_ms=now_ms, lag_records=group.lag_records)
     else:
@@ -65,10 +65,12 @@ def _measured(
     trend: Trend, before: Sample, group: ObservedGroup, target: ObservedTarget, now_ms: int
 ) -> Trend:
     seconds = (now_ms - before.at_ms) / 1000
-    consumed = _gained(before.offsets, group.offsets) / seconds
+    consumed = _gained(before.offsets, group.progress) / seconds
     produced = _gained(before.end_offsets, group.end_offsets) / seconds
     capacity = trend.capacity_per_second
-    readers = min(target.running, len(group.end_offsets))
+    readers = target.running
+    if not group.is_share:
+        readers = min(readers, len(group.end_offsets))
     is_settled = before.at_ms - trend.scaled_at_ms >= SETTLING_MS
     if readers and consumed and is_settled and _was_behind(before) and group.lag_records:
         # Who had more to do all the while shows what it can. Slower code shows in time, too.

@@ -85,6 +85,7 @@ class Reason(StrEnum):
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     DUPLICATE_TOPIC = "DuplicateTopic"
     DUPLICATE_GROUP = "DuplicateGroup"
+    GROUP_TYPE_DIFFERS = "GroupTypeDiffers"
     PARTITIONS_CANNOT_SHRINK = "PartitionsCannotShrink"
     REPLICATION_FACTOR_DIFFERS = "ReplicationFactorDiffers"
     TOO_FEW_BROKERS = "TooFewBrokers"

@@ -77,6 +77,8 @@ class ConsumerGroupSpec(Spec, frozen=True, kw_only=True):
 
     cluster_ref: Reference
     group_id: str | None = None
+    #: Absent: whatever kind the members make it.
+    type: Literal["Classic", "Consumer", "Share"] | None = None
     topics: tuple[str, ...] = ()
     target_ref: TargetReference | None = None
     lag_policy: LagPolicy | None = None
@@ -114,6 +116,7 @@ class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     group_id: str | None = None
     state: str | None = None
+    type: str | None = None
     members: int | None = None
     lag_records: int | None = None
     lag_seconds: int | None = None
