@@ -1,10 +1,12 @@
-"""`headrace consume --follow` as a long-running consumer outlives what comes late."""
+"""`headrace consume` outlives what comes late, and reads every compression; so does `produce`."""
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from support.headrace_broker import HeadraceBroker
 from support.processes import ManagedProcess, wait_until
@@ -14,8 +16,8 @@ pytestmark = pytest.mark.cluster
 HEADRACE = str(Path(sys.executable).parent / "headrace")
 
 
-def headrace(broker: HeadraceBroker, *arguments: str, stdin: str = "") -> None:
-    subprocess.run(
+def headrace(broker: HeadraceBroker, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
         [HEADRACE, *arguments, "--bootstrap-server", broker.bootstrap],
         input=stdin,
         text=True,
@@ -23,6 +25,7 @@ def headrace(broker: HeadraceBroker, *arguments: str, stdin: str = "") -> None:
         capture_output=True,
         timeout=120,
     )
+    return done.stdout
 
 
 def consumer(broker: HeadraceBroker, log: Path) -> ManagedProcess:
@@ -47,6 +50,54 @@ def test_it_waits_for_brokers_and_for_its_topic(tmp_path: Path) -> None:
             assert reader.is_running
     finally:
         reader.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceBroker]:
+    with HeadraceBroker(tmp_path_factory.mktemp("broker")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_it_reads_what_another_client_has_packed(broker: HeadraceBroker, codec: str) -> None:
+    topic = f"theirs-{codec}"
+    create_topic(broker, topic, partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "compression.type": codec})
+    wanted = [f"order {number} {'x' * 200}" for number in range(500)]
+    for value in wanted:
+        producer.produce(topic, value.encode())
+    assert producer.flush(60) == 0
+    assert headrace(broker, "consume", topic).splitlines() == wanted
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_others_read_what_produce_has_packed(broker: HeadraceBroker, codec: str) -> None:
+    topic = f"ours-{codec}"
+    create_topic(broker, topic, partitions=1)
+    wanted = [f"order {number} {'x' * 200}" for number in range(500)]
+    lines = "".join(f"{each}\n" for each in wanted)
+    headrace(broker, "produce", topic, "--compression-type", codec, stdin=lines)
+    size = (broker.log_directory / f"{topic}-0" / f"{0:020}.log").stat().st_size
+    assert (size < len(lines) / 4) == (codec != "none"), size
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[str] = []
+
+    def read() -> bool:
+        found.extend(message.value().decode() for message in consumer.consume(500, 1))
+        return len(found) >= len(wanted)
+
+    try:
+        wait_until(read, 60, "all records")
+    finally:
+        consumer.close()
+    assert found == wanted
 
 
 def create_topic(broker: HeadraceBroker, name: str, *, partitions: int) -> None:

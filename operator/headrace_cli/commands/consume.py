@@ -149,6 +149,9 @@ def _open_when_there(target: Target, topic: str, group: str | None, position: Po
 def _open(target: Target, topic: str, group: str | None, position: Position) -> Any:
     from kafka import KafkaConsumer, TopicPartition
 
+    from headrace_cli.codecs import install_codecs
+
+    install_codecs()
     check_advertised(target)
     consumer = KafkaConsumer(
         **target.client_settings,

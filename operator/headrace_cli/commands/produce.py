@@ -37,6 +37,16 @@ class Acks(StrEnum):
     ALL = "all"
 
 
+class CompressionType(StrEnum):
+    """How batches are packed, in Kafka's words."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
 def produce(  # noqa: PLR0913 - each is an option of the command line
     topic: TopicName,
     *,
@@ -49,6 +59,9 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         typer.Option("--header", "-H", help="name=value, for every record; may be repeated."),
     ] = None,
     acks: Annotated[Acks, typer.Option("--acks", help="Who must have stored a record.")] = Acks.ALL,
+    compression_type: Annotated[
+        CompressionType, typer.Option("--compression-type", help="How batches are packed.")
+    ] = CompressionType.NONE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -60,6 +73,9 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
     check_advertised(target)
     from kafka import KafkaProducer
 
+    from headrace_cli.codecs import install_codecs
+
+    install_codecs()
     failures: list[BaseException] = []
     with explain_kafka_errors(target):
         producer = KafkaProducer(
@@ -70,6 +86,9 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
             delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             max_block_ms=DELIVERY_TIMEOUT_MS,
+            compression_type=(
+                None if compression_type is CompressionType.NONE else compression_type.value
+            ),
         )
         if producer.partitions_for(topic) is None:
             raise CommandError(f"topic {topic} does not exist")

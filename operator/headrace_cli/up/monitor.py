@@ -137,7 +137,10 @@ class ResultWatcher:
     def _open(self) -> Any:
         from kafka import KafkaConsumer, TopicPartition
 
+        from headrace_cli.codecs import install_codecs
+
         quiet_kafka_logs()
+        install_codecs()
         consumer = KafkaConsumer(
             bootstrap_servers=self._bootstrap_servers.split(","),
             client_id="headrace-up",
