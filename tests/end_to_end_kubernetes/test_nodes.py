@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+import yaml
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -19,7 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from faults.workload import create_topic
-from support.kube import KubeLab, get, kubectl
+from support.kube import ROOT, KubeLab, KubeOperator, apply, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.kube_traffic import judged, topic_of
 from support.processes import wait_until
@@ -194,3 +195,52 @@ def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
             wait_until(lambda: node in node_names(), 120, "the node to be back")
     assert node_of(cluster, pod) != node
     assert get(cluster.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
+
+
+@contextmanager
+def may_give_up_volumes(operator: KubeOperator) -> Iterator[None]:
+    """Let the operator delete claims meanwhile, as the component lost-volumes does."""
+    file = ROOT / "manifests/components/lost-volumes/role.yaml"
+    role, binding = yaml.safe_load_all(file.read_text())
+    binding["subjects"][0]["namespace"] = operator.namespace
+    apply(role, binding)
+    try:
+        yield
+    finally:
+        kubectl("delete", "clusterrole,clusterrolebinding", role["metadata"]["name"])
+
+
+@pytest.mark.slow
+def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
+    cluster: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+) -> None:
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    cluster.wait_ready()
+    pod = next(name for name in cluster.pods() if node_of(cluster, name) not in ("", nodes[0]))
+    node = node_of(cluster, pod)
+    [claim] = [name for name in cluster.claims() if name.endswith(f"-{pod}")]
+    before = cluster.claims()[claim]["metadata"]["uid"]
+    during = "the loss of a node, whose volume the operator gives up"
+
+    def says(*words: str) -> bool:
+        message = cluster.condition().get("message", "")
+        return all(word in message for word in (f"(pod {pod}) waits for node {node}", *words))
+
+    with judged(cluster, during) as workload, may_give_up_volumes(operator):
+        try:
+            lab.run("lose", node)
+            wait_until(lambda: says("it is not ready since"), 90, "the operator to say so")
+            kubectl("delete", "node", node)
+            wait_until(lambda: says(claim, "does not exist any more"), 180, "it to say that, too")
+            assert cluster.claims()[claim]["metadata"]["uid"] == before
+            workload.progress()
+            cluster.pool["storage"]["lostNodePolicy"] = "Replace"
+            cluster.apply()
+            cluster.wait_ready(240)
+            cluster.wait_in_sync(topic_of(during), 120)
+        finally:
+            lab.run("heal", node)
+            wait_until(lambda: node in node_names(), 120, "the node to be back")
+    assert cluster.claims()[claim]["metadata"]["uid"] != before
+    assert node_of(cluster, pod) != node

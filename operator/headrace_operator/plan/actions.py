@@ -145,6 +145,20 @@ class ReconfigureBroker(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplaceVolumes(Action):
+    """Give up volumes of a broker, claims by their names, that are bound to a node that is gone."""
+
+    node_id: int
+    machine: str
+    volumes: tuple[str, ...]
+
+    def describe(self) -> str:
+        """See Action."""
+        names = ", ".join(self.volumes)
+        return f"~ broker {self.node_id}: new volumes for {names}, lost with node {self.machine}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreateTopic(Action):
     """Create a topic. `replicas` -1: the cluster's default.replication.factor."""
 

@@ -20,6 +20,7 @@ from headrace_operator.plan.actions import (
     StartBroker,
     UnregisterBroker,
 )
+from headrace_operator.plan.losses import plan_losses
 from headrace_operator.plan.model import (
     Action,
     Desired,
@@ -69,6 +70,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         *_departed(observed, cluster),
         *_plan_live_config(observed, cluster),
     ]
+    losses = list(plan_losses(observed, cluster))
     # A drain that is refused keeps nobody from his new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
@@ -78,6 +80,8 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         outcomes += plan_end_of_throttle(cluster, observed.cluster)
     # Nor does a vote that waits for somebody, who may need just these settings.
     outcomes += [each for each in voting if isinstance(each, Waiting)]
+    # Said first: all else waits for these.
+    outcomes = [*losses, *outcomes]
     actions += [each for each in outcomes if isinstance(each, Action)]
     restarts = [
         restart(cluster, each, config) for each in outdated_brokers(observed, cluster, config)

@@ -35,6 +35,20 @@ def _empty() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeLoss:
+    """A node that a broker waits for. `volumes`: its claims whose volumes are bound to that node.
+
+    `is_gone`: the Node does not exist any more, and nobody says that it comes back.
+    """
+
+    machine: str
+    reason: str
+    volumes: tuple[str, ...] = ()
+    is_gone: bool = False
+    is_cordoned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ObservedBroker:
     """One broker of the backend. `is_registered`: the controller lists it as alive."""
 
@@ -70,6 +84,8 @@ class ObservedBroker:
     is_disk_lost: bool = False
     #: Whether it has been failing for so long that nobody need wait for it.
     is_stuck: bool = False
+    #: The node that it waits for, with its volume.
+    loss: NodeLoss | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,8 @@ class Storage(Spec, frozen=True, kw_only=True):
     storage_class_name: str | None = None
     volumes: int = 1
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
+    #: Of a volume that is bound to a node that does not exist any more.
+    lost_node_policy: Literal["Wait", "Replace"] = "Wait"
 
 
 class Resources(Spec, frozen=True, kw_only=True):

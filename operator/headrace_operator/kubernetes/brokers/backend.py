@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.balance import BalanceError, fetch_plan
 from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
 from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
+from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass, Tools
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran
@@ -79,6 +80,7 @@ class BrokersOnKubernetes:
         self._image = image
         self._admin_addresses = admin_addresses or {}
         self._identities = Identities(client, store)
+        self._losses = Losses(client, self._identities)
         self._tools = Tools(
             client=client,
             store=store,
@@ -118,7 +120,11 @@ class BrokersOnKubernetes:
         # the next one restarts for its image or rack, and a plan could not show that it will.
         wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
         wanted = await self._tools.zones.placed(cluster, wanted)
-        brokers = tuple(observed_broker(cluster, wanted, node, seen) for node in wanted.nodes)
+        losses = await self._losses.look(cluster, wanted, seen.pods)
+        brokers = tuple(
+            replace(observed_broker(cluster, wanted, node, seen), loss=losses.get(node.node_id))
+            for node in wanted.nodes
+        )
         balance = await self._balance(cluster, identity, memory)
         joining = [each.node_id for each in identity.nodes if each.is_joining and each.is_broker]
         if joining and balance is None and not memory.pending:

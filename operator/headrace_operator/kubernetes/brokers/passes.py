@@ -20,7 +20,13 @@ from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.brokers.rollback import noted
 from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
-from headrace_operator.plan import Action, ReconfigureBroker, StartBroker, StopBroker
+from headrace_operator.plan import (
+    Action,
+    ReconfigureBroker,
+    ReplaceVolumes,
+    StartBroker,
+    StopBroker,
+)
 from headrace_operator.plan.brokers import moves_left
 from headrace_operator.render.brokers import render_identity, render_surroundings
 from headrace_operator.render.identity import (
@@ -129,6 +135,7 @@ class BrokersPass:
             await self._keep_pools(identity)
             await self._prune(identity)
             await self._keep_claims(identity)
+            await self._replace([each for each in actions if isinstance(each, ReplaceVolumes)])
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
         return tuple(self._refusals.failures)
 
@@ -356,6 +363,22 @@ class BrokersPass:
             if node.pool in sizes:
                 claims = self._tools.identities.claims_of(self._cluster, node)
                 self.pending += await expand_claims(self._tools.client, claims, sizes[node.pool])
+
+    async def _replace(self, actions: Sequence[ReplaceVolumes]) -> None:
+        """Delete claims whose node is gone, and the pods that wait for it: their set makes both."""
+        for action in actions:
+            node = self.identity.node(action.node_id) if self.identity else None
+            if node is None:
+                continue
+            for claim in self._tools.identities.claims_of(self._cluster, node):
+                if claim["metadata"]["name"] in action.volumes:
+                    with self._refusals.told(claim):
+                        await self._delete(claim)
+            pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
+            # One that is bound to the node is taken away with it.
+            if pod is not None and not pod["spec"].get("nodeName"):
+                with self._refusals.told(pod):
+                    await self._tools.client.delete(pod, uid=pod["metadata"]["uid"])
 
     def _owns(self, obj: Object) -> bool:
         return is_owned(obj, self._cluster.metadata.uid)

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.kubernetes.brokers.losses import hostname_of
 from headrace_operator.kubernetes.brokers.storage import quantity
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_admission", "is_only_full", "why_not_placed"]
 
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 _FORBIDDEN = 403
 _QUOTA = re.compile(
     r"exceeded quota: [^,]+, requested: .+, used: (?P<used>.+), limited: (?P<limited>.+)$"
@@ -59,12 +59,7 @@ async def _is_bound(client: KubernetesClient, namespace: str, claim: str, node: 
     found = await client.get("v1", "PersistentVolumeClaim", namespace, claim)
     volume = (found or {}).get("spec", {}).get("volumeName")
     live = await client.get("v1", "PersistentVolume", None, volume) if volume else None
-    required = ((live or {}).get("spec", {}).get("nodeAffinity") or {}).get("required") or {}
-    return any(
-        each.get("key") == HOSTNAME_LABEL and each.get("values") == [node]
-        for term in required.get("nodeSelectorTerms") or []
-        for each in term.get("matchExpressions") or []
-    )
+    return hostname_of(live or {}) == node
 
 
 def is_only_full(message: str) -> bool:

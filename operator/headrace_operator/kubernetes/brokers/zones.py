@@ -1,6 +1,7 @@
 """Where pods run: the zone of each pod's node, which is its broker's rack.
 
-A node keeps its zone for life, so each is asked for once. Where the operator may not see nodes
+A node keeps its zone for life, so it is asked for once for each pod: another node may come by the
+name of one that was lost. Where the operator may not see nodes
 (manifests/overlays/restricted-namespace), racks are what the pools say, in turn.
 """
 
@@ -15,7 +16,7 @@ from headrace_operator.render.names import pod_name
 
 if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.cache import Store
-    from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.client import KubernetesClient, Object
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster, Pool
 
@@ -32,6 +33,7 @@ class Zones:
         """The store has the pods."""
         self._client = client
         self._store = store
+        #: By the uids of pods.
         self._known: dict[str, str] = {}
 
     async def placed(self, cluster: Cluster, identity: Identity) -> Identity:
@@ -54,22 +56,22 @@ class Zones:
         if not pool.racks:
             return None
         pod = self._store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
-        machine = (pod or {}).get("spec", {}).get("nodeName")
-        zone = await self._zone(machine) if machine else None
+        zone = await self._zone(pod) if pod and pod["spec"].get("nodeName") else None
         if zone in pool.racks:
             return zone
         return node.rack if node.rack in pool.racks else pool.racks[node.node_id % len(pool.racks)]
 
-    async def _zone(self, machine: str) -> str | None:
-        if machine in self._known:
-            return self._known[machine]
+    async def _zone(self, pod: Object) -> str | None:
+        uid = pod["metadata"]["uid"]
+        if uid in self._known:
+            return self._known[uid]
         try:
-            found = await self._client.get("v1", "Node", None, machine)
+            found = await self._client.get("v1", "Node", None, pod["spec"]["nodeName"])
         except KubernetesError as error:
             if error.status != _FORBIDDEN:
                 raise
             return None
         zone = ((found or {}).get("metadata", {}).get("labels") or {}).get(ZONE_LABEL)
         if zone is not None:
-            self._known[machine] = zone
+            self._known[uid] = zone
         return zone
