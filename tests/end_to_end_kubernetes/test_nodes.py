@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 import yaml
@@ -99,10 +100,17 @@ def set_rate(cluster: KubeCluster, rate: int | None) -> None:
     operation = AlterConfigOpType.DELETE if rate is None else AlterConfigOpType.SET
     entry = ConfigEntry(RATE_SETTING, str(rate or ""), incremental_operation=operation)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for broker in ("1", "2", "3"):
+
+    def is_taken(broker: str) -> bool:
+        # librdkafka takes one broker in a request, and may lose it where it learns of brokers.
         wanted = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
-        # librdkafka takes one broker in a request.
-        admin.incremental_alter_configs([wanted])[wanted].result(10)
+        with suppress(KafkaException):
+            admin.incremental_alter_configs([wanted])[wanted].result(10)
+            return True
+        return False
+
+    for broker in ("1", "2", "3"):
+        wait_until(partial(is_taken, broker), 60, "the setting to be taken")
 
 
 def fewest_in_sync(cluster: KubeCluster) -> int:
