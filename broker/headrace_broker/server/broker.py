@@ -277,7 +277,7 @@ class Broker:
             lag_time_max_ms=config.values["replica.lag.time.max.ms"],
             selects_by_rack=selects_by_rack(config.values),
         )
-        self.replicas.host.on_failure = self.on_failure
+        self.replicas.host.belong_to(self.incarnation_id, self.on_failure)
         self.assignments = DirectoryAssignments(
             config.node_id, self.peers, lambda: self.lifecycle.epoch, self.on_failure
         )

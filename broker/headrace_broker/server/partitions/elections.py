@@ -40,7 +40,7 @@ class Elections:
         """Have partitions loaded that this broker leads now, and others unloaded."""
         for index in delta.topics_changed.get(self.topic, ()):
             partition = self._replicas.partitions_of(self.topic).get(index)
-            if partition is not None and partition.leader == partition.node_id:
+            if partition is not None and partition.leading is not None:
                 if self._epochs.get(index) != partition.leader_epoch:
                     self._epochs[index] = partition.leader_epoch
                     await self._load(partition)

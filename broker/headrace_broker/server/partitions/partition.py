@@ -127,7 +127,9 @@ class Partition:
         if is_new:
             self.leader = image.leader
             self.leader_epoch = image.leader_epoch
-            if self.leader == self.node_id:
+            # What a former process led has another leader, or epoch, once this one is registered:
+            # until then it may have lost records whose offsets are taken (KIP-966).
+            if self.leader == self.node_id and self.host.may_lead:
                 self.leading = self._new_leader_state()
             else:
                 self._stop_leading()

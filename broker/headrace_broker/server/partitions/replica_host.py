@@ -55,11 +55,18 @@ class ReplicaHost:
         self.wakeups = Wakeups()
         self.purgatory = Purgatory()
         """Produce requests that wait, of all listeners."""
+        self.incarnation_id: UUID | None = None
+        """This process, as it registers; None counts as registered."""
         self.request_isr_update: Callable[[LedPartition], None] = _ignore
         """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
         self.on_failure: Callable[[BaseException], None] = _raise
         self.on_damage: Callable[[UUID, int], None] = lambda _topic_id, _index: None
         """Told of a replica whose records are found damaged."""
+
+    def belong_to(self, incarnation_id: UUID, on_failure: Callable[[BaseException], None]) -> None:
+        """Be a process that registers under this id, and whose log directories may fail."""
+        self.incarnation_id = incarnation_id
+        self.on_failure = on_failure
 
     def now_ms(self) -> int:
         """Return milliseconds on the event loop's clock."""
@@ -70,6 +77,13 @@ class ReplicaHost:
         """The epoch of this broker's registration; -1 before it is known."""
         broker = self.image.brokers.get(self.node_id)
         return BrokerEpoch(-1) if broker is None else broker.epoch
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this very process is registered: what a former one led, it does not."""
+        own = self.image.brokers.get(self.node_id)
+        is_registered = own is not None and own.incarnation_id == self.incarnation_id
+        return is_registered or self.incarnation_id is None
 
     def is_eligible(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> bool:
         """Whether a broker may join an in-sync set: this very process, unfenced, not leaving."""
