@@ -26,7 +26,6 @@ FOUND_AT = {
     "replicas vouch for what is not on their disks": 14,
     "followers truncate by high watermark": 4,
     "a follower's log may part from the leader's": 8,
-    "a new leader serves above its recovered high watermark": 8,
     "anybody alive becomes leader": 3,
     "votes are not remembered": 8,
     "a second vote in an epoch is granted": 1,
