@@ -41,6 +41,7 @@ CALLED_FROM_OUTSIDE = [
     "onQuery*",  # by Spark's StreamingQueryListener
     "init",  # by Spark, of a StatefulProcessor
     "handleInputRows",  # likewise
+    *("streamReader", "initialOffset", "latestOffset"),  # by Spark, of a data source
 ]
 REGISTERED_BY_DECORATOR = ["@*.command", "@*.checks", "@*.get", "@*.post", "@kopf.*"]
 DEAD_BUT_WANTED = {

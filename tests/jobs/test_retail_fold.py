@@ -170,6 +170,27 @@ def test_a_silent_source_holds_the_others_up_for_its_time_of_batches_alone():
         assert bool(taken.released) is (number == 3), number
 
 
+def test_when_all_sources_are_silent_what_is_held_leaves_and_older_events_are_late():
+    state = OrderState()
+    take(state, records(("a", 0, 100), ("a", 1, 120)), spec=ORDER, now_ms=1)
+    taken = take(state, [], spec=ORDER, now_ms=2)
+    assert taken.released == []
+    taken = take(state, [], spec=ORDER, now_ms=3, is_silent=True)
+    assert [event.id for event in taken.released] == ["a0", "a1"]
+    taken = take(state, records(("b", 0, 119), ("b", 1, 121)), spec=ORDER, now_ms=4)
+    assert taken.late == {0: 121}
+    assert [event.id for event in state.held] == ["b1"]
+
+
+def test_in_a_silence_one_time_far_ahead_is_not_believed():
+    state = OrderState()
+    given = records(("a", 0, 100), ("b", 0, 100), ("a", 1, 10_000))
+    take(state, given, spec=ORDER, now_ms=1)
+    taken = take(state, [], spec=ORDER, now_ms=2, is_silent=True)
+    assert [event.id for event in taken.released] == ["a0", "b0"]
+    assert take(state, records(("b", 1, 130)), spec=ORDER, now_ms=3).late == {}
+
+
 def test_one_time_far_ahead_moves_no_clock_until_a_second_confirms_it():
     state = OrderState()
     given = records(("a", 0, 100), ("b", 0, 100), ("a", 1, 10_000), ("b", 1, 130), ("a", 2, 125))

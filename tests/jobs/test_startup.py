@@ -38,6 +38,8 @@ def settings(broker, tmp_path, new_topic):
         trigger_ms=1000,
         output_mode="append",
         is_available_now=False,
+        ends_input=False,
+        idle_timeout_seconds=60.0,
         has_console=False,
         starting_offsets="earliest",
         fail_on_data_loss=True,

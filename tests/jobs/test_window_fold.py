@@ -54,9 +54,9 @@ class Run:
         self.counted = 0
         self.partitions = {}
 
-    def take(self, records, now_ms=0):
+    def take(self, records, now_ms=0, **more):
         state = None if self.stored is None else FoldState.from_bytes(self.stored)
-        step = fold(state, frame(records), spec=self.spec, now_ms=now_ms)
+        step = fold(state, frame(records), spec=self.spec, now_ms=now_ms, **more)
         self.stored = step.state.to_bytes()
         for row in step.results.itertuples():
             window = (row.host, row.start_us // SECOND)
@@ -197,6 +197,35 @@ def test_a_silent_key_is_written_after_a_while_and_again_when_more_comes():
     assert run.late == set()
     # Where rows are only appended, the greatest revision of a window is right.
     assert run.revisions == [(("h", 0), 0), (("h", 0), 1)]
+
+
+@settings(max_examples=12)
+@given(logs(), st.data())
+def test_wherever_topics_were_silent_the_last_revisions_are_those_of_all_that_counted(log, data):
+    run = Run()
+    for now, batch in enumerate(
+        in_batches(log, lambda size: data.draw(st.integers(0, size)) or min(size, 1))
+    ):
+        run.take(batch, now_ms=now)
+        if data.draw(st.booleans()):
+            run.take([], now_ms=now, is_silent=True)
+    run.take([], now_ms=1000, is_silent=True)
+    counted = defaultdict(list)
+    for host, at, offset, t, usage in log:
+        if (at, offset) not in run.late:
+            counted[host, t // 10 * 10].append(usage)
+    expected = {at: (sum(each), max(each), len(each)) for at, each in counted.items()}
+    assert (run.windows, run.late) == (expected, oracle(log)[1])
+    revisions = defaultdict(list)
+    for window, revision in run.revisions:
+        revisions[window].append(revision)
+    assert all(each == list(range(len(each))) for each in revisions.values())
+
+
+def test_in_a_silence_a_key_that_has_a_record_now_is_not_written():
+    run = Run().take([("a", 0, 0, 1, 1), ("b", 0, 1, 1, 1)], now_ms=1)
+    run.take([("a", 0, 2, 2, 1)], now_ms=2, is_silent=True)
+    assert run.written == [("b", 0)]
 
 
 def test_state_of_a_program_that_counted_no_revisions_is_read():

@@ -40,6 +40,10 @@ class JobSettings:
     trigger_ms: int
     output_mode: str
     is_available_now: bool
+    #: Whether nothing is waited for behind what is available now.
+    ends_input: bool
+    #: 0 is never.
+    idle_timeout_seconds: float
     has_console: bool
     starting_offsets: str
     fail_on_data_loss: bool
@@ -82,7 +86,9 @@ def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
         checkpoint=_checkpoint_of(a),
         trigger_ms=a.trigger,
         output_mode=a.output_mode,
-        is_available_now=a.available_now,
+        is_available_now=a.available_now or a.end_of_input,
+        ends_input=a.end_of_input,
+        idle_timeout_seconds=a.idle_timeout / 1000,
         has_console=a.console,
         starting_offsets=a.starting_offsets,
         fail_on_data_loss=a.fail_on_data_loss,
@@ -224,6 +230,18 @@ def _add_batch_arguments(data: argparse._ArgumentGroup, job: Job) -> None:
     )
     data.add_argument(
         "--available-now", action="store_true", help="process what is there, then end"
+    )
+    data.add_argument(
+        "--end-of-input",
+        action="store_true",
+        help="like --available-now, and write what waits for more: nothing else is to come",
+    )
+    data.add_argument(
+        "--idle-timeout",
+        type=duration,
+        default="1m",
+        help="when all topics are silent for so long, windows that wait for more are written;"
+        " 0s is never (default: 1m)",
     )
     data.add_argument(
         "--starting-offsets",

@@ -23,6 +23,7 @@ from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, prepare
+from headrace_jobs.progress.checkpoint import has_clock
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import offsets_of
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from headrace_jobs.jobs.arguments import JobSettings
     from headrace_jobs.jobs.outputs import Outputs
     from headrace_jobs.jobs.startup import Start
+    from headrace_jobs.progress.listener import ProgressListener
+    from headrace_jobs.sources.clock import Silence
 
 __all__ = ["JobError", "explained", "run_query"]
 
@@ -189,9 +192,12 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
     from headrace_jobs.jobs.stateful import is_stateful, unbounded_joins
     from headrace_jobs.progress.listener import ProgressListener
 
+    silence = _silence(session, settings, parts)
     results = _results(session, settings, parts)
     _refuse_unbounded(unbounded_joins(results))
     is_stateful_query = is_stateful(results)
+    if is_stateful_query and silence is None:
+        _warn_without_clock(settings)
     start = reconcile(settings, parts.start, parts.outputs, is_stateful=is_stateful_query)
     parts = replace(parts, start=start)
     parts.metrics.checkpoint_generation(start.generation.number)
@@ -199,23 +205,55 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
     if settings.group is not None:
         group = GroupProgress(parts.start.client, settings.group, parts.metrics)
         group.start(parts.start.position)
-    listener = ProgressListener(parts.metrics, group)
+    listener = ProgressListener(parts.metrics, group, silence)
     session.streams.addListener(listener)
     query = _start(session, settings, parts)
     _log.info("query started", query=parts.job.query_name, checkpoint=parts.start.generation.path)
     try:
-        while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
-            pass
-        if parts.stop.is_requested:
-            _stop_between_batches(query, settings.stop_timeout_seconds)
-        for progress in query.recentProgress:
-            listener.take(progress)
+        _follow(query, settings, parts, listener)
+        if settings.ends_input and silence is not None and not parts.stop.is_requested:
+            silence.tell()
+            _follow(_start(session, settings, parts), settings, parts, listener)
     finally:
+        if silence is not None:
+            silence.close()
         parts.metrics.stopped()
         with contextlib.suppress(Exception):  # the JVM may be gone; its listeners with it
             session.streams.removeListener(listener)
         if group is not None:
             group.close()
+
+
+def _follow(query: Any, settings: JobSettings, parts: _Parts, listener: ProgressListener) -> None:
+    """Wait for the query's end, or end it when that is asked for."""
+    while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
+        pass
+    if parts.stop.is_requested:
+        _stop_between_batches(query, settings.stop_timeout_seconds)
+    for progress in query.recentProgress:
+        listener.take(progress)
+
+
+def _warn_without_clock(settings: JobSettings) -> None:
+    if settings.ends_input:
+        raise JobError(
+            "--end-of-input needs a clock beside the topics, which --idle-timeout 0s and the"
+            " checkpoint of a program without one do not have: begin a new --generation"
+        )
+    _log.warning("topics that are wholly silent close no windows", reason="no clock")
+
+
+def _silence(session: SparkSession, settings: JobSettings, parts: _Parts) -> Silence | None:
+    """Return what looks for silence; queries that are built after it have its clock."""
+    from headrace_jobs.sources.clock import Silence
+
+    if settings.idle_timeout_seconds == 0:
+        return None
+    if not has_clock(parts.start.generation.path):
+        return None
+    return Silence(
+        session, idle_seconds=settings.idle_timeout_seconds, topic=settings.input_topics[0]
+    )
 
 
 def _refuse_unbounded(joins: list[str]) -> None:

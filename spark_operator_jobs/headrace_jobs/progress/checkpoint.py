@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_jobs.progress.offsets import TopicPartition, end_offsets
+from headrace_jobs.progress.offsets import TopicPartition, end_offsets, is_tick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,7 @@ __all__ = [
     "CheckpointError",
     "batch_offsets",
     "committed_position",
+    "has_clock",
     "initial_offsets",
     "local_folder",
     "starting_position",
@@ -47,6 +48,21 @@ def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
     if batches:
         return batch_offsets(root, max(batches))
     return initial_offsets(root)
+
+
+def has_clock(checkpoint: str) -> bool:
+    """Whether a query may read the clock beside its topics: Spark fixes sources with a checkpoint.
+
+    False for the checkpoint of a program that had no clock. One that is no local folder is taken
+    for a new one.
+    """
+    root = local_folder(checkpoint)
+    batches = [] if root is None else [each.name for each in _listed(root / "offsets")]
+    numbers = [int(name) for name in batches if name.isdigit()]
+    if root is None or not numbers:
+        return True
+    lines = _read(root / "offsets" / str(max(numbers))).splitlines()[2:]
+    return any(is_tick(line) for line in lines)
 
 
 def batch_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
@@ -101,7 +117,7 @@ def _read_offsets(
 def _parsed(path: Path, lines: list[str] | tuple[str, ...]) -> dict[TopicPartition, int]:
     try:
         # A dash is a source without offsets yet; a number is another kind of source's.
-        return end_offsets(line for line in lines if line.startswith("{"))
+        return end_offsets(line for line in lines if line.startswith("{") and not is_tick(line))
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
 

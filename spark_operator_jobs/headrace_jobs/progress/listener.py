@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace_jobs.progress.metrics import BatchFacts
-from headrace_jobs.progress.offsets import end_offsets
+from headrace_jobs.progress.offsets import end_offsets, is_tick
 from headrace_jobs.transforms import tagged
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace_jobs.progress.group import GroupProgress
     from headrace_jobs.progress.metrics import JobMetrics
     from headrace_jobs.progress.offsets import TopicPartition
+    from headrace_jobs.sources.clock import Silence
 
 __all__ = ["OBSERVED_OUTPUT", "ProgressListener", "batch_facts", "observations"]
 
@@ -41,9 +42,12 @@ _log = structlog.get_logger(__name__)
 class ProgressListener(StreamingQueryListener):
     """Follows the queries of one session; Headrace runs one query in a session."""
 
-    def __init__(self, metrics: JobMetrics, group: GroupProgress | None) -> None:
+    def __init__(
+        self, metrics: JobMetrics, group: GroupProgress | None, silence: Silence | None = None
+    ) -> None:
         self._metrics = metrics
         self._group = group
+        self._silence = silence
         self._lock = threading.Lock()
         self._run = ""
         self._last_batch = -1
@@ -57,8 +61,10 @@ class ProgressListener(StreamingQueryListener):
         self.take(event.progress)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
-        """Note that the query lives."""
+        """Note that the query lives, and that its last trigger found nothing."""
         self._metrics.alive()
+        if self._silence is not None:
+            self._silence.idle()
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
         """Note that the query ended."""
@@ -77,7 +83,10 @@ class ProgressListener(StreamingQueryListener):
                     self._metrics.alive()
                     return
                 self._run, self._last_batch = run, batch_id
-            self._metrics.batch_finished(batch_facts(progress))
+            facts = batch_facts(progress)
+            self._metrics.batch_finished(facts)
+            if self._silence is not None and facts.input_rows:
+                self._silence.heard()
             if self._group is not None:
                 self._group.processed(_kafka_end_offsets(progress.sources))
         except Exception:  # noqa: BLE001 - Spark would log a Java stack and go on
@@ -99,7 +108,7 @@ def batch_facts(progress: Any) -> BatchFacts:
     operators = progress.stateOperators
     return BatchFacts(
         batch_id=int(progress.batchId),
-        input_rows=int(progress.numInputRows),
+        input_rows=int(progress.numInputRows) - _ticks(progress.sources),
         output_rows=_observation(out, "rows"),
         counted_records=_observation(out, "counted"),
         malformed_records=_observation(out, "malformed"),
@@ -113,6 +122,11 @@ def batch_facts(progress: Any) -> BatchFacts:
         state_rows=sum(int(operator.numRowsTotal) for operator in operators),
         state_bytes=sum(int(operator.memoryUsedBytes) for operator in operators),
     )
+
+
+def _ticks(sources: Iterable[Any]) -> int:
+    """Return how many rows came from the clock."""
+    return sum(int(each.numInputRows) for each in sources if is_tick(each.endOffset or ""))
 
 
 def _kafka_end_offsets(sources: Iterable[Any]) -> dict[TopicPartition, int]:

@@ -11,14 +11,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = [
+    "TICK",
     "LagClock",
     "TopicPartition",
     "end_offsets",
     "format_offsets",
+    "is_tick",
     "lag_records",
     "offsets_of",
     "parse_offsets",
 ]
+
+#: What an offset of the clock (`sources.clock`) counts, beside those of Kafka's sources.
+TICK = "headrace-tick"
 
 
 class TopicPartition(NamedTuple):
@@ -46,6 +51,11 @@ def parse_offsets(text: str | None) -> dict[TopicPartition, int]:
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"not the offsets of a Kafka source: {text[:200]}") from error
+
+
+def is_tick(text: str) -> bool:
+    """Whether a source's line in the offset log is the clock's."""
+    return text.startswith(f'{{"{TICK}"')
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:

@@ -61,8 +61,10 @@ class _WindowProcessor(GroupProcessor):
         super().__init__(columns)
         self._spec = spec
 
-    def fold(self, state: bytes | None, rows: pd.DataFrame, now_ms: int) -> tuple[bytes, Step]:
+    def fold(
+        self, state: bytes | None, rows: pd.DataFrame, *, now_ms: int, is_silent: bool
+    ) -> tuple[bytes, Step]:
         """Fold rows into windows."""
         before = None if state is None else FoldState.from_bytes(state)
-        step = fold(before, rows, spec=self._spec, now_ms=now_ms)
+        step = fold(before, rows, spec=self._spec, now_ms=now_ms, is_silent=is_silent)
         return step.state.to_bytes(), step

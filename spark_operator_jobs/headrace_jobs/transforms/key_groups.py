@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from headrace_jobs.sources.clock import read_ticks
 from headrace_jobs.transforms.tagged import SIDE
 from headrace_jobs.transforms.window_fold import NEVER_US
 
@@ -71,8 +72,13 @@ class GroupProcessor(StatefulProcessor):
         self._columns = list(columns)
 
     @abstractmethod
-    def fold(self, state: bytes | None, rows: pd.DataFrame, now_ms: int) -> tuple[bytes, GroupStep]:
-        """Fold well-formed rows into a group's state; return the new one and a `GroupStep`."""
+    def fold(
+        self, state: bytes | None, rows: pd.DataFrame, *, now_ms: int, is_silent: bool
+    ) -> tuple[bytes, GroupStep]:
+        """Fold well-formed rows into a group's state; return the new one and a `GroupStep`.
+
+        `is_silent`: no topic of the query had a record for the idle timeout before this batch.
+        """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Take the state of the group that is called for."""
@@ -87,12 +93,14 @@ class GroupProcessor(StatefulProcessor):
         """Fold the rows in; return everything that leaves the query for this group."""
         given = pd.concat(list(rows), ignore_index=True)
         topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
+        is_tick = given["offset"] < 0
+        given = given[~is_tick].reset_index(drop=True)
         is_malformed, is_own = given["reason"].notna(), given["turn"] == 0
         malformed = given[is_malformed & is_own]
         stored = self._state.get()
         state = None if stored is None else bytes(stored[0])
         well_formed = given[~is_malformed & (is_own | self.wants_ticks)]
-        state, step = self.fold(state, well_formed, now_ms)
+        state, step = self.fold(state, well_formed, now_ms=now_ms, is_silent=bool(is_tick.any()))
         self._state.update((state,))
         yield self._tagged("result", step.results)
         yield self._tagged("rejected", _raw(malformed), _reason=malformed["reason"])
@@ -135,7 +143,7 @@ def fold_groups(
     Takes the columns of Kafka's source, `keys` and `columns` for the fold, `event_time`, and
     `reason`, which is null where a row is well formed. `processor` is called with the names of all
     columns, and returns a `GroupProcessor`. All groups get one of `TICK_RECORDS` records, or those
-    where a column `is_tick` holds.
+    where a column `is_tick` holds, and the ticks of the session's clock.
     """
     has_ticks = "is_tick" in rows.columns
     is_tick = F.col("is_tick") if has_ticks else F.col("offset") % TICK_RECORDS == 0
@@ -162,6 +170,7 @@ def fold_groups(
             "turn", "key_group"
         ),
     )
+    grouped = _with_clock(grouped)
     side: T.StructType = T.StructType.fromDDL(SIDE)  # type: ignore[assignment] # any type has it
     schema = T.StructType([*results.fields, *side.fields])
     return grouped.groupBy("key_group").transformWithStateInPandas(
@@ -171,6 +180,35 @@ def fold_groups(
         # With timers Spark's available-now trigger never ends.
         timeMode="None",
     )
+
+
+def _with_clock(grouped: DataFrame) -> DataFrame:
+    """Add a row without a record, of offset -1, for each group and tick of the session's clock."""
+    ticks = read_ticks(grouped.sparkSession, KEY_GROUPS)
+    if ticks is None:
+        return grouped
+    told = {
+        "partition": F.lit(-1),
+        "offset": F.lit(-1),
+        "now_ms": F.unix_millis(F.current_timestamp()),
+        "record_topic": F.col("topic"),
+        "turn": F.lit(1),
+        "key_group": F.col("key_group"),
+    }
+    return grouped.unionByName(
+        ticks.select(
+            *(
+                told.get(field.name, _nothing(field.dataType))
+                .cast(field.dataType)
+                .alias(field.name)
+                for field in grouped.schema.fields
+            )
+        )
+    )
+
+
+def _nothing(kind: T.DataType) -> Column:
+    return F.lit(0 if isinstance(kind, T.IntegralType) else None)
 
 
 def _without_null(rows: DataFrame, name: str) -> Column:

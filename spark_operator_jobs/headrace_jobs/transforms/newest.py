@@ -92,7 +92,12 @@ class _NewestProcessor(GroupProcessor):
         self._spec = spec
 
     def fold(
-        self, state: bytes | None, rows: pd.DataFrame, now_ms: int
+        self,
+        state: bytes | None,
+        rows: pd.DataFrame,
+        *,
+        now_ms: int,
+        is_silent: bool,  # noqa: ARG002 - nothing is waited for
     ) -> tuple[bytes, NewestStep]:
         """Fold rows into the table of keys."""
         step = fold_newest(state, rows, spec=self._spec, now_ms=now_ms)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace_jobs.transforms.window_fold import NEVER_US
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Event", "OrderSpec", "OrderState", "Record", "Taken", "take"]
 
@@ -132,8 +132,19 @@ class Taken:
     watermarks_us: dict[tuple[str, int], int]
 
 
-def take(state: OrderState, records: Iterable[Record], *, spec: OrderSpec, now_ms: int) -> Taken:
-    """Take a group's records of one batch. Changes `state`."""
+def take(
+    state: OrderState,
+    records: Sequence[Record],
+    *,
+    spec: OrderSpec,
+    now_ms: int,
+    is_silent: bool = False,
+) -> Taken:
+    """Take a group's records of one batch. Changes `state`.
+
+    `is_silent`: all sources were silent for the idle timeout. What is held leaves then, up to the
+    newest time that a second one confirms; what comes later and is older than that is late.
+    """
     _grow_silent(state, now_ms)
     late: dict[int, int] = {}
     duplicates: list[int] = []
@@ -159,7 +170,7 @@ def take(state: OrderState, records: Iterable[Record], *, spec: OrderSpec, now_m
             rank = spec.sources.index(record.source)
             state.held.append(Event(record.event_us, rank, record.id, record.body))
     return Taken(
-        released=_release(state, spec),
+        released=_release(state, spec, is_silent=is_silent and not records),
         late=late,
         duplicates=duplicates,
         watermarks_us={
@@ -180,14 +191,25 @@ def _grow_silent(state: OrderState, now_ms: int) -> None:
             clock.silent_ms += passed_ms
 
 
-def _release(state: OrderState, spec: OrderSpec) -> list[Event]:
+def _release(state: OrderState, spec: OrderSpec, *, is_silent: bool) -> list[Event]:
     """Move the horizon; return what is before it, in order."""
-    state.horizon_us = max(state.horizon_us, _slowest_us(state, spec))
+    complete_us = _newest_us(state, spec) + 1 if is_silent else _slowest_us(state, spec)
+    state.horizon_us = max(state.horizon_us, complete_us)
     released = sorted(event for event in state.held if event.event_us < state.horizon_us)
     state.held = [event for event in state.held if event.event_us >= state.horizon_us]
     forget_us = state.horizon_us - spec.remember_us
     state.ids = {name: at for name, at in state.ids.items() if at >= forget_us}
     return released
+
+
+def _newest_us(state: OrderState, spec: OrderSpec) -> int:
+    """Return the newest time of all partitions; one alone that is far ahead is not believed."""
+    clocks = [clock for partitions in state.clocks.values() for clock in partitions.values()]
+    times = sorted(time for each in clocks for time in (each.newest_us, each.second_us))
+    if not times:
+        return NEVER_US
+    is_believed = times[-1] - times[-2] <= spec.jump_us
+    return times[-1] if is_believed else times[-2]
 
 
 def _slowest_us(state: OrderState, spec: OrderSpec) -> int:

@@ -146,9 +146,9 @@ class _RetailProcessor(GroupProcessor):
         self._spec = spec
 
     def fold(
-        self, state: bytes | None, rows: pd.DataFrame, now_ms: int
+        self, state: bytes | None, rows: pd.DataFrame, *, now_ms: int, is_silent: bool
     ) -> tuple[bytes, RetailStep]:
         """Fold events into the state of their products."""
         named = rows.assign(topic=rows["record_topic"])
-        step = fold_retail(state, named, spec=self._spec, now_ms=now_ms)
+        step = fold_retail(state, named, spec=self._spec, now_ms=now_ms, is_silent=is_silent)
         return step.state, step

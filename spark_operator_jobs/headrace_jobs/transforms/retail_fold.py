@@ -116,11 +116,17 @@ class RetailStep:
 
 
 def fold_retail(
-    state: bytes | None, rows: pd.DataFrame, *, spec: RetailSpec, now_ms: int
+    state: bytes | None,
+    rows: pd.DataFrame,
+    *,
+    spec: RetailSpec,
+    now_ms: int,
+    is_silent: bool = False,
 ) -> RetailStep:
     """Take a group's rows: `source, id, event_us, topic, partition, offset, turn` and the fields.
 
     Rows with a `turn`, and those without an id, only tell how far their partition has come.
+    `is_silent`: all topics were silent for the idle timeout; nothing is held for the slower one.
     """
     order, products = _read(state)
     given = list(_records(rows))
@@ -128,7 +134,7 @@ def fold_retail(
         if record.source == PRODUCT and record.id is not None:
             _add_version(products.setdefault(record.body["product"], _Product()), record)
     events = [record for record in given if record.source != PRODUCT]
-    taken = take(order, events, spec=spec.order, now_ms=now_ms)
+    taken = take(order, events, spec=spec.order, now_ms=now_ms, is_silent=is_silent)
     by_product: dict[str, list[Event]] = defaultdict(list)
     for event in taken.released:
         by_product[event.body["product"]].append(event)

@@ -108,10 +108,18 @@ class Step:
         return len(self.state.windows)
 
 
-def fold(state: FoldState | None, rows: pd.DataFrame, *, spec: WindowSpec, now_ms: int) -> Step:
+def fold(
+    state: FoldState | None,
+    rows: pd.DataFrame,
+    *,
+    spec: WindowSpec,
+    now_ms: int,
+    is_silent: bool = False,
+) -> Step:
     """Take a group's rows: the key's columns, those aggregated, `partition, offset, event_us`.
 
     Other columns are kept in `late`. A key of the group must always come to the same group.
+    `is_silent`: every key without a row here is taken for idle.
     """
     rows = rows.iloc[np.lexsort((rows["offset"], rows["partition"]))].reset_index(drop=True)
     keys, key_ids = _key_ids(None if state is None else state.keys, rows, spec)
@@ -122,7 +130,7 @@ def fold(state: FoldState | None, rows: pd.DataFrame, *, spec: WindowSpec, now_m
     windows, is_counted = _count(rows, key_ids, watermarks, spec)
     if state is not None:
         windows = _merge(state.windows, windows, spec)
-    is_live = clocks["seen_ms"].to_numpy() > now_ms - spec.idle_ms
+    is_live = clocks["seen_ms"].to_numpy() > now_ms - (1 if is_silent else spec.idle_ms)
     keys = _advance_horizons(keys, clocks[is_live], spec)
     live = np.bincount(clocks["key_id"], weights=is_live, minlength=len(keys)) > 0
     results, windows = _write(keys, windows, live, spec)
