@@ -42,6 +42,7 @@ CALLED_FROM_OUTSIDE = [
     "init",  # by Spark, of a StatefulProcessor
     "handleInputRows",  # likewise
     *("streamReader", "initialOffset", "latestOffset"),  # by Spark, of a data source
+    "prepareForTriggerAvailableNow",  # likewise
 ]
 REGISTERED_BY_DECORATOR = ["@*.command", "@*.checks", "@*.get", "@*.post", "@kopf.*"]
 DEAD_BUT_WANTED = {

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from headrace_jobs.progress.offsets import TICK
 
@@ -92,7 +93,7 @@ class _Clock(DataSource):
         return _Reader(self.options)
 
 
-class _Reader(DataSourceStreamReader):
+class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._file = Path(options["path"])
         self._topic = options["topic"]
@@ -107,6 +108,9 @@ class _Reader(DataSourceStreamReader):
         except FileNotFoundError:
             return start
         return {TICK: start[TICK] + 1}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above
+        """Do nothing. With a source that lacks this Spark reads all that is there in one batch."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [InputPartition(start != end)]
