@@ -702,7 +702,8 @@ class PartitionLog:
             segment.note_damage(damage)
         self.reader.forget()
         for damage in found:
-            if damage not in known:
+            # What lies before the log's start is nobody's: no reader needs it, nothing mends it.
+            if damage not in known and damage.next_offset > self.log_start_offset:
                 self._report(segment, damage)
         if not found and segment.damages == ():
             rebuild_indexes(segment)

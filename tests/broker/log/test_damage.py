@@ -246,3 +246,20 @@ def test_what_this_process_wrote_is_not_checked_again(new_log):
     for number in range(20):
         append(log, batch_of(b"%d" % number))
     assert {segment.unchecked for segment in log.segments} == {(0, 0)}
+
+
+def test_damage_before_the_logs_start_is_nobodys(tmp_path):
+    """Seed 3229 with 5 nodes: it was neither cut nor forgotten, and its replica never healed."""
+    closed = Closed(tmp_path)
+    _, header = next(iterate_headers(closed.batches[2]))
+    _change(closed.files(".log")[0], sum(map(len, closed.batches[:2])) + 70)
+    log = closed.open()
+    told = []
+    log.on_damage = lambda: told.append(log.is_damaged)
+    log.delete_records_before(header.last_offset + 1)
+    _scrub(log)
+    assert log.segments.first.damages
+    assert not log.is_damaged
+    assert not told
+    assert len(_read_around(log, 1000)) == _BATCHES - 3
+    log.close()

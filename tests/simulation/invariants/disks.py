@@ -53,16 +53,35 @@ def _has_replica(node: Node, topic: str, index: int) -> bool:
 
 
 def replica_batches(node: Node, topic: str, index: int) -> list[tuple[int, int, bool]]:
-    """Return base offset, checksum, and whether it holds, of all batches of a node's replica."""
+    """Return base offset, checksum, and whether it holds, of all batches of a node's replica.
+
+    What is damaged before the log's start is nobody's, and stays as it is until its segment goes.
+    """
     found = []
+    behind = _nobodys_damage(node, topic, index)
     for path in _log_files(node, topic, index):
         data, start = path.read_bytes(), 0
         while start + HEADER_SIZE <= len(data):
+            if (path.name, start) in behind:
+                start = behind[path.name, start]
+                continue
             header = parse_batch_header(data, start)
             checked = data[start + ATTRIBUTES_POSITION : start + header.size_bytes]
             found.append((int(header.base_offset), header.crc, crc32c(checked) == header.crc))
             start += header.size_bytes
     return found
+
+
+def _nobodys_damage(node: Node, topic: str, index: int) -> dict[tuple[str, int], int]:
+    """Return where each damage before the log's start ends, by its file and position."""
+    broker: Any = node.broker
+    log = broker.replicas.partitions_of(topic)[index].log
+    return {
+        (segment.path.name, damage.start): damage.end
+        for segment in log.segments
+        for damage in segment.damages
+        if damage.next_offset <= log.log_start_offset
+    }
 
 
 def _log_files(node: Node, topic: str, index: int) -> list[Path]:
