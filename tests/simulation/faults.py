@@ -5,6 +5,7 @@ of: an acknowledgement, a truncation, a new leader, a voter change.
 """
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +174,19 @@ class Faults:
         chance.choices(faults, weights)[0][1]()
 
     # ---- what may happen
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing strikes any more."""
+        return self._is_over
+
+    def end_at(self, node: Node, chance: random.Random) -> None:
+        """End a process where it is, or its machine, by a chance that is not ours."""
+        if self._profile.loses_power and chance.random() < 0.5:
+            node.cut_power()
+        else:
+            node.kill()
+        self._later(chance.choice((0.001, 0.1, 1.0)), node.start)
 
     def _start(self, node: Node) -> None:
         """Start it, and now and then tell it to stop before it has looked at all of its logs."""

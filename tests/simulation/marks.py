@@ -8,6 +8,8 @@ situation that is new to you is one line in `MARKS`, and where it is seen, one `
 from typing import Any
 
 from headrace_broker.coordinator import offsets
+from headrace_broker.coordinator.consumer import step as consumer_step
+from headrace_broker.coordinator.consumer.states import MemberState
 from headrace_broker.log import partition_log
 from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.log_directory import LogDirectory
@@ -26,6 +28,7 @@ from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History
 from simulation.observing import observer
 from simulation.share_marks import SHARE_MARKS
+from simulation.steps import STEP_MARKS
 from simulation.transaction_marks import FREQUENT as FREQUENT_OF_TRANSACTIONS
 from simulation.transaction_marks import TRANSACTION_MARKS
 
@@ -56,6 +59,10 @@ MARKS: dict[str, int] = {
     "the scrub finds damage": 10,
     "a member commits with a former generation": 20,
     "a commit comes while its group rebalances": 5,
+    "a member of a consumer group commits with a former epoch": 5,
+    "a member of a consumer group gives partitions up": 20,
+    "a member of a consumer group is fenced": 20,
+    "a partition waits until its former owner gives it up": 10,
     "records are deleted by request": 50,
     "a consumer validates its position against a new leader": 100,
     "a delivery times out and a new producer epoch begins": 50,
@@ -91,6 +98,7 @@ MARKS: dict[str, int] = {
     "a partition is without a leader": 100,
     "a leader's acknowledgement is lost with it": 10,
     **TRANSACTION_MARKS,
+    **STEP_MARKS,
     **SHARE_MARKS,
 }
 
@@ -339,6 +347,14 @@ def _check_commit(history: History, original: Any, group: Any, request: Any, **n
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             history.reach("a commit comes while its group rebalances")
         raise
+
+
+@observer(consumer_step, "reconcile")
+def _reconcile(history: History, original: Any, *arguments: Any) -> Any:
+    member = original(*arguments)
+    if member.state is MemberState.UNRELEASED_PARTITIONS:
+        history.reach("a partition waits until its former owner gives it up")
+    return member
 
 
 @observer(FetchSessions, "open")

@@ -23,6 +23,7 @@ from simulation.marks import LOGGED
 from simulation.observing import observed
 from simulation.profile import draw_profile
 from simulation.rot import draw_rotting
+from simulation.steps import Steps
 from simulation.workloads import WORKLOADS
 from simulation.workloads.consumers import Consumer
 from simulation.workloads.operators import Operator
@@ -69,6 +70,8 @@ class Scenario:
         self.cluster.on_moment = self._moment
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
         self.history.on_proposed = self.faults.proposed
+        self.steps = Steps(self.cluster, self.faults, self.history)
+        self.history.on_step = self.steps.happened
         self.loop.check = self.invariants.check
 
     def _failed(self, node: Node, error: BaseException) -> None:
@@ -231,7 +234,8 @@ def _simulate(seed: int, nodes: int, *, to_the_end: bool) -> Outcome:
         scenario = Scenario(seed, nodes, root)
         if not to_the_end:
             scenario.loop.is_enough = lambda: bool(scenario.history.violations)
-        with scenario.cluster.installed(), observed(scenario.history):
+        installed = (scenario.cluster.installed(), scenario.steps.installed())
+        with installed[0], installed[1], observed(scenario.history):
             try:
                 scenario.loop.run(scenario.run(), limit_seconds=600)
             except Stalled as error:

@@ -60,6 +60,12 @@ def test_no_broker_ends_until_a_machine_that_lost_power_has_registered_again(tmp
             node.disk.close()
 
 
+def test_seed_4025_leads_nothing_before_it_is_registered_again():
+    """A coordinator's timer wrote in an epoch whose last record the power cut had taken."""
+    outcome = simulate(4025, 3)
+    assert not outcome.violations, outcome.violations
+
+
 @pytest.mark.parametrize("seed", [718, 775, 1003])
 def test_seeds_that_lost_records_by_a_power_cut_and_kills_hold(seed):
     """As Kafka would, before kills were left out while a machine is away."""

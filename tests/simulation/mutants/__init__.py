@@ -4,6 +4,7 @@ A mutant patches the product while it is installed, and says in how many nodes, 
 seeds, it must be found.
 """
 
+from simulation.mutants.groups import GROUP_MUTANTS
 from simulation.mutants.mutant import Mutant, find
 from simulation.mutants.replication import REPLICATION_MUTANTS
 from simulation.mutants.rules import RULES
@@ -11,7 +12,14 @@ from simulation.mutants.shares import SHARE_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 from simulation.mutants.transactions import TRANSACTION_MUTANTS
 
-MUTANTS = (*STORAGE_MUTANTS, *REPLICATION_MUTANTS, *RULES, *TRANSACTION_MUTANTS, *SHARE_MUTANTS)
+MUTANTS = (
+    *STORAGE_MUTANTS,
+    *REPLICATION_MUTANTS,
+    *RULES,
+    *TRANSACTION_MUTANTS,
+    *SHARE_MUTANTS,
+    *GROUP_MUTANTS,
+)
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
 FOUND_AT = {

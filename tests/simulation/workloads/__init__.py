@@ -9,6 +9,7 @@ a healed cluster must let them. What they see goes into `History`, or into an in
 from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
 from simulation.workloads.members import MEMBERS
+from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
 from simulation.workloads.share import SHARE
@@ -26,6 +27,7 @@ WORKLOADS: tuple[Workload, ...] = (
     TRIMS,
     TRANSACTIONS,
     SHARE,
+    MODERNS,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -1,0 +1,72 @@
+"""Planted bugs of consumer groups (KIP-848), of exhausted epochs, and of registrations."""
+
+from headrace_broker.coordinator.consumer import fencing, reconcile
+from headrace_broker.coordinator.transactions import init_producer
+from headrace_broker.server.broker import Broker
+from simulation.mutants.edited import edited
+from simulation.mutants.mutant import Mutant
+from simulation.profile import Profile
+
+
+def _has_members(profile: Profile) -> bool:
+    return "modern" in profile.works
+
+
+def _has_transactions(profile: Profile) -> bool:
+    return "transactions" in profile.works
+
+
+def _has_members_without_fsync(profile: Profile) -> bool:
+    return _has_members(profile) and profile.loses_power and not profile.has_fsyncs
+
+
+GROUP_MUTANTS = (
+    Mutant(
+        name="a member of a consumer group commits with a former epoch",
+        owner=fencing,
+        attribute="_check_epoch",
+        replace=edited("if epoch == member.epoch:", "if True:"),
+        nodes=3,
+        needs=_has_members,
+        seeds_max=100,
+    ),
+    Mutant(
+        name="a partition is given before its owner gave it up",
+        owner=reconcile,
+        attribute="_next",
+        replace=edited(
+            "if goal.owner_of(topic_id, item) in {NO_OWNER, member.member_id}", "if True"
+        ),
+        nodes=3,
+        needs=_has_members,
+        seeds_max=100,
+    ),
+    Mutant(
+        name="a member of a consumer group need not say what it gave up",
+        owner=reconcile,
+        attribute="_next",
+        replace=edited("if to_revoke and _still_owns(goal, to_revoke):", "if False:"),
+        nodes=3,
+        needs=_has_members,
+        seeds_max=200,
+    ),
+    Mutant(
+        name="a producer id goes on when its epochs are exhausted",
+        owner=init_producer,
+        attribute="_next",
+        replace=edited("if found.is_exhausted:", "if False:"),
+        nodes=1,
+        needs=_has_transactions,
+        seeds_max=100,
+    ),
+    Mutant(
+        name="a process leads what its predecessor led",
+        owner=Broker,
+        attribute="_is_registered",
+        replace=lambda _original: lambda _broker: True,
+        nodes=3,
+        needs=_has_members_without_fsync,
+        seeds_max=100,
+        seed_known=4025,
+    ),
+)
