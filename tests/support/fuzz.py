@@ -15,6 +15,7 @@ from pathlib import Path
 from support.wire import split_address
 
 #: What a count or a length is likely to be believed as.
+_API_KEY_BYTES = 2
 _EXTREMES = [-1, 0, 1, 127, 128, 255, 2**15 - 1, 2**15, 2**16 - 1, 2**31 - 1, -(2**31), -2]
 _HEADER_BYTES = 8  # API key, version, correlation id
 _CONNECTIONS = 48
@@ -47,7 +48,9 @@ class Corpus:
         chance = random.Random(f"{seed}/{number}")
         body = bytearray(chance.choice(self.frames))
         for _ in range(chance.choice([1, 1, 1, 1, 2, 4])):
-            chance.choice(_MUTATIONS)(chance, body, self.frames)
+            # What was cut to the API key has nothing left to change.
+            if len(body) > _API_KEY_BYTES:
+                chance.choice(_MUTATIONS)(chance, body, self.frames)
         length = len(body)
         if chance.random() < 0.03:
             length = chance.choice([*_EXTREMES, length - 1, length + 1, 2 * length])
@@ -56,7 +59,7 @@ class Corpus:
 
 def _at(chance: random.Random, body: bytearray, size: int = 1) -> int:
     """Return a place after the API key: what a client never asks for is not its mutant."""
-    return chance.randrange(2, max(3, len(body) - size + 1))
+    return chance.randrange(_API_KEY_BYTES, max(_API_KEY_BYTES + 1, len(body) - size + 1))
 
 
 def _flip(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:

@@ -2,7 +2,7 @@
 
 from headrace_broker.coordinator.consumer import fencing, reconcile
 from headrace_broker.coordinator.transactions import init_producer
-from headrace_broker.server.broker import Broker
+from headrace_broker.server.partitions.replica_host import ReplicaHost
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant
 from simulation.profile import Profile
@@ -61,9 +61,9 @@ GROUP_MUTANTS = (
     ),
     Mutant(
         name="a process leads what its predecessor led",
-        owner=Broker,
-        attribute="_is_registered",
-        replace=lambda _original: lambda _broker: True,
+        owner=ReplicaHost,
+        attribute="may_lead",
+        replace=lambda _original: property(lambda _host: True),
         nodes=3,
         needs=_has_members_without_fsync,
         seeds_max=100,

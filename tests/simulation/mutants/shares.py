@@ -58,7 +58,7 @@ LEADER_RULES = (
         "a released record is archived",
         share_partition,
         "_after",
-        edited("return RecordState.AVAILABLE, count", "return RecordState.ARCHIVED, count"),
+        edited("Outcome(state=RecordState.AVAILABLE", "Outcome(state=RecordState.ARCHIVED"),
     ),
     _rule(
         "the limit of deliveries is not looked at",
