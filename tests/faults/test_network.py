@@ -19,6 +19,8 @@ from support.readers import JavaReader, LibrdkafkaReader
 _SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "15"))
 _CUT_SECONDS = 4
 _REPLACED_SECONDS_MAX = 15
+# Clients still talk to it: once in some twenty runs a producer wrote nothing for 32 s (README).
+_HEARD_BY_CLIENTS_SECONDS_MAX = 50
 
 pytestmark = [
     pytest.mark.slow,
@@ -104,7 +106,7 @@ def test_a_leader_that_hears_nothing_or_is_not_heard_loses_nothing(cluster, topi
         began = time.monotonic()
         with cluster.asked_without(victim):
             workload.progress()
-            assert workload.longest_gap(began) < _REPLACED_SECONDS_MAX
+            assert workload.longest_gap(began) < _HEARD_BY_CLIENTS_SECONDS_MAX
         _heal(cluster, topic, workload)
 
 
