@@ -6,12 +6,12 @@ is not begun again (at most once), and a driver that was replaced writes nothing
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace_jobs.delivery import Delivery
+from headrace_jobs.durable import replace_file
 from headrace_jobs.progress.batches import read_batch
 from headrace_jobs.progress.checkpoint import local_folder
 from headrace_jobs.progress.drivers import DriverEpoch
@@ -116,17 +116,7 @@ class Outputs:
         begun = int(path.read_text()) if path.exists() else NO_BATCH
         if batch_id <= begun:
             return True
-        partial = path.with_suffix(".partial")
-        with partial.open("w") as file:
-            file.write(str(batch_id))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, str(batch_id))
         return False
 
 

@@ -16,12 +16,11 @@ The first generation is the checkpoint's folder itself, the others are `generati
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace_jobs.durable import replace_file
 from headrace_jobs.progress.checkpoint import committed_position, local_folder
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets, parse_offsets
 
@@ -196,20 +195,5 @@ class Generations:
                 for number, offsets in pointer.kept.items()
             },
         }
-        _replace_file(self._folder / POINTER_FILE, json.dumps(document, indent=2) + "\n")
+        replace_file(self._folder / POINTER_FILE, json.dumps(document, indent=2) + "\n")
         self._pointer = pointer
-
-
-def _replace_file(path: Path, text: str) -> None:
-    """Replace a file so that a power cut leaves the old one or the new one."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

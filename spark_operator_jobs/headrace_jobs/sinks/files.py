@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Literal
 import structlog
 
 from headrace_jobs.delivery import Delivery
+from headrace_jobs.durable import sync
 from headrace_jobs.progress.stored import StoredProgress, Verdict, judge
 from headrace_jobs.sinks.files_delta import DeltaLog
 from headrace_jobs.sinks.files_log import ConflictError, FileLog
 from headrace_jobs.sinks.files_plain import PlainLog
-from headrace_jobs.sinks.files_task import DATA, sync_folder, write_files
+from headrace_jobs.sinks.files_task import DATA, write_files
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class FileWriter:
         prefix = f"{self._prefix}-b{batch.batch_id}-e{self._epoch}"
         files = write_files(frame, self._root, prefix)
         if files:
-            sync_folder(self._root / DATA)
+            sync(self._root / DATA)
         return files
 
     def _commit(self, batch: Batch, files: Sequence[DataFile]) -> None:

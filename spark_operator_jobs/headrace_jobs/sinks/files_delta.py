@@ -13,9 +13,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.durable import replace_file
 from headrace_jobs.progress.stored import format_progress, parse_progress
 from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError
-from headrace_jobs.sinks.files_task import replace_file
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.durable import sync
 from headrace_jobs.progress.stored import format_progress, parse_progress
 from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError
-from headrace_jobs.sinks.files_task import DATA, sync_folder
+from headrace_jobs.sinks.files_task import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +121,7 @@ class PlainLog:
             for path in chosen:
                 for batch in pq.ParquetFile(self._root / path).iter_batches():
                     writer.write_batch(batch)
-        _sync(self._root / name)
+        sync(self._root / name)
         self._add({name: (self._root / name).stat().st_size}, remove=chosen, progress={})
         self._delete_removed()
         return len(chosen)
@@ -139,14 +140,14 @@ class PlainLog:
         self._folder.mkdir(parents=True, exist_ok=True)
         partial = self._folder / f".{version}.{uuid.uuid4().hex}.partial"
         partial.write_text(json.dumps(commit))
-        _sync(partial)
+        sync(partial)
         try:
             os.link(partial, self._folder / f"{version:020}.json")
         except FileExistsError as error:
             raise ConflictError(f"version {version} of {self._root} is taken") from error
         finally:
             partial.unlink()
-        sync_folder(self._folder)
+        sync(self._folder)
         self._state = after
 
     def _delete_removed(self) -> None:
@@ -168,11 +169,3 @@ def _read(folder: Path) -> _State:
         if not whole or version >= whole[-1]:
             state.replay(version, json.loads((folder / f"{version:020}.json").read_text()))
     return state
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.durable import sync
 from headrace_jobs.sinks.files_log import DataFile
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["DATA", "replace_file", "sync_folder", "write_files"]
+__all__ = ["DATA", "write_files"]
 
 #: The folder of data files in a table.
 DATA = "data"
@@ -64,30 +63,6 @@ class _WriteTask:
         if writer is None:
             return
         writer.close()
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(path)
         size = path.stat().st_size
         yield pa.RecordBatch.from_pydict({"name": [name], "rows": [rows], "bytes": [size]})
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file so that a power cut leaves the old one or the new one."""
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-    sync_folder(path.parent)
