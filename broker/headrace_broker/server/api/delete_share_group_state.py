@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.coordinator.share_state.state import ShareKey
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.delete_share_group_state import (
     DeleteShareGroupStateRequest,
     DeleteShareGroupStateResponse,
     DeleteStateResult,
+    PartitionData,
     PartitionResult,
 )
 from headrace_broker.server.api.services import WithShares
+from headrace_broker.server.shares.state_requests import answer_each
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
@@ -32,17 +33,10 @@ async def handle(
     """Answer when it is durable; each partition has its own outcome."""
     del context
     response = DeleteShareGroupStateResponse()
-    for topic in request.topics:
-        result = DeleteStateResult(topic_id=topic.topic_id)
-        response.results.append(result)
-        for asked in topic.partitions:
-            outcome = PartitionResult(partition=asked.partition)
-            result.partitions.append(outcome)
-            key = ShareKey(
-                group_id=request.group_id, topic_id=topic.topic_id, partition=asked.partition
-            )
-            try:
-                await broker.shares.coordinator.delete(key)
-            except ApiError as error:
-                outcome.error_code, outcome.error_message = error.code, error.message
+
+    async def act(key: ShareKey, asked: PartitionData, outcome: PartitionResult) -> None:
+        del asked, outcome
+        await broker.shares.coordinator.delete(key)
+
+    await answer_each(request, response.results, (DeleteStateResult, PartitionResult), act)
     return response

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.coordinator.share_state.state import ShareKey
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.read_share_group_state import (
+    PartitionData,
     PartitionResult,
     ReadShareGroupStateRequest,
     ReadShareGroupStateResponse,
@@ -16,6 +16,7 @@ from headrace_broker.protocol.messages.read_share_group_state import (
     StateBatch,
 )
 from headrace_broker.server.api.services import WithShares
+from headrace_broker.server.shares.state_requests import answer_each
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
@@ -33,29 +34,20 @@ async def handle(
     """Answer when former leaders are fenced for certain; each partition has its own outcome."""
     del context
     response = ReadShareGroupStateResponse()
-    for topic in request.topics:
-        result = ReadStateResult(topic_id=topic.topic_id)
-        response.results.append(result)
-        for asked in topic.partitions:
-            outcome = PartitionResult(partition=asked.partition)
-            result.partitions.append(outcome)
-            key = ShareKey(
-                group_id=request.group_id, topic_id=topic.topic_id, partition=asked.partition
+
+    async def act(key: ShareKey, asked: PartitionData, outcome: PartitionResult) -> None:
+        state = await broker.shares.coordinator.read(key, asked.leader_epoch)
+        outcome.state_epoch = state.state_epoch
+        outcome.start_offset = state.start_offset
+        outcome.state_batches = [
+            StateBatch(
+                first_offset=batch.first_offset,
+                last_offset=batch.last_offset,
+                delivery_state=batch.delivery_state,
+                delivery_count=batch.delivery_count,
             )
-            try:
-                state = await broker.shares.coordinator.read(key, asked.leader_epoch)
-            except ApiError as error:
-                outcome.error_code, outcome.error_message = error.code, error.message
-                continue
-            outcome.state_epoch = state.state_epoch
-            outcome.start_offset = state.start_offset
-            outcome.state_batches = [
-                StateBatch(
-                    first_offset=batch.first_offset,
-                    last_offset=batch.last_offset,
-                    delivery_state=batch.delivery_state,
-                    delivery_count=batch.delivery_count,
-                )
-                for batch in state.batches
-            ]
+            for batch in state.batches
+        ]
+
+    await answer_each(request, response.results, (ReadStateResult, PartitionResult), act)
     return response

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.coordinator.share_state.state import ShareKey
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.messages.read_share_group_state_summary import (
+    PartitionData,
     PartitionResult,
     ReadShareGroupStateSummaryRequest,
     ReadShareGroupStateSummaryResponse,
     ReadStateSummaryResult,
 )
 from headrace_broker.server.api.services import WithShares
+from headrace_broker.server.shares.state_requests import answer_each
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
@@ -32,22 +33,14 @@ async def handle(
     """Tell of each partition by itself; one without state begins at -1."""
     del context
     response = ReadShareGroupStateSummaryResponse()
-    for topic in request.topics:
-        result = ReadStateSummaryResult(topic_id=topic.topic_id)
-        response.results.append(result)
-        for asked in topic.partitions:
-            outcome = PartitionResult(partition=asked.partition)
-            result.partitions.append(outcome)
-            key = ShareKey(
-                group_id=request.group_id, topic_id=topic.topic_id, partition=asked.partition
-            )
-            try:
-                state = await broker.shares.coordinator.summarize(key)
-            except ApiError as error:
-                outcome.error_code, outcome.error_message = error.code, error.message
-                continue
-            outcome.state_epoch = state.state_epoch
-            outcome.leader_epoch = state.leader_epoch
-            outcome.start_offset = state.start_offset
-            outcome.delivery_complete_count = state.complete_count
+
+    async def act(key: ShareKey, asked: PartitionData, outcome: PartitionResult) -> None:
+        del asked
+        state = await broker.shares.coordinator.summarize(key)
+        outcome.state_epoch = state.state_epoch
+        outcome.leader_epoch = state.leader_epoch
+        outcome.start_offset = state.start_offset
+        outcome.delivery_complete_count = state.complete_count
+
+    await answer_each(request, response.results, (ReadStateSummaryResult, PartitionResult), act)
     return response
