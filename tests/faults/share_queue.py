@@ -91,11 +91,11 @@ class _Sender:
 class _Worker:
     """Accepts most, releases and rejects some, is slow at times, and comes back as another."""
 
-    def __init__(self, bootstrap: str, topic: str, ledger: Ledger, chance: random.Random) -> None:
+    def __init__(self, bootstrap: str, topic: str, ledger: Ledger, rng: random.Random) -> None:
         self.accepts_all = False
         self.lives = 0
         self._bootstrap, self._topic, self._ledger = bootstrap, topic, ledger
-        self._chance = chance
+        self._rng = rng
 
     def run(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
@@ -110,7 +110,7 @@ class _Worker:
             )
             consumer.subscribe([self._topic])
             try:
-                while not stopping.is_set() and (self.accepts_all or self._chance.random() > 0.01):
+                while not stopping.is_set() and (self.accepts_all or self._rng.random() > 0.01):
                     self._work(consumer)
             except KafkaException:
                 time.sleep(0.1)
@@ -124,7 +124,7 @@ class _Worker:
             return
         ended: dict[int, list[int]] = {}
         numbers = [self._ledger.delivered(message, began_at) for message in messages]
-        if not self.accepts_all and self._chance.random() < 0.03:
+        if not self.accepts_all and self._rng.random() < 0.03:
             time.sleep(LOCK_MS / 1000 * 1.2)  # beyond its locks
         for message, number in zip(messages, numbers, strict=True):
             kind = self._choose()
@@ -138,7 +138,7 @@ class _Worker:
                 self._ledger.heard(ended.get(where.partition, []))
 
     def _choose(self) -> AcknowledgeType:
-        drawn = self._chance.random()
+        drawn = self._rng.random()
         if self.accepts_all or drawn < 0.85:
             return AcknowledgeType.ACCEPT
         return AcknowledgeType.RELEASE if drawn < 0.95 else AcknowledgeType.REJECT
@@ -147,12 +147,12 @@ class _Worker:
 class Queue:
     """The sender and the workers of one topic; a context manager."""
 
-    def __init__(self, bootstrap: str, topic: str, chance: random.Random) -> None:
+    def __init__(self, bootstrap: str, topic: str, rng: random.Random) -> None:
         self.ledger = Ledger()
         self.errors: list[BaseException] = []
         self._sender = _Sender(bootstrap, topic)
         self._workers = [
-            _Worker(bootstrap, topic, self.ledger, random.Random(chance.random()))
+            _Worker(bootstrap, topic, self.ledger, random.Random(rng.random()))
             for _ in range(_WORKERS)
         ]
         self._sending, self._working = threading.Event(), threading.Event()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400 + 3 * _SECONDS)]
 
 
 @pytest.fixture
-def chance():
+def rng():
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
     return random.Random(seed)
@@ -34,15 +34,15 @@ def _open_bank(cluster, topic):
     return bank
 
 
-def test_books_balance_though_brokers_are_killed_and_paused(tmp_path, topic, chance):
+def test_books_balance_though_brokers_are_killed_and_paused(tmp_path, topic, rng):
     with HeadraceCluster(tmp_path) as cluster, _open_bank(cluster, topic) as bank:
         bank.wait_progress(5)
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end:
-            node = chance.choice(cluster.nodes)
-            fault = chance.choice(("kill", "kill", "pause"))
+            node = rng.choice(cluster.nodes)
+            fault = rng.choice(("kill", "kill", "pause"))
             getattr(node, fault)()
-            time.sleep(chance.uniform(0, 3))
+            time.sleep(rng.uniform(0, 3))
             if fault == "pause":
                 node.resume()
             else:
@@ -56,7 +56,7 @@ def test_books_balance_though_brokers_are_killed_and_paused(tmp_path, topic, cha
 
 
 @pytest.mark.skipif(not can_make_networks(), reason="network namespaces need root and iproute2")
-def test_books_balance_though_the_network_is_cut(tmp_path, topic, chance):
+def test_books_balance_though_the_network_is_cut(tmp_path, topic, rng):
     """Any directions between any brokers, and at times one is cut off from everybody."""
     with networked_cluster(tmp_path) as cluster, _open_bank(cluster, topic) as bank:
         bank.wait_progress(5)
@@ -64,13 +64,13 @@ def test_books_balance_though_the_network_is_cut(tmp_path, topic, chance):
         links = [(source, other) for source in ids for other in ids if source != other]
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end:
-            if chance.random() < 1 / 3:
-                cluster.network.isolate(chance.choice(ids))
+            if rng.random() < 1 / 3:
+                cluster.network.isolate(rng.choice(ids))
             else:
-                for source, other in chance.sample(links, chance.randint(1, len(links))):
+                for source, other in rng.sample(links, rng.randint(1, len(links))):
                     cluster.network.drop(source, other)
-            time.sleep(chance.uniform(1, 5))
+            time.sleep(rng.uniform(1, 5))
             cluster.network.heal()
-            time.sleep(chance.uniform(0, 3))
+            time.sleep(rng.uniform(0, 3))
         bank.wait_progress(5)
         bank.assert_balanced()

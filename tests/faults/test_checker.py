@@ -132,10 +132,10 @@ def test_a_planted_anomaly_is_named(plant, expected):
 def test_losing_any_acknowledged_record_at_random_is_found():
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(50):
-        history = _good(chance.randrange(1, 60))
-        del history.final[0][chance.randrange(len(history.final[0]))]
+        history = _good(rng.randrange(1, 60))
+        del history.final[0][rng.randrange(len(history.final[0]))]
         assert Anomaly.LOST_WRITE in _kinds(history)
 
 

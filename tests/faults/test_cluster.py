@@ -39,7 +39,7 @@ def cluster(shared_cluster):
 
 
 @pytest.fixture
-def chance():
+def rng():
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
     return random.Random(seed)
@@ -192,16 +192,16 @@ def test_a_full_disk_of_a_leader_loses_nothing(tmp_path, topic):
             workload.assert_nothing_is_lost()
 
 
-def test_random_faults_lose_nothing(cluster, topic, chance):
+def test_random_faults_lose_nothing(cluster, topic, rng):
     """Kills, pauses and stops of one broker at a time, at random moments."""
     create_topic(cluster, topic, 3)
     with Workload(cluster, topic) as workload:
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end:
-            node = chance.choice(cluster.nodes)
-            fault = chance.choice(("kill", "pause", "stop"))
+            node = rng.choice(cluster.nodes)
+            fault = rng.choice(("kill", "pause", "stop"))
             getattr(node, fault)()
-            time.sleep(chance.uniform(0, 5))
+            time.sleep(rng.uniform(0, 5))
             if fault == "pause":
                 node.resume()
             else:

@@ -67,9 +67,9 @@ def _assert_once_in_order(values: list[bytes], acknowledged: set[int]) -> None:
     assert numbers == sorted(numbers), "the order changed"
 
 
-def _kill_and_restart(broker, chance: random.Random) -> None:
+def _kill_and_restart(broker, rng: random.Random) -> None:
     broker.kill()
-    time.sleep(chance.uniform(0, 0.5))
+    time.sleep(rng.uniform(0, 0.5))
     broker.restart()
 
 
@@ -79,7 +79,7 @@ def test_an_idempotent_producers_acknowledged_records_survive_kills(broker, crea
     """confluent-kafka, acks=all, five requests in flight; three kills at random moments."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     create_topic(broker.bootstrap, _TOPIC)
     acknowledged: set[int] = set()
     failed: list[str] = []
@@ -101,7 +101,7 @@ def test_an_idempotent_producers_acknowledged_records_survive_kills(broker, crea
             "reconnect.backoff.max.ms": 500,
         }
     )
-    kills_at = sorted(chance.randrange(_RECORDS // 20, _RECORDS * 19 // 20) for _ in range(3))
+    kills_at = sorted(rng.randrange(_RECORDS // 20, _RECORDS * 19 // 20) for _ in range(3))
     for number in range(_RECORDS):
         while True:
             try:
@@ -112,7 +112,7 @@ def test_an_idempotent_producers_acknowledged_records_survive_kills(broker, crea
         producer.poll(0)
         if kills_at and number == kills_at[0]:
             kills_at.pop(0)
-            _kill_and_restart(broker, chance)
+            _kill_and_restart(broker, rng)
     assert producer.flush(_SECONDS) == 0
 
     assert failed == []

@@ -177,19 +177,19 @@ def test_random_cuts_lose_nothing(cluster, topic):
     """Any directions between any brokers, and at times all at once, for seconds each."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     create_topic(cluster, topic, 3)
     ids = _ids(cluster.nodes)
     links = [(source, other) for source in ids for other in ids if source != other]
     with Workload(cluster, topic) as workload:
         end = time.monotonic() + _SECONDS
         while time.monotonic() < end:
-            if chance.random() < 1 / 4:
-                cluster.network.isolate(chance.choice(ids))
+            if rng.random() < 1 / 4:
+                cluster.network.isolate(rng.choice(ids))
             else:
-                for source, other in chance.sample(links, chance.randint(1, len(links))):
+                for source, other in rng.sample(links, rng.randint(1, len(links))):
                     cluster.network.drop(source, other)
-            time.sleep(chance.uniform(0, 2 * _CUT_SECONDS))
+            time.sleep(rng.uniform(0, 2 * _CUT_SECONDS))
             cluster.network.heal()
-            time.sleep(chance.uniform(0, _CUT_SECONDS))
+            time.sleep(rng.uniform(0, _CUT_SECONDS))
         _heal(cluster, topic, workload)

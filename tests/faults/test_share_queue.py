@@ -28,13 +28,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(500 + 3 * _SECONDS)]
 
 
 @pytest.fixture
-def chance():
+def rng():
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - a failure is replayed by it
     return random.Random(seed)
 
 
-def _open_queue(cluster, topic, chance):
+def _open_queue(cluster, topic, rng):
     create_topic(cluster, topic, PARTITIONS)
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap.split(","))
     try:
@@ -43,23 +43,23 @@ def _open_queue(cluster, topic, chance):
         admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, settings)])
     finally:
         admin.close()
-    return Queue(cluster.bootstrap, topic, chance)
+    return Queue(cluster.bootstrap, topic, rng)
 
 
-def test_a_queue_is_worked_off_though_brokers_are_killed_and_paused(tmp_path, topic, chance):
+def test_a_queue_is_worked_off_though_brokers_are_killed_and_paused(tmp_path, topic, rng):
     resumed_at = []
     with (
         HeadraceCluster(tmp_path, properties=_SETTINGS) as cluster,
-        _open_queue(cluster, topic, chance) as queue,
+        _open_queue(cluster, topic, rng) as queue,
     ):
         queue.wait_progress(20)
         end = time.monotonic() + _SECONDS
         faults = [("kill", cluster.leader(topic, 0)), ("pause", cluster.leader(topic, 1))]
         while faults or time.monotonic() < end:
-            drawn = (chance.choice(("kill", "kill", "pause")), chance.choice(cluster.nodes))
+            drawn = (rng.choice(("kill", "kill", "pause")), rng.choice(cluster.nodes))
             fault, node = faults.pop(0) if faults else drawn
             getattr(node, fault)()
-            time.sleep(chance.uniform(0, 3))
+            time.sleep(rng.uniform(0, 3))
             if fault == "pause":
                 node.resume()
                 resumed_at.append(time.monotonic())

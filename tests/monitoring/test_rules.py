@@ -494,7 +494,7 @@ def run(directory: Path, tests: list[dict[str, Any]], *, interval: str, rules: s
     paths = [path for path in rule_files() if path.name.startswith(rules)]
     document = {
         "rule_files": [name for name in names if name.startswith(rules)],
-        # Recordings before the alerts that rest on them; without it promtool's order is chance.
+        # Recordings before the alerts that rest on them; without it promtool's order is random.
         "group_eval_order": [group["name"] for path in paths for group in rule_groups(path)],
         "evaluation_interval": interval,
         "tests": tests,

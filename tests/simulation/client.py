@@ -62,11 +62,11 @@ RETRY_SECONDS = 0.05
 FAILURES = (OSError, TimeoutError, EOFError)
 
 
-def draw_versions(chance: random.Random) -> dict[ApiKey, int]:
+def draw_versions(rng: random.Random) -> dict[ApiKey, int]:
     """Draw which version of each API a client speaks: mostly the newest, any that is served."""
     newest = {key: messages.max_version for key, messages in API_TABLE.items()}
     versions = {
-        key: newest[key] if chance.random() < 0.4 else chance.randint(oldest, newest[key])
+        key: newest[key] if rng.random() < 0.4 else rng.randint(oldest, newest[key])
         for key, oldest in OLDEST.items()
     }
     if versions[ApiKey.METADATA] < METADATA_IDS_FROM:
@@ -162,16 +162,16 @@ class Client:
         name: str,
         bootstrap: Sequence[tuple[str, int]],
         history: History,
-        chance: random.Random,
+        rng: random.Random,
     ) -> None:
         self.name = name
         self.history = history
-        self.chance = chance
-        self.versions = draw_versions(chance)
-        self.request_seconds = chance.choice((1.0, 3.0, 3.0, 3.0, PATIENT_SECONDS))
-        self.closes_after_timeout = chance.random() < 0.7
+        self.rng = rng
+        self.versions = draw_versions(rng)
+        self.request_seconds = rng.choice((1.0, 3.0, 3.0, 3.0, PATIENT_SECONDS))
+        self.closes_after_timeout = rng.random() < 0.7
         """As Java's does; one that does not keeps the old connection, and what is on its way."""
-        self.refresh_errors = chance.choice((REFRESH, LIBRDKAFKA_REFRESH))
+        self.refresh_errors = rng.choice((REFRESH, LIBRDKAFKA_REFRESH))
         self.ids: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
         self._bootstrap = list(bootstrap)
@@ -214,7 +214,7 @@ class Client:
     async def any_call(self, key: ApiKey, request: Any, version: int | None = None) -> Any:
         """Ask any broker that answers; raises one of FAILURES."""
         addresses = sorted({*self._bootstrap, *self._brokers.values()})
-        self.chance.shuffle(addresses)
+        self.rng.shuffle(addresses)
         error: BaseException = OSError("no broker")
         for address in addresses:
             try:
@@ -278,7 +278,7 @@ class Client:
             self.forget(topic, partition)
 
     async def pause(self) -> None:
-        await asyncio.sleep(RETRY_SECONDS * (0.5 + self.chance.random()))
+        await asyncio.sleep(RETRY_SECONDS * (0.5 + self.rng.random()))
 
     async def until(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
         """Repeat `attempt` until it returns something other than None."""

@@ -180,7 +180,7 @@ class Node:
         self.cluster.loop.end(process)
 
     def cut_power(self) -> None:
-        """Cut the power: unsynced writes are at chance's mercy, and the peers hear nothing.
+        """Cut the power: unsynced writes survive or not at random, and the peers hear nothing.
 
         Where losing them would be the configuration's own fault, the process is killed instead.
         """
@@ -227,7 +227,7 @@ class Cluster:
         """Whose disk damages what it holds; the scrub is fast then."""
 
     def fork(self, name: str) -> random.Random:
-        """Return a source of chance of its own, so that more draws here change nothing there."""
+        """Return a random source of its own, so that more draws here change nothing there."""
         return random.Random(f"{self.seed}/{name}")
 
     def say(self, text: str) -> None:
@@ -434,9 +434,9 @@ class Cluster:
     def _thread_delay(self, process: Process) -> float:
         """A slow disk's queue: an fsync is asked for now and takes effect much later."""
         disk = next((node.disk for node in self.nodes if node.process is process), None)
-        if disk is None or disk.chance.random() >= disk.slow_fsync_chance:
+        if disk is None or disk.rng.random() >= disk.slow_fsync_probability:
             return 0.0
-        return disk.chance.choice((0.005, 0.02, 0.1))
+        return disk.rng.choice((0.005, 0.02, 0.1))
 
     def _slow_fsync(self, disk: Disk, delay: float) -> None:
         if disk.process is not None:

@@ -88,9 +88,9 @@ class Descriptor:
 class Disk:
     """One host's disk below `root`."""
 
-    def __init__(self, root: Path, chance: random.Random) -> None:
+    def __init__(self, root: Path, rng: random.Random) -> None:
         self.root = root
-        self.chance = chance
+        self.rng = rng
         self.graveyard = root.with_name(root.name + ".graveyard")
         self.files: dict[int, File] = {}
         self.entries: dict[int, list[Entry]] = {}
@@ -114,9 +114,9 @@ class Disk:
         self.is_full = False
         self.failed_folder = ""
         """What is below fails: one disk of several."""
-        self.short_write_chance = 0.0
-        self.slow_fsync_chance = 0.0
-        self.flip_chance = 0.0
+        self.short_write_probability = 0.0
+        self.slow_fsync_probability = 0.0
+        self.flip_probability = 0.0
         self._graves = 0
         root.mkdir(parents=True, exist_ok=True)
         self.graveyard.mkdir(exist_ok=True)
@@ -171,7 +171,7 @@ class Disk:
     def check_read(self, path: str) -> None:
         """Raise EIO for what is below a folder that failed, and for a sector that went bad."""
         self.check_folder(path)
-        if self.read_errors and self.chance.random() < 0.3:
+        if self.read_errors and self.rng.random() < 0.3:
             self.read_errors -= 1
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
@@ -236,7 +236,7 @@ class Disk:
     # ---- power cuts
 
     def lose_unsynced(self) -> None:
-        """Cut the power: what no fsync has covered is kept, lost or torn, as chance has it."""
+        """Cut the power: what no fsync has covered is kept, lost or torn, at random."""
         for inode, entries in list(self.entries.items()):
             folder = self.folders[inode]
             if not os.path.isdir(folder):
@@ -267,10 +267,10 @@ class Disk:
                 del self.files[inode]
 
     def _kept(self, count: int) -> int:
-        draw = self.chance.random()
+        draw = self.rng.random()
         if draw < 0.35:
             return 0
-        return count if draw < 0.7 else self.chance.randint(0, count)
+        return count if draw < 0.7 else self.rng.randint(0, count)
 
     def _settle(self, file: File, *, tears_last: bool = False) -> None:
         changes = file.changes
@@ -283,16 +283,16 @@ class Disk:
             for change in others:
                 self._redo(file.fd, change, is_torn=False)
             # Not far from its beginning, where it overlaps what was there before a truncation.
-            cut = self.chance.randint(0, min(len(last.new), _TORN_BYTES_MAX))
+            cut = self.rng.randint(0, min(len(last.new), _TORN_BYTES_MAX))
             _REAL["pwrite"](file.fd, last.new[:cut].ljust(len(last.new), b"\0"), last.position)
             return
-        in_order = self.chance.random() < 0.7
+        in_order = self.rng.random() < 0.7
         kept = self._kept(len(changes)) if in_order else len(changes)
         for number, change in enumerate(changes[:kept]):
-            if not in_order and self.chance.random() < 0.5:
+            if not in_order and self.rng.random() < 0.5:
                 continue
             is_last = number == kept - 1
-            self._redo(file.fd, change, is_torn=is_last and self.chance.random() < 0.5)
+            self._redo(file.fd, change, is_torn=is_last and self.rng.random() < 0.5)
 
     def _redo(self, fd: int, change: Change, *, is_torn: bool) -> None:
         if not change.new:
@@ -300,15 +300,15 @@ class Disk:
             return
         data = change.new
         if is_torn:
-            cut = self.chance.randint(0, len(data))
+            cut = self.rng.randint(0, len(data))
             # Half of the time the size is there already and the rest reads as zeros.
-            is_extended = self.chance.random() < 0.5
+            is_extended = self.rng.random() < 0.5
             data = data[:cut] + (bytes(len(data) - cut) if is_extended else b"")
-        if data and self.chance.random() < self.flip_chance:
+        if data and self.rng.random() < self.flip_probability:
             flipped = bytearray(data)
             # What brokers set themselves, offset and leader epoch, no checksum of a batch covers.
             first = min(_UNCHECKED_BYTES, len(data) - 1)
-            flipped[self.chance.randrange(first, len(data))] ^= 1 << self.chance.randrange(8)
+            flipped[self.rng.randrange(first, len(data))] ^= 1 << self.rng.randrange(8)
             data = bytes(flipped)
         if data:
             _REAL["pwrite"](fd, data, change.position)
@@ -395,7 +395,7 @@ class FileSystem:
             return self._new_descriptor(disk, Descriptor(-1, text, os.stat(text).st_ino))
         exists = not flags & os.O_CREAT or os.path.lexists(text)
         old = _read_whole(text) if exists and flags & os.O_TRUNC else b""
-        if not exists and disk.is_full and disk.chance.random() < 0.5:
+        if not exists and disk.is_full and disk.rng.random() < 0.5:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), text)
         real = _REAL["open"](path, flags, mode)
         inode = _REAL["fstat"](real).st_ino
@@ -476,19 +476,19 @@ class FileSystem:
         dies = disk.step()
         if not dies:
             disk.check_folder(descriptor.path)
-        chance = disk.chance
+        rng = disk.rng
         if dies:
             # SIGKILL can stop a large write in its middle.
-            data = data[: chance.randint(0, len(data))]
-        elif disk.write_errors and chance.random() < 0.3:
+            data = data[: rng.randint(0, len(data))]
+        elif disk.write_errors and rng.random() < 0.3:
             disk.write_errors -= 1
             raise OSError(errno.EIO, os.strerror(errno.EIO), descriptor.path)
         elif disk.is_full:
-            data = data[: chance.randint(0, len(data))] if chance.random() < 0.3 else b""
+            data = data[: rng.randint(0, len(data))] if rng.random() < 0.3 else b""
             if not data:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), descriptor.path)
-        elif len(data) > 1 and chance.random() < disk.short_write_chance:
-            data = data[: chance.randint(1, len(data) - 1)]
+        elif len(data) > 1 and rng.random() < disk.short_write_probability:
+            data = data[: rng.randint(1, len(data) - 1)]
         if data:
             size = _REAL["fstat"](descriptor.real).st_size
             end = position + len(data)
@@ -544,9 +544,9 @@ class FileSystem:
         if disk.step():
             disk.die()
         disk.check_folder(descriptor.path)
-        if disk.slow_fsync_chance and disk.chance.random() < disk.slow_fsync_chance:
-            self.on_fsync(disk, disk.chance.choice((0.005, 0.05, 0.5)))
-        if disk.fsync_errors and not descriptor.is_directory and disk.chance.random() < 0.3:
+        if disk.slow_fsync_probability and disk.rng.random() < disk.slow_fsync_probability:
+            self.on_fsync(disk, disk.rng.choice((0.005, 0.05, 0.5)))
+        if disk.fsync_errors and not descriptor.is_directory and disk.rng.random() < 0.3:
             disk.fsync_errors -= 1
             file = disk.files.get(descriptor.inode)
             if file is not None:

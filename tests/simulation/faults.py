@@ -34,7 +34,7 @@ class Faults:
     def __init__(self, cluster: Cluster, profile: Profile) -> None:
         self._cluster = cluster
         self._profile = profile
-        self._chance = cluster.fork("faults")
+        self._rng = cluster.fork("faults")
         self._armed: dict[str, list[Callable[[Node], None]]] = {}
         self._rot = Rot(cluster)
         # Of their own, so that other seeds stay what they are.
@@ -51,10 +51,10 @@ class Faults:
         if node is not None and moment == self._profile.focus:
             if moment == TRUNCATION and self._profile.loses_power:
                 self._tear_next_append(node)
-            elif self._chance.random() < 0.5:
+            elif self._rng.random() < 0.5:
                 strikes = [*strikes, self._end]
         for strike in strikes:
-            delay = self._chance.choice((0.0, 0.0005, 0.003, 0.02))
+            delay = self._rng.choice((0.0, 0.0005, 0.003, 0.02))
             victim = node or self._any()
             self._cluster.loop.call_in(
                 self._cluster.loop.kernel, delay, self._strike, strike, victim
@@ -66,21 +66,21 @@ class Faults:
         Its request arrives when another leads, or when a member has a new process; or the cut-off
         leader goes on with an in-sync set that nobody has confirmed.
         """
-        chance = self._aims
-        if self._is_over or self._aimed_left == 0 or chance.random() < 0.5:
+        rng = self._aims
+        if self._is_over or self._aimed_left == 0 or rng.random() < 0.5:
             return
         self._aimed_left -= 1
         network = self._cluster.network
         leader = self._cluster.nodes[node_id - 1]
         others = [node for node in self._cluster.nodes if node is not leader and node.is_broker]
-        if joining and chance.random() < 0.7:
+        if joining and rng.random() < 0.7:
             others = [self._cluster.nodes[joining[0] - 1]]
-        member = chance.choice(others)
-        seconds = chance.choice((1.0, 2.5, 4.0))
+        member = rng.choice(others)
+        seconds = rng.choice((1.0, 2.5, 4.0))
         self._cluster.say(f"{leader} asks for an in-sync set; its words are stuck for {seconds} s")
         # The request is written in one of the next steps.
         self._later(0.0002, lambda: network.stall(leader.host, seconds))
-        kind = chance.random()
+        kind = rng.random()
         if kind < 0.4:
             self._later(0.01, lambda: self._end_soon(member))
         elif kind < 0.7:
@@ -92,20 +92,20 @@ class Faults:
             strike(victim)
 
     def _any(self) -> Node:
-        return self._chance.choice(self._cluster.nodes)
+        return self._rng.choice(self._cluster.nodes)
 
     def _arm(self) -> None:
         """Have one fault, or one after the other on two nodes, wait for a moment."""
-        chance = self._chance
-        hit = chance.choice(
+        rng = self._rng
+        hit = rng.choice(
             (self._end, self._end, self._pause, self._block, self._everything, self._everything)
         )
-        at_random = chance.random() < 0.6
+        at_random = rng.random() < 0.6
 
         def strike(node: Node) -> None:
             hit(self._any() if at_random else node)
 
-        self._armed.setdefault(chance.choice(MOMENTS), []).append(strike)
+        self._armed.setdefault(rng.choice(MOMENTS), []).append(strike)
 
     # ---- the run
 
@@ -114,12 +114,12 @@ class Faults:
         loop = self._cluster.loop
         if self._profile.slow_disks:
             for node in self._cluster.nodes:
-                node.disk.slow_fsync_chance = 0.7
+                node.disk.slow_fsync_probability = 0.7
         end = loop.time() + self._profile.faults_seconds
         self._rot.begin(self._profile.faults_seconds)
         while loop.time() < end:
-            await asyncio.sleep(self._chance.expovariate(1 / self._profile.seconds_between_faults))
-            if self._chance.random() < 0.4:
+            await asyncio.sleep(self._rng.expovariate(1 / self._profile.seconds_between_faults))
+            if self._rng.random() < 0.4:
                 self._arm()
             else:
                 self._one(self._any())
@@ -139,7 +139,7 @@ class Faults:
         if not node.is_running:
             self._start(node)
             return
-        disk, chance = node.disk, self._chance
+        disk, rng = node.disk, self._rng
         faults: list[tuple[int, Callable[[], None]]] = [
             (3, node.kill),
             (2, node.stop),
@@ -149,15 +149,15 @@ class Faults:
             (2, lambda: self._block(node)),
             (2, lambda: self._slow_links(node)),
             (1, lambda: self._everything(node)),
-            (1, lambda: setattr(disk, "short_write_chance", chance.choice((0.0, 0.1)))),
-            (2, lambda: setattr(disk, "slow_fsync_chance", chance.choice((0.0, 0.1, 0.4)))),
+            (1, lambda: setattr(disk, "short_write_probability", rng.choice((0.0, 0.1)))),
+            (2, lambda: setattr(disk, "slow_fsync_probability", rng.choice((0.0, 0.1, 0.4)))),
             (1, lambda: self._skew(node)),
             (2, lambda: self._stall(node)),
             (2, lambda: self._replace_process(node)),
         ]
         if self._profile.loses_power:
             faults.append((3 if self._profile.has_fsyncs else 8, node.cut_power))
-            disk.flip_chance = 0.1
+            disk.flip_probability = 0.1
         if self._profile.disk_errors:
             faults.append((1, lambda: setattr(disk, "write_errors", 1)))
             faults.append((1, lambda: setattr(disk, "read_errors", 1)))
@@ -171,7 +171,7 @@ class Faults:
         if self._aimed_left:
             faults.append((6, lambda: self._replace_process(node)))
         weights = [weight for weight, _ in faults]
-        chance.choices(faults, weights)[0][1]()
+        rng.choices(faults, weights)[0][1]()
 
     # ---- what may happen
 
@@ -180,47 +180,47 @@ class Faults:
         """Whether nothing strikes any more."""
         return self._is_over
 
-    def end_at(self, node: Node, chance: random.Random) -> None:
-        """End a process where it is, or its machine, by a chance that is not ours."""
-        if self._profile.loses_power and chance.random() < 0.5:
+    def end_at(self, node: Node, rng: random.Random) -> None:
+        """Kill a process in the middle of what it does, or cut its power, at random."""
+        if self._profile.loses_power and rng.random() < 0.5:
             node.cut_power()
         else:
             node.kill()
-        self._later(chance.choice((0.001, 0.1, 1.0)), node.start)
+        self._later(rng.choice((0.001, 0.1, 1.0)), node.start)
 
     def _start(self, node: Node) -> None:
         """Start it, and now and then tell it to stop before it has looked at all of its logs."""
         node.start()
-        if self._chance.random() < 0.3:
-            self._later(self._chance.choice((0.0001, 0.001, 0.003)), node.stop)
-            self._later(self._chance.choice((0.1, 0.5)), node.start)
+        if self._rng.random() < 0.3:
+            self._later(self._rng.choice((0.0001, 0.001, 0.003)), node.stop)
+            self._later(self._rng.choice((0.1, 0.5)), node.start)
 
     def _end(self, node: Node, back_after: float | None = None) -> None:
         """The process ends, or the machine, and comes back before long."""
         if not node.is_running:
             return
-        if self._profile.loses_power and self._chance.random() < 0.5:
+        if self._profile.loses_power and self._rng.random() < 0.5:
             node.cut_power()
         else:
             node.kill()
         if back_after is None:
-            back_after = self._chance.choice((0.001, 0.1, 1.0))
+            back_after = self._rng.choice((0.001, 0.1, 1.0))
         self._later(back_after, node.start)
 
     def _everything(self, _node: Node) -> None:
         """All nodes at once: the power of the whole room, or a kill of every process."""
-        cuts = self._profile.has_fsyncs and self._chance.random() < 0.7
+        cuts = self._profile.has_fsyncs and self._rng.random() < 0.7
         for node in self._cluster.nodes:
             if cuts:
                 node.cut_power()
             else:
                 node.kill()
         for node in self._cluster.nodes:
-            self._later(self._chance.choice((0.001, 0.05, 0.5)), node.start)
+            self._later(self._rng.choice((0.001, 0.05, 0.5)), node.start)
 
     def _kill_in_operation(self, node: Node) -> None:
-        count = self._chance.choice((1, 2, 5, 20, 100))
-        cuts = self._profile.loses_power and self._chance.random() < 0.6
+        count = self._rng.choice((1, 2, 5, 20, 100))
+        cuts = self._profile.loses_power and self._rng.random() < 0.6
         node.on_disk_stopped = node.cut_power if cuts else node.kill
         node.disk.stop_at = node.disk.operations + count
 
@@ -229,7 +229,7 @@ class Faults:
 
         def cut() -> None:
             node.cut_power()
-            self._later(self._chance.choice((0.001, 0.1, 1.0)), node.start)
+            self._later(self._rng.choice((0.001, 0.1, 1.0)), node.start)
 
         if not self._is_over:
             node.on_disk_stopped = cut
@@ -237,68 +237,66 @@ class Faults:
 
     def _pause(self, node: Node) -> None:
         node.pause(on=True)
-        self._later(self._chance.choice((0.1, 0.5, 2.0)), lambda: node.pause(on=False))
+        self._later(self._rng.choice((0.1, 0.5, 2.0)), lambda: node.pause(on=False))
 
     def _block(self, node: Node) -> None:
         """Cut the node off in one direction, or both, from everybody or some."""
-        cluster, chance = self._cluster, self._chance
+        cluster, rng = self._cluster, self._rng
         network = cluster.network
         others = [item.host for item in cluster.nodes if item is not node]
-        if len(others) > 1 and chance.random() < 0.4:
-            others = chance.sample(others, chance.randint(1, len(others) - 1))
+        if len(others) > 1 and rng.random() < 0.4:
+            others = rng.sample(others, rng.randint(1, len(others) - 1))
         known = {item.host for item in cluster.nodes}
         hosts = sorted({transport.process.host for transport in network.transports} - known)
-        others += [host for host in hosts if chance.random() < 0.5]
-        directions = chance.choice(("in", "out", "both"))
+        others += [host for host in hosts if rng.random() < 0.5]
+        directions = rng.choice(("in", "out", "both"))
         cluster.say(f"{node} is cut off from {others}: {directions}")
         for host in others:
             if directions != "out":
                 network.block(host, node.host)
             if directions != "in":
                 network.block(node.host, host)
-        self._later(chance.choice((0.2, 1.0, 2.5)), network.heal)
+        self._later(rng.choice((0.2, 1.0, 2.5)), network.heal)
 
     def _stall(self, node: Node) -> None:
         """Requests that were sent arrive long after, when others have been decided."""
-        seconds = self._chance.choice((0.3, 1.0, 2.0))
+        seconds = self._rng.choice((0.3, 1.0, 2.0))
         self._cluster.say(f"what {node} sends is stuck for {seconds} s")
-        self._cluster.network.stall(node.host, seconds, share=self._chance.choice((0.5, 1.0)))
+        self._cluster.network.stall(node.host, seconds, share=self._rng.choice((0.5, 1.0)))
 
     def _replace_process(self, node: Node) -> None:
         """A process ends while its last requests are under way; they follow its successor's."""
         self._stall(node)
-        self._cluster.network.stall(node.host, self._chance.choice((1.0, 2.0, 3.0)))
-        self._later(self._chance.choice((0.05, 0.2, 0.6)), lambda: self._end_soon(node))
+        self._cluster.network.stall(node.host, self._rng.choice((1.0, 2.0, 3.0)))
+        self._later(self._rng.choice((0.05, 0.2, 0.6)), lambda: self._end_soon(node))
 
     def _end_soon(self, node: Node) -> None:
         if not self._is_over and node.is_running:
-            self._end(node, back_after=self._chance.choice((0.001, 0.1)))
+            self._end(node, back_after=self._rng.choice((0.001, 0.1)))
 
     def _slow_links(self, node: Node) -> None:
         """Let all that goes to one node take long, so that replicas are apart."""
         slow = self._cluster.network.slow
-        delay = self._chance.choice((0.005, 0.03, 0.1))
+        delay = self._rng.choice((0.005, 0.03, 0.1))
         self._cluster.say(f"what goes to {node} takes {delay} s")
         slow[node.host] = delay
-        self._later(self._chance.choice((0.3, 1.0)), lambda: slow.pop(node.host, None))
+        self._later(self._rng.choice((0.3, 1.0)), lambda: slow.pop(node.host, None))
 
     def _skew(self, node: Node) -> None:
-        node.clock.skew_ms = self._chance.choice((0, 0, -5000, 5000, 60000))
+        node.clock.skew_ms = self._rng.choice((0, 0, -5000, 5000, 60000))
 
     def _fail_directory(self, node: Node) -> None:
         """The second log directory fails, for longer than one process at times."""
         node.disk.failed_folder = str(node.log_directories[1])
         self._cluster.say(f"{node}'s second log directory fails")
         self._later(
-            self._chance.choice((0.2, 1.0, 5.0)), lambda: setattr(node.disk, "failed_folder", "")
+            self._rng.choice((0.2, 1.0, 5.0)), lambda: setattr(node.disk, "failed_folder", "")
         )
 
     def _fill(self, node: Node) -> None:
         node.disk.is_full = True
         self._cluster.say(f"{node}'s disk is full")
-        self._later(
-            self._chance.choice((0.1, 0.5, 2.0)), lambda: setattr(node.disk, "is_full", False)
-        )
+        self._later(self._rng.choice((0.1, 0.5, 2.0)), lambda: setattr(node.disk, "is_full", False))
 
     def _later(self, delay: float, action: Callable[[], Any]) -> None:
         loop = self._cluster.loop
@@ -317,7 +315,7 @@ class Faults:
             disk.is_full = False
             disk.failed_folder = ""
             disk.write_errors = disk.fsync_errors = disk.read_errors = 0
-            disk.slow_fsync_chance = disk.short_write_chance = 0.0
+            disk.slow_fsync_probability = disk.short_write_probability = 0.0
             node.pause(on=False)
         for _ in range(100):
             for node in cluster.nodes:

@@ -60,8 +60,8 @@ class Process:
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """`asyncio`'s loop for code that uses only the loop: no threads, no sockets, no real time."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.network: Any = None
         self.steps = 0
         self.trace = 0
@@ -167,7 +167,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         if not runnable:
             self._advance()
             return
-        process = runnable[0] if len(runnable) == 1 else self.chance.choice(runnable)
+        process = runnable[0] if len(runnable) == 1 else self.rng.choice(runnable)
         ready = process.ready
         for _ in range(len(ready)):
             handle = ready.popleft()
@@ -284,9 +284,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         process = CURRENT.get() or self.kernel
         future = self.create_future()
         key = id(executor)
-        begin = max(self._now, process.executors.get(key, 0.0)) + self.chance.expovariate(5000)
+        begin = max(self._now, process.executors.get(key, 0.0)) + self.rng.expovariate(5000)
         begin += self.thread_delay(process)
-        end = begin + self.chance.expovariate(2000)
+        end = begin + self.rng.expovariate(2000)
         process.executors[key] = end
         self.call_in(process, begin - self._now, self._run_in_thread, future, func, args, end)
         return future

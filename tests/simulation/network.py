@@ -276,9 +276,9 @@ class Transport(asyncio.Transport):
 class Network:
     """All hosts, links and connections."""
 
-    def __init__(self, loop: SimulatedLoop, chance) -> None:
+    def __init__(self, loop: SimulatedLoop, rng) -> None:
         self.loop = loop
-        self.chance = chance
+        self.rng = rng
         self.servers: dict[tuple[str, int], tuple[Server, Process, Callable[[], Any]]] = {}
         self.blocked: set[tuple[str, str]] = set()
         self.down: set[str] = set()
@@ -298,14 +298,14 @@ class Network:
         return self.transports.get(transport, 0)
 
     def latency(self) -> float:
-        delay = 0.00005 + self.chance.expovariate(1 / self.latency_mean)
-        if self.chance.random() < 0.002:
-            delay += self.chance.uniform(0.01, 0.3)
+        delay = 0.00005 + self.rng.expovariate(1 / self.latency_mean)
+        if self.rng.random() < 0.002:
+            delay += self.rng.uniform(0.01, 0.3)
         return delay
 
     def chunk(self) -> int:
         """How many bytes one read takes: mostly all, sometimes a few."""
-        return self.chance.choice((65536, 65536, 65536, 16384, 1500, self.chance.randint(1, 300)))
+        return self.rng.choice((65536, 65536, 65536, 16384, 1500, self.rng.randint(1, 300)))
 
     # ---- servers and connections
 
@@ -410,7 +410,7 @@ class Network:
         for transport in list(self.transports):
             pipe = transport.outgoing
             if pipe.unsent or pipe.ends:
-                self.after(self.chance.uniform(0, RETRANSMIT_SECONDS), pipe.start)
+                self.after(self.rng.uniform(0, RETRANSMIT_SECONDS), pipe.start)
 
     def power_off(self, host: str) -> None:
         """The host is gone without a word: its peers hear nothing until it is up again."""
@@ -434,13 +434,13 @@ class Network:
     def stall(self, host: str, seconds: float, share: float = 1.0) -> None:
         """Hold back what a host sends by connections it has now, even beyond its process's end."""
         for transport in list(self.transports):
-            if transport.process.host == host and self.chance.random() < share:
+            if transport.process.host == host and self.rng.random() < share:
                 transport.outgoing.stalled_until = self.loop.time() + seconds
 
     def reset_some(self, host: str) -> None:
         """Reset connections of a host, as a middle box would."""
         for transport in list(self.transports):
-            if transport.process.host == host and self.chance.random() < 0.5:
+            if transport.process.host == host and self.rng.random() < 0.5:
                 for end in (transport, transport.peer):
                     self.loop.spawn(end.process, end.lose, ConnectionResetError("reset"))
 

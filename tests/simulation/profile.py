@@ -65,30 +65,30 @@ class Profile:
 
 def draw_profile(seed: int, nodes: int) -> Profile:
     """Draw a run's shape."""
-    chance = random.Random(f"{seed}/profile")
+    rng = random.Random(f"{seed}/profile")
     everyone = tuple(range(1, nodes + 1))
     controllers = brokers = voters = everyone
     if nodes > SEPARATE_CONTROLLERS:
-        layout = chance.choice(("together", "some vote", "apart"))
+        layout = rng.choice(("together", "some vote", "apart"))
         if layout == "apart":
             controllers = voters = everyone[:SEPARATE_CONTROLLERS]
             brokers = everyone[SEPARATE_CONTROLLERS:]
         elif layout == "some vote":
             voters = everyone[:SEPARATE_CONTROLLERS]
-    loses_power = chance.random() < 0.5
+    loses_power = rng.random() < 0.5
     replicas = min(3, len(brokers))
     has_fsyncs = loses_power
-    if not loses_power and replicas == REPLICAS_WITHOUT_FSYNC and chance.random() < 0.4:
+    if not loses_power and replicas == REPLICAS_WITHOUT_FSYNC and rng.random() < 0.4:
         loses_power = True
     settings = {"log.flush.interval.messages": "1"} if has_fsyncs else {}
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
         settings["metadata.log.segment.bytes"] = "2000"
-    focus = chance.choice(FOCUSES) if chance.random() < 0.3 else ""
+    focus = rng.choice(FOCUSES) if rng.random() < 0.3 else ""
     if focus == TRUNCATION:
         # What is truncated has often been vouched for by then.
         settings["log.flush.offset.checkpoint.interval.ms"] = "100"
-    cleanup = chance.choice(("none", "none", "none", "delete", "compact"))
+    cleanup = rng.choice(("none", "none", "none", "delete", "compact"))
     if cleanup == "compact" and not has_fsyncs:
         # An open bug (docs/simulation.md): a power cut may leave a hole in a compacted log.
         loses_power = False
@@ -100,16 +100,16 @@ def draw_profile(seed: int, nodes: int) -> Profile:
         loses_power=loses_power,
         has_fsyncs=has_fsyncs,
         # A failed fsync loses what was not durable yet.
-        disk_errors=has_fsyncs and chance.random() < 0.5,
-        slow_disks=has_fsyncs and chance.random() < 0.4,
-        warms_up=chance.random() < 0.8,
+        disk_errors=has_fsyncs and rng.random() < 0.5,
+        slow_disks=has_fsyncs and rng.random() < 0.4,
+        warms_up=rng.random() < 0.8,
         focus=focus,
-        faults_seconds=chance.choice((2.0, 3.0, 4.0, 6.0)),
-        seconds_between_faults=chance.choice((0.15, 0.3, 0.6)),
+        faults_seconds=rng.choice((2.0, 3.0, 4.0, 6.0)),
+        seconds_between_faults=rng.choice((0.15, 0.3, 0.6)),
         replicas=replicas,
-        topics=_draw_topics(chance),
+        topics=_draw_topics(rng),
         cleanup=cleanup,
-        topic=_topic_settings(chance, replicas, cleanup, is_safe=has_fsyncs or not loses_power),
+        topic=_topic_settings(rng, replicas, cleanup, is_safe=has_fsyncs or not loses_power),
         settings=settings,
         works=frozenset(),
     )
@@ -122,15 +122,15 @@ def draw_profile(seed: int, nodes: int) -> Profile:
     return profile
 
 
-def _draw_topics(chance: random.Random) -> dict[str, int]:
-    topics = {"events": chance.choice((1, 1, 2))}
-    if chance.random() < 0.3:
+def _draw_topics(rng: random.Random) -> dict[str, int]:
+    topics = {"events": rng.choice((1, 1, 2))}
+    if rng.random() < 0.3:
         topics["audit"] = 1
     return topics
 
 
 def _draw_works(seed: int, profile: Profile) -> frozenset[str]:
-    """Each with a chance of its own, so that a new one changes no other's seeds."""
+    """Each draws from a random source of its own: a new one changes no other's seeds."""
     return frozenset(
         work.name
         for work in WORKLOADS
@@ -141,18 +141,18 @@ def _draw_works(seed: int, profile: Profile) -> frozenset[str]:
 
 
 def _topic_settings(
-    chance: random.Random, replicas: int, cleanup: str, *, is_safe: bool
+    rng: random.Random, replicas: int, cleanup: str, *, is_safe: bool
 ) -> dict[str, str]:
-    minimum = min(replicas, chance.choice((1, 2, 2)))
+    minimum = min(replicas, rng.choice((1, 2, 2)))
     settings = {
-        "segment.ms": str(chance.choice((300, 2000, 604800000))),
-        "index.interval.bytes": str(chance.choice((0, 300, 4096))),
+        "segment.ms": str(rng.choice((300, 2000, 604800000))),
+        "index.interval.bytes": str(rng.choice((0, 300, 4096))),
         # What no fsync covers is safe on two machines at least.
         "min.insync.replicas": str(minimum if is_safe else 2),
         "retention.ms": "-1",
     }
     if cleanup == "delete":
-        settings |= {"segment.ms": "300"} | chance.choice(
+        settings |= {"segment.ms": "300"} | rng.choice(
             (
                 {"retention.bytes": "1000"},
                 {"retention.bytes": "10000"},
@@ -160,12 +160,12 @@ def _topic_settings(
                 {"retention.ms": "3000", "retention.bytes": "3000"},
             )
         )
-        settings["file.delete.delay.ms"] = str(chance.choice((0, 1000)))
+        settings["file.delete.delay.ms"] = str(rng.choice((0, 1000)))
     elif cleanup == "compact":
         settings |= {
-            "segment.ms": str(chance.choice((300, 1000))),
+            "segment.ms": str(rng.choice((300, 1000))),
             "cleanup.policy": "compact",
             "min.cleanable.dirty.ratio": "0.01",
-            "file.delete.delay.ms": str(chance.choice((0, 1000))),
+            "file.delete.delay.ms": str(rng.choice((0, 1000))),
         }
     return settings

@@ -24,7 +24,7 @@ class Rot:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._chance = cluster.fork("rot")
+        self._rng = cluster.fork("rot")
 
         self.is_over = False
 
@@ -33,7 +33,7 @@ class Rot:
         loop = self._cluster.loop
         if self._cluster.rotting is not None:
             for _ in range(_STRIKES):
-                delay = self._chance.uniform(0.2, 0.9) * seconds
+                delay = self._rng.uniform(0.2, 0.9) * seconds
                 loop.call_in(loop.kernel, delay, self._strike, self._cluster.rotting, 100)
 
     def _strike(self, node: Node, attempts: int) -> None:
@@ -45,7 +45,7 @@ class Rot:
             if attempts:
                 loop.call_in(loop.kernel, _WAIT_SECONDS, self._strike, node, attempts - 1)
             return
-        if self._chance.random() < 0.7:
+        if self._rng.random() < 0.7:
             node.stop()
         else:
             node.kill()
@@ -63,7 +63,7 @@ class Rot:
                 self._later(node, starts, attempts - 1)
             return
         for topic, index in self._cluster.profile.places:
-            if self._cluster.has_good_copy(node, topic, index) and self._chance.random() < 0.7:
+            if self._cluster.has_good_copy(node, topic, index) and self._rng.random() < 0.7:
                 self._damage_one(node, topic, index)
         node.start()
 
@@ -78,9 +78,9 @@ class Rot:
         ]
         if not batches:
             return
-        path, start, end = self._chance.choice(batches)
-        size = min(_PAGE, end - start) if self._chance.random() < 0.5 else 0
-        position = start if size else self._chance.randrange(start, end)
+        path, start, end = self._rng.choice(batches)
+        size = min(_PAGE, end - start) if self._rng.random() < 0.5 else 0
+        position = start if size else self._rng.randrange(start, end)
         data = path.read_bytes()
         node.disk.rot(path, position, size)
         if path.read_bytes() != data:
@@ -88,7 +88,7 @@ class Rot:
             self._cluster.on_moment("bit rot", node)
 
 
-def draw_rotting(cluster: Cluster, chance: random.Random) -> Node | None:
+def draw_rotting(cluster: Cluster, rng: random.Random) -> Node | None:
     """Return whose disk rots, None in most seeds.
 
     Not where replicas move, which may take the last good copy away, nor where machines lose what
@@ -100,9 +100,9 @@ def draw_rotting(cluster: Cluster, chance: random.Random) -> Node | None:
         and "reassign" not in profile.works
         and (profile.has_fsyncs or not profile.loses_power)
     )
-    if not is_possible or chance.random() >= _SHARE:
+    if not is_possible or rng.random() >= _SHARE:
         return None
-    return cluster.nodes[chance.choice(profile.brokers) - 1]
+    return cluster.nodes[rng.choice(profile.brokers) - 1]
 
 
 def _recovery_point(directory: Path, topic: str, index: int) -> int:

@@ -54,7 +54,7 @@ class Scenario:
         self.profile = draw_profile(seed, nodes)
         self.cluster = Cluster(seed, root, self.profile)
         self.loop = self.cluster.loop
-        self.chance = self.cluster.fork("clients")
+        self.rng = self.cluster.fork("clients")
         self.history = History(
             now_ms=lambda: EPOCH_MS + int(self.loop.time() * 1000),
             cleanup=self.profile.cleanup,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
 
 _AIMED_MAX = 5
-_CHANCES = {
+_PROBABILITIES = {
     "acquired": 0.03,
     "state is about to be appended": 0.03,
     "state is committed": 0.03,
@@ -24,14 +24,14 @@ class ShareFaults:
         self._cluster = cluster
         self._history = history
         self._is_over = is_over
-        self._chance = cluster.fork("share-faults")
+        self._rng = cluster.fork("share-faults")
         # Where a disk rots, the good copy must be somewhere: nothing more may end.
-        self._left = 0 if cluster.rotting else self._chance.randint(0, _AIMED_MAX)
+        self._left = 0 if cluster.rotting else self._rng.randint(0, _AIMED_MAX)
 
     def happened(self, moment: str) -> None:
         """Strike now and then."""
-        chance = self._chance
-        if self._is_over() or self._left == 0 or chance.random() >= _CHANCES[moment]:
+        rng = self._rng
+        if self._is_over() or self._left == 0 or rng.random() >= _PROBABILITIES[moment]:
             return
         process = CURRENT.get()
         node = next((item for item in self._cluster.nodes if item.process is process), None)
@@ -47,23 +47,23 @@ class ShareFaults:
             self._cut_off_from_the_controller,
             self._hold_words_back,
         ]
-        kind = chance.choice(kinds)
+        kind = rng.choice(kinds)
         self._cluster.say(f"{moment} at {node}: {kind.__name__.strip('_')}")
-        self._later(chance.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))
+        self._later(rng.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))
 
     def _end(self, node: "Node") -> None:
         if not node.is_running:
             return
-        if self._cluster.profile.loses_power and self._chance.random() < 0.5:
+        if self._cluster.profile.loses_power and self._rng.random() < 0.5:
             node.cut_power()
         else:
             node.kill()
-        self._later(self._chance.choice((0.001, 0.1, 1.0, 2.5)), node.start)
+        self._later(self._rng.choice((0.001, 0.1, 1.0, 2.5)), node.start)
 
     def _stop_for_a_while(self, node: "Node") -> None:
         """Until another leads what it led."""
         node.pause(on=True)
-        self._later(self._chance.choice((0.5, 2.0, 3.0)), lambda: node.pause(on=False))
+        self._later(self._rng.choice((0.5, 2.0, 3.0)), lambda: node.pause(on=False))
 
     def _cut_off(self, node: "Node") -> None:
         """From its peers, not from its clients."""
@@ -86,7 +86,7 @@ class ShareFaults:
     def _hold_words_back(self, node: "Node") -> None:
         """What it has sent arrives long after, when others have been decided."""
         self._cluster.network.stall(
-            node.host, self._chance.choice((0.5, 1.5, 3.0)), share=self._chance.choice((0.5, 1.0))
+            node.host, self._rng.choice((0.5, 1.5, 3.0)), share=self._rng.choice((0.5, 1.0))
         )
 
     def _block(self, node: "Node", others: "list[Node]") -> None:
@@ -96,7 +96,7 @@ class ShareFaults:
             if other is not node:
                 network.block(other.host, node.host)
                 network.block(node.host, other.host)
-        self._later(self._chance.choice((0.5, 2.5, 4.0)), network.heal)
+        self._later(self._rng.choice((0.5, 2.5, 4.0)), network.heal)
 
     def _later(self, delay: float, action: Callable[[], object]) -> None:
         loop = self._cluster.loop

@@ -43,21 +43,21 @@ class Steps:
         self._cluster = cluster
         self._faults = faults
         self._history = history
-        self._chance = chance = cluster.fork("steps")
+        self._rng = rng = cluster.fork("steps")
         takes_part = cluster.seed >= SINCE and "transactions" in cluster.profile.works
-        self._left = _ENDS_MAX if takes_part and chance.random() < 0.5 else 0
-        self._wanted = chance.choice(STEPS)
-        self.exhausts = takes_part and chance.random() < 0.4
+        self._left = _ENDS_MAX if takes_part and rng.random() < 0.5 else 0
+        self._wanted = rng.choice(STEPS)
+        self.exhausts = takes_part and rng.random() < 0.4
 
     def happened(self, step: str) -> None:
         """End the process that has just come to a step, or let it pass."""
-        if self._left == 0 or step != self._wanted or self._chance.random() < 0.5:
+        if self._left == 0 or step != self._wanted or self._rng.random() < 0.5:
             return
         process = CURRENT.get()
         for node in self._cluster.nodes:
             if node.process is process and process is not None and not self._faults.is_over:
                 self._left -= 1
-                self._wanted = self._chance.choice(STEPS)
+                self._wanted = self._rng.choice(STEPS)
                 self._cluster.loop.call_in(
                     self._cluster.loop.kernel, 0.0, self._end, node, process, step
                 )
@@ -66,7 +66,7 @@ class Steps:
         if self._faults.is_over or node.process is not process:
             return
         self._cluster.say(f"{node} ends where {step}")
-        self._faults.end_at(node, self._chance)
+        self._faults.end_at(node, self._rng)
         if node.process is not process:
             self._history.reach(f"a coordinator ends where {step}")
 
@@ -74,10 +74,10 @@ class Steps:
     def installed(self) -> Iterator[None]:
         """Give new transactional ids few epochs, in the seeds that draw it."""
         original = init_producer._newcomer
-        chance = self._cluster.fork("epochs")
+        rng = self._cluster.fork("epochs")
 
         def newcomer(*arguments: Any) -> Transaction:
-            epoch = type(LAST_EPOCH)(LAST_EPOCH - chance.randint(0, _EPOCHS_LEFT_MAX))
+            epoch = type(LAST_EPOCH)(LAST_EPOCH - rng.randint(0, _EPOCHS_LEFT_MAX))
             return replace(original(*arguments), epoch=epoch)
 
         if self.exhausts:

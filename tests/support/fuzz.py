@@ -45,39 +45,39 @@ class Corpus:
 
     def mutant(self, seed: int, number: int) -> bytes:
         """Return one changed frame with the length that it announces."""
-        chance = random.Random(f"{seed}/{number}")
-        body = bytearray(chance.choice(self.frames))
-        for _ in range(chance.choice([1, 1, 1, 1, 2, 4])):
+        rng = random.Random(f"{seed}/{number}")
+        body = bytearray(rng.choice(self.frames))
+        for _ in range(rng.choice([1, 1, 1, 1, 2, 4])):
             # What was cut to the API key has nothing left to change.
             if len(body) > _API_KEY_BYTES:
-                chance.choice(_MUTATIONS)(chance, body, self.frames)
+                rng.choice(_MUTATIONS)(rng, body, self.frames)
         length = len(body)
-        if chance.random() < 0.03:
-            length = chance.choice([*_EXTREMES, length - 1, length + 1, 2 * length])
+        if rng.random() < 0.03:
+            length = rng.choice([*_EXTREMES, length - 1, length + 1, 2 * length])
         return struct.pack(">q", length)[4:] + bytes(body)
 
 
-def _at(chance: random.Random, body: bytearray, size: int = 1) -> int:
+def _at(rng: random.Random, body: bytearray, size: int = 1) -> int:
     """Return a place after the API key: what a client never asks for is not its mutant."""
-    return chance.randrange(_API_KEY_BYTES, max(_API_KEY_BYTES + 1, len(body) - size + 1))
+    return rng.randrange(_API_KEY_BYTES, max(_API_KEY_BYTES + 1, len(body) - size + 1))
 
 
-def _flip(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    body[_at(chance, body)] ^= 1 << chance.randrange(8)
+def _flip(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    body[_at(rng, body)] ^= 1 << rng.randrange(8)
 
 
-def _set_byte(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    body[_at(chance, body)] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+def _set_byte(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    body[_at(rng, body)] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
 
 
-def _set_integer(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    size = chance.choice([2, 4, 8])
-    at = _at(chance, body, size)
-    value = chance.choice([*_EXTREMES, len(body), len(body) - at, chance.randrange(1000)])
+def _set_integer(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    size = rng.choice([2, 4, 8])
+    at = _at(rng, body, size)
+    value = rng.choice([*_EXTREMES, len(body), len(body) - at, rng.randrange(1000)])
     body[at : at + size] = struct.pack(">q", value)[-size:]
 
 
-def _set_varint(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+def _set_varint(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
     long = [
         b"\xff\xff\xff\xff\x07",
         b"\xff\xff\xff\xff\x0f",
@@ -85,39 +85,39 @@ def _set_varint(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> N
         b"\xff\x7f",
         b"\x80\x01",
     ]
-    at = _at(chance, body)
-    body[at : at + 1] = chance.choice(long)
+    at = _at(rng, body)
+    body[at : at + 1] = rng.choice(long)
 
 
-def _cut(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    at = _at(chance, body)
-    del body[at : at + chance.choice([1, 2, 4, 8, chance.randrange(1, len(body) + 1)])]
+def _cut(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    at = _at(rng, body)
+    del body[at : at + rng.choice([1, 2, 4, 8, rng.randrange(1, len(body) + 1)])]
 
 
-def _repeat(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    at = _at(chance, body)
-    piece = bytes(body[at : at + chance.choice([1, 4, 16, 64, 256])])
-    body[at:at] = piece * chance.choice([1, 1, 2, 8])
+def _repeat(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    at = _at(rng, body)
+    piece = bytes(body[at : at + rng.choice([1, 4, 16, 64, 256])])
+    body[at:at] = piece * rng.choice([1, 1, 2, 8])
 
 
-def _insert_noise(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    at = _at(chance, body)
-    body[at:at] = chance.randbytes(chance.choice([1, 2, 4, 16]))
+def _insert_noise(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    at = _at(rng, body)
+    body[at:at] = rng.randbytes(rng.choice([1, 2, 4, 16]))
 
 
-def _splice(chance: random.Random, body: bytearray, frames: Sequence[bytes]) -> None:
+def _splice(rng: random.Random, body: bytearray, frames: Sequence[bytes]) -> None:
     """End as another request does."""
-    other = chance.choice(frames)
-    body[_at(chance, body) :] = other[chance.randrange(len(other)) :]
+    other = rng.choice(frames)
+    body[_at(rng, body) :] = other[rng.randrange(len(other)) :]
 
 
-def _change_version(chance: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
-    body[2:4] = struct.pack(">h", chance.randrange(-1, 20))
+def _change_version(rng: random.Random, body: bytearray, _: Sequence[bytes]) -> None:
+    body[2:4] = struct.pack(">h", rng.randrange(-1, 20))
 
 
-def _change_api(chance: random.Random, body: bytearray, frames: Sequence[bytes]) -> None:
+def _change_api(rng: random.Random, body: bytearray, frames: Sequence[bytes]) -> None:
     """A body under another API's key and version; only what clients ask for."""
-    body[:4] = chance.choice(frames)[:4]
+    body[:4] = rng.choice(frames)[:4]
 
 
 _MUTATIONS = [

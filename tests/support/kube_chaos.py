@@ -51,7 +51,7 @@ class Chaos:
     happened: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(self.seed)
+        self._rng = random.Random(self.seed)
         self._away: str | None = None
         self._has_api = True
         nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
@@ -77,11 +77,11 @@ class Chaos:
         """Let things happen for so long, then mend everything and wait until it is ready."""
         self._began = time.monotonic()
         while time.monotonic() - self._began < seconds:
-            said = self._chance.choice(self._misfortunes)()
+            said = self._rng.choice(self._misfortunes)()
             self._tell(said)
-            if self._chance.random() < 0.5:
+            if self._rng.random() < 0.5:
                 # Before it is mended, another one.
-                time.sleep(self._chance.uniform(0.5, 5))
+                time.sleep(self._rng.uniform(0.5, 5))
             else:
                 self.heal()
                 took = self.cluster.wait_ready(READY_SECONDS)
@@ -107,7 +107,7 @@ class Chaos:
         print(line, flush=True)  # noqa: T201 - the story of a long run
 
     def _pod(self) -> str:
-        return self._chance.choice([f"c-a-{ordinal}" for ordinal in range(3)])
+        return self._rng.choice([f"c-a-{ordinal}" for ordinal in range(3)])
 
     def _kill_pod(self) -> str:
         pod = self._pod()
@@ -126,7 +126,7 @@ class Chaos:
         return "the operator is killed"
 
     def _delete_owned(self) -> str:
-        owned = self._chance.choice(_OWNED)
+        owned = self._rng.choice(_OWNED)
         self._kubectl("delete", owned, "--wait=false", "--ignore-not-found")
         return f"{owned} is deleted"
 
@@ -137,7 +137,7 @@ class Chaos:
     def _change_setting(self) -> str:
         self._number += 1
         # One is live, the other one rolls all brokers.
-        name = self._chance.choice(["log.retention.ms", "num.partitions"])
+        name = self._rng.choice(["log.retention.ms", "num.partitions"])
         value = 3_600_000 + self._number if name == "log.retention.ms" else 1 + self._number % 5
         self.cluster.spec["config"] = {**self.cluster.spec.get("config", {}), name: value}
         self.heal()
@@ -148,7 +148,7 @@ class Chaos:
         self.heal()
         self.lab.kill("apiserver")
         self._has_api = False
-        seconds = self._chance.uniform(*_AWAY_SECONDS)
+        seconds = self._rng.uniform(*_AWAY_SECONDS)
         time.sleep(seconds)
         self.heal()
         return f"the API server was away for {seconds:.0f} s"
@@ -161,11 +161,11 @@ class Chaos:
 
     def _take_node(self, verb: str, said: str) -> str:
         # The first one runs the lab's control plane.
-        node = self._chance.choice(self._nodes[1:])
+        node = self._rng.choice(self._nodes[1:])
         self.heal()
         self.lab.run(verb, node)
         self._away = node
-        time.sleep(self._chance.uniform(*_AWAY_SECONDS))
+        time.sleep(self._rng.uniform(*_AWAY_SECONDS))
         return f"{node} {said}"
 
     def _kubectl(self, *arguments: str) -> None:

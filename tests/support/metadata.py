@@ -1,4 +1,4 @@
-"""Images to decide on, and a seeded source of chance."""
+"""Images to decide on, and a seeded random source."""
 
 import random
 import uuid
@@ -31,7 +31,7 @@ from headrace_broker.protocol.types import NodeId, Offset
 POLICY = TopicPolicy(node_id=NodeId(1))
 
 
-def chance(seed: int = 7) -> random.Random:
+def seeded_rng(seed: int = 7) -> random.Random:
     return random.Random(seed)
 
 
@@ -98,7 +98,7 @@ def creatable(
 def create(image, *topics, policy=POLICY, seed=7, validate_only=False):
     """Return the image after creating `topics`, and the results by name."""
     request = CreateTopicsRequest(topics=list(topics), validate_only=validate_only)
-    decision = decide_create_topics(image, request, policy, chance(seed))
+    decision = decide_create_topics(image, request, policy, seeded_rng(seed))
     results = {result.name: result for result in decision.response.topics}
     return replayed(image, list(decision.records)), results
 

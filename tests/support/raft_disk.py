@@ -130,9 +130,9 @@ class Disk:
         self.snapshots = {i: s for i, s in self.snapshots.items() if i >= start}
         self.batches = [batch for batch in self.batches if batch.next > start.offset]
 
-    def crash(self, chance: random.Random) -> None:
+    def crash(self, rng: random.Random) -> None:
         """Lose what no fsync covered, but for a prefix that the kernel wrote by itself."""
-        self.end_flush(chance.randint(0, len(self._pending)))
+        self.end_flush(rng.randint(0, len(self._pending)))
         self._pending = []
         self._durable = [batch for batch in self._durable if batch.next > self.start]
         self.batches = list(self._durable)

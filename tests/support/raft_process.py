@@ -92,10 +92,10 @@ class Process:
         self.applied = self.digest = 0
         self.inbox, self.flushes, self.is_flushing, self.wakeup = [], [], False, -1
         self.clients, self.parts, self.leads = {}, {}, False
-        chance = random.Random(self.world.chance.getrandbits(32))
+        rng = random.Random(self.world.rng.getrandbits(32))
         self.node = RaftNode(
             self.config,
-            chance,
+            rng,
             state=self.disk.quorum_state,
             log=self.disk.log_state(),
             control=self.disk.control(),
@@ -112,7 +112,7 @@ class Process:
         self.life += 1
         self.node = None
         self.crash_after_effects = None
-        self.disk.crash(self.world.chance)
+        self.disk.crash(self.world.rng)
         latest = max(self.disk.snapshots, default=None)
         if latest is not None and self.disk.end < latest.offset:
             # As Kafka's truncateToLatestSnapshot: the log was lost, the snapshot was not.
@@ -190,7 +190,7 @@ class Process:
         answer(effect.response)
 
     def on_reply_with_records(self, effect: fx.ReplyWithRecords) -> None:
-        size = self.world.chance.choice([1, 300, effect.max_bytes])
+        size = self.world.rng.choice([1, 300, effect.max_bytes])
         partition = effect.response.responses[0].partitions[0]
         partition.records = self.disk.read(effect.offset, size)
         self.on_reply(fx.Reply(effect.ticket, effect.response))
@@ -201,7 +201,7 @@ class Process:
         if not 0 <= effect.position < len(data):
             partition.error_code = ErrorCode.POSITION_OUT_OF_RANGE
         else:
-            size = self.world.chance.choice([100, effect.max_bytes])
+            size = self.world.rng.choice([100, effect.max_bytes])
             partition.size = len(data)
             partition.unaligned_records = data[effect.position : effect.position + size]
         self.on_reply(fx.Reply(effect.ticket, effect.response))
@@ -227,7 +227,7 @@ class Process:
         ticket, count = self.flushes[-1], self.disk.begin_flush()
         self.flushes.clear()
         self.is_flushing = True
-        delay = self.world.chance.choice([0, 1, 2, 5, 5, 50 if self.world.is_hostile else 5])
+        delay = self.world.rng.choice([0, 1, 2, 5, 5, 50 if self.world.is_hostile else 5])
         self.later(delay, lambda: self.end_flush(ticket, count))
 
     def end_flush(self, ticket: int, count: int) -> None:
@@ -277,7 +277,7 @@ class Process:
         snapshot = read_snapshot(self.parts.pop(effect.snapshot_id), effect.snapshot_id)
         self.disk.install(effect.snapshot_id, snapshot)
         event = ev.SnapshotInstalled(effect.snapshot_id, snapshot.control)
-        self.later(self.world.chance.randint(0, 5), lambda: self.step(event))
+        self.later(self.world.rng.randint(0, 5), lambda: self.step(event))
 
     def on_load_snapshot(self, effect: fx.LoadSnapshot) -> None:
         if self.leads:
@@ -306,8 +306,8 @@ class Process:
     def append(self) -> None:
         node = self.node
         if node is not None:
-            value = self.world.chance.getrandbits(64).to_bytes(8, "big")
-            count = self.world.chance.randint(1, 3)
+            value = self.world.rng.getrandbits(64).to_bytes(8, "big")
+            count = self.world.rng.randint(1, 3)
             batch = build_batch([NewRecord(value=value)] * count)
             self.step(ev.Append((batch,), node.epoch))
 

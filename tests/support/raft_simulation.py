@@ -38,7 +38,7 @@ class World:
         self, seed: int, *, voters: int = 3, observers: int = 0, codec: bool = False
     ) -> None:
         self.seed = seed
-        self.chance = random.Random(seed)
+        self.rng = random.Random(seed)
         self.now = 0
         self.is_hostile = False
         self.codec = codec
@@ -91,9 +91,9 @@ class World:
         return (source, target) in self.blocked
 
     def delay(self) -> int:
-        if self.is_hostile and self.chance.random() < 0.05:
-            return self.chance.randint(0, 1200)
-        return self.chance.randint(0, self.delay_max)
+        if self.is_hostile and self.rng.random() < 0.05:
+            return self.rng.randint(0, 1200)
+        return self.rng.randint(0, self.delay_max)
 
     def address(self, destination: Destination) -> int:
         return destination.port - 9000
@@ -106,7 +106,7 @@ class World:
             source.step(ev.RequestFailed(correlation))
 
         request = self.over_the_wire(effect.request)
-        is_lost = self.is_cut(source.id, target.id) or self.chance.random() < self.loss
+        is_lost = self.is_cut(source.id, target.id) or self.rng.random() < self.loss
         if not target.is_up and not is_lost:
             source.later(1, lambda: source.step(ev.PeerProcessDied(target.id)))
             source.later(1, fail)
@@ -118,7 +118,7 @@ class World:
         life = source.life
 
         def answer(response: object) -> None:
-            lost = self.is_cut(target.id, source.id) or self.chance.random() < self.loss
+            lost = self.is_cut(target.id, source.id) or self.rng.random() < self.loss
             if lost or source.life != life:
                 return
             received = self.over_the_wire(response, response_cls, version)
@@ -127,7 +127,7 @@ class World:
             )
 
         self.at(self.delay(), lambda: self.deliver(target, request, version, answer))
-        if self.is_hostile and self.chance.random() < 0.02:  # a retry at a lower layer
+        if self.is_hostile and self.rng.random() < 0.02:  # a retry at a lower layer
             self.at(self.delay(), lambda: self.deliver(target, request, version, answer))
 
     def deliver(self, target: Process, request: object, version: int, answer: Callable) -> None:
@@ -145,9 +145,9 @@ class World:
 
     def announce_death(self, dead: int) -> None:
         for process in self.processes.values():
-            if process.is_up and not self.is_cut(process.id, dead) and self.chance.random() < 0.7:
+            if process.is_up and not self.is_cut(process.id, dead) and self.rng.random() < 0.7:
                 process.later(
-                    self.chance.randint(1, 20),
+                    self.rng.randint(1, 20),
                     lambda process=process: process.step(ev.PeerProcessDied(dead)),
                 )
 

@@ -1,4 +1,4 @@
-"""One partition on three replicas, in memory: the pure rules of replication, driven by chance.
+"""One partition on three replicas, in memory: the pure rules of replication, driven at random.
 
 The controller is a plain state that changes at once; each broker learns of it late, and requests to
 it may be answered late. A crash may cut the tail of a log, unless the replica was the last in sync.

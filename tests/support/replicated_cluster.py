@@ -46,7 +46,7 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace_broker.protocol.types import NodeId
-from support.metadata import POLICY, chance, creatable, replayed
+from support.metadata import POLICY, creatable, replayed, seeded_rng
 
 TOPIC = "t"
 SESSION_MS = 3000
@@ -89,7 +89,7 @@ class ReplicatedCluster:
             self.heartbeat(node)
         topic = creatable(TOPIC, 1, factor, min_insync_replicas=str(min_isr))
         request = CreateTopicsRequest(topics=[topic])
-        self.decide(decide_create_topics(self.image, request, POLICY, chance()))
+        self.decide(decide_create_topics(self.image, request, POLICY, seeded_rng()))
 
     @property
     def partition(self):

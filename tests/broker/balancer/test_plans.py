@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from headrace_broker.balancer.model import BrokerModel, ClusterModel, PartitionModel
 from headrace_broker.balancer.plans import plan_drain, plan_rebalance
-from support.metadata import chance
+from support.metadata import seeded_rng
 
 
 def _cluster(brokers, partitions, *, racks=0, seed=1, factor=None, skew=1.0):
     """Partitions placed at random; with `skew` below 1 most of them are on the first brokers."""
-    rng = chance(seed)
+    rng = seeded_rng(seed)
     nodes = list(range(1, brokers + 1))
     made = []
     for index in range(partitions):

@@ -51,7 +51,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(names=st.sets(NAMES, min_size=1))
     def everyone_does_what_it_should(self, names: set[str]) -> None:
-        """Take the short way to a stable group, which chance alone seldom finds."""
+        """Take the short way to a stable group, which random steps seldom find."""
         for name in sorted(names):
             self.join(name, "t")
         self.simulation.advance(60_000)

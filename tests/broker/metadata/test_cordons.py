@@ -32,12 +32,12 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
 from headrace_broker.protocol.types import NodeId
 from support.metadata import (
     POLICY,
-    chance,
     cordon_record,
     creatable,
     create,
     image_with_brokers,
     replayed,
+    seeded_rng,
 )
 
 
@@ -77,7 +77,7 @@ def test_no_new_partition_is_placed_on_a_cordoned_broker_and_what_is_there_stays
     grown = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="new", count=20, assignments=None)]
     )
-    decision = decide_create_partitions(image, grown, POLICY, chance())
+    decision = decide_create_partitions(image, grown, POLICY, seeded_rng())
     assert all(2 not in record.replicas for record in decision.records)
 
 
@@ -118,7 +118,7 @@ def test_cordoned_paths_are_the_brokers_own_matter():
 def test_the_clusters_own_topics_do_not_grow_onto_a_cordoned_broker():
     image = replayed(image_with_brokers(3), [cordon_record(3)])
     wanted = WantedTopic(name="__consumer_offsets", num_partitions=2, replication_factor=3)
-    image = replayed(image, list(decide_ensure_topic(image, wanted, POLICY, chance()).records))
+    image = replayed(image, list(decide_ensure_topic(image, wanted, POLICY, seeded_rng()).records))
     assert _replicas(image, "__consumer_offsets") == {1, 2}
     grow = {"__consumer_offsets": 3}
     assert not decide_grow_internal_topics(image, grow, POLICY).records

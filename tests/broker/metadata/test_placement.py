@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_broker.metadata.placement import Placer, leader_counts
-from support.metadata import broker_record, chance, creatable, create, image_of, image_with_brokers
+from support.metadata import (
+    broker_record,
+    creatable,
+    create,
+    image_of,
+    image_with_brokers,
+    seeded_rng,
+)
 
 
 @given(
@@ -34,18 +41,18 @@ def test_replicas_are_in_as_many_racks_as_there_are(racks, per_rack, seed):
         *(broker_record(node, rack=f"r{node % racks}") for node in range(racks * per_rack))
     )
     factor = min(3, racks * per_rack)
-    for replicas in Placer(image, chance(seed)).place(12, factor):
+    for replicas in Placer(image, seeded_rng(seed)).place(12, factor):
         assert len({image.brokers[node].rack for node in replicas}) == min(racks, factor)
 
 
 @given(brokers=st.integers(2, 8), seed=st.integers(0, 999))
 def test_followers_spread_as_well_as_leaders(brokers, seed):
     laps = brokers - 1
-    placed = Placer(image_with_brokers(brokers), chance(seed)).place(brokers * laps, 2)
+    placed = Placer(image_with_brokers(brokers), seeded_rng(seed)).place(brokers * laps, 2)
     followers = Counter(replicas[1] for replicas in placed)
     assert set(followers.values()) == {laps}
 
 
-def test_the_same_chance_places_the_same_way():
+def test_the_same_seed_places_the_same_way():
     image = image_with_brokers(5)
-    assert Placer(image, chance(4)).place(9, 3) == Placer(image, chance(4)).place(9, 3)
+    assert Placer(image, seeded_rng(4)).place(9, 3) == Placer(image, seeded_rng(4)).place(9, 3)

@@ -23,7 +23,7 @@ from headrace_broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from headrace_broker.protocol.types import NodeId
-from support.metadata import POLICY, chance, creatable, image_with_brokers, replayed
+from support.metadata import POLICY, creatable, image_with_brokers, replayed, seeded_rng
 
 _NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "bad name", "", "c"])
 _BROKERS = 3
@@ -117,7 +117,7 @@ def _check_invariants(image: MetadataImage):
     seed=st.integers(0, 9999),
 )
 def test_replaying_the_whole_log_gives_the_live_image(requests, seed):
-    rng = chance(seed)
+    rng = seeded_rng(seed)
     start = live = image_with_brokers(_BROKERS)
     log = []
     for request in requests:

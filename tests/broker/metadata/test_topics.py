@@ -22,12 +22,12 @@ from headrace_broker.protocol.messages.delete_topics import DeleteTopicsRequest,
 from support.metadata import (
     POLICY,
     broker_record,
-    chance,
     creatable,
     create,
     image_of,
     image_with_brokers,
     replayed,
+    seeded_rng,
 )
 
 
@@ -38,7 +38,7 @@ def _delete(image, *states, policy=POLICY):
 
 def _grow(image, *topics, policy=POLICY, validate_only=False):
     request = CreatePartitionsRequest(topics=list(topics), validate_only=validate_only)
-    decision = decide_create_partitions(image, request, policy, chance())
+    decision = decide_create_partitions(image, request, policy, seeded_rng())
     return replayed(image, list(decision.records)), decision.response.results
 
 
@@ -147,7 +147,7 @@ def test_limits_count_over_the_request_and_the_cluster():
 
 
 def test_topic_ids_never_start_with_a_minus_in_base64():
-    rng = chance(3)
+    rng = seeded_rng(3)
     assert all(new_topic_id(rng).bytes[0] >> 2 != 62 for _ in range(2000))
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_deleted_is_said_by_code():
     after, results = _delete(
         image,
         DeleteTopicState(name="none"),
-        DeleteTopicState(topic_id=new_topic_id(chance(1))),
+        DeleteTopicState(topic_id=new_topic_id(seeded_rng(1))),
         DeleteTopicState(),
         DeleteTopicState(name="a", topic_id=topic_id),
         DeleteTopicState(name="__consumer_offsets"),
@@ -255,19 +255,19 @@ def test_an_internal_topic_is_made_once_with_as_many_replicas_as_there_are_broke
         configs={"cleanup.policy": "compact"},
     )
     image = image_with_brokers(2)
-    decision = decide_ensure_topic(image, wanted, POLICY, chance())
+    decision = decide_ensure_topic(image, wanted, POLICY, seeded_rng())
     image = replayed(image, list(decision.records))
     assert len(image.topics["__consumer_offsets"].partitions) == 4
     assert len(image.partition("__consumer_offsets", 0).replicas) == 2
     assert image.config(topic_resource("__consumer_offsets")) == {"cleanup.policy": "compact"}
-    assert decide_ensure_topic(image, wanted, POLICY, chance()).records == []
+    assert decide_ensure_topic(image, wanted, POLICY, seeded_rng()).records == []
     with pytest.raises(ApiError):
-        decide_ensure_topic(image_of(), wanted, POLICY, chance())
+        decide_ensure_topic(image_of(), wanted, POLICY, seeded_rng())
 
 
 def test_auto_creation_says_which_names_cannot_be_topics():
     image, _ = create(image_with_brokers(1), creatable("old"))
-    decision = decide_auto_create_topics(image, ["new", "old", "b d", "new"], POLICY, chance(8))
+    decision = decide_auto_create_topics(image, ["new", "old", "b d", "new"], POLICY, seeded_rng(8))
     assert decision.response == {
         "new": ErrorCode.NONE,
         "old": ErrorCode.NONE,

@@ -16,16 +16,16 @@ def index_of(epochs: list[int]) -> LogIndex:
     return index
 
 
-def random_epochs(chance: random.Random) -> list[int]:
-    return sorted(chance.randint(1, 6) for _ in range(chance.randint(0, 12)))
+def random_epochs(rng: random.Random) -> list[int]:
+    return sorted(rng.randint(1, 6) for _ in range(rng.randint(0, 12)))
 
 
 def test_kip_595_a_fetch_may_go_on_exactly_where_the_epoch_before_it_is_the_same():
-    chance = random.Random(5)
+    rng = random.Random(5)
     for _ in range(2000):
-        epochs = random_epochs(chance)
+        epochs = random_epochs(rng)
         index = index_of(epochs)
-        offset, epoch = chance.randint(0, 13), chance.randint(0, 7)
+        offset, epoch = rng.randint(0, 13), rng.randint(0, 7)
         if epoch in epochs and offset <= epochs.index(epoch):
             continue  # an epoch begins at one offset in every log (Raft's log matching)
         verdict = index.check(OffsetAndEpoch(offset, epoch))
@@ -39,13 +39,13 @@ def test_kip_595_a_fetch_may_go_on_exactly_where_the_epoch_before_it_is_the_same
 
 
 def test_kip_279_truncation_by_diverging_epochs_ends_at_the_longest_common_prefix():
-    chance = random.Random(6)
+    rng = random.Random(6)
     for _ in range(2000):
         # Two logs that agree up to a point and then were led apart, by epochs of their own.
-        common = random_epochs(chance)
+        common = random_epochs(rng)
         last = common[-1] if common else 0
-        leader = index_of(common + sorted(last + 2 * chance.randint(1, 3) for _ in range(4)))
-        follower = index_of(common + sorted(last + 2 * chance.randint(1, 3) - 1 for _ in range(4)))
+        leader = index_of(common + sorted(last + 2 * rng.randint(1, 3) for _ in range(4)))
+        follower = index_of(common + sorted(last + 2 * rng.randint(1, 3) - 1 for _ in range(4)))
         for _ in range(10):
             verdict = leader.check(follower.end)
             if verdict is None:

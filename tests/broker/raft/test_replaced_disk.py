@@ -22,7 +22,7 @@ def _write(world, count=20):
         if leader is not None:
             batch = build_batch([NewRecord(key=None, value=b"v", timestamp=1)])
             leader.step(ev.Append((batch,), leader.node.epoch))
-        world.run(world.chance.randint(1, 40))
+        world.run(world.rng.randint(1, 40))
 
 
 def _formed(seed):
@@ -43,7 +43,7 @@ def _knows(world, node_id):
 def _replace_disk(world, *, auto_join, keeps_voters_setting):
     process = world.processes[VOTER]
     process.crash()
-    if world.chance.random() < 0.5:
+    if world.rng.random() < 0.5:
         world.run(3000)
         _write(world, 3)
     voters = process.config.voters if keeps_voters_setting else VoterSet()

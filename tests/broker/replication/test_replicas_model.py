@@ -24,15 +24,15 @@ _STEPS = (
 )
 
 
-def _step(cluster, name, node, chance):
+def _step(cluster, name, node, rng):
     if name == "fetch":
-        cluster.fetch(node, chance.randint(0, 4))
+        cluster.fetch(node, rng.randint(0, 4))
     elif name == "answer":
-        cluster.answer(node, is_told=chance.random() < 0.7)
+        cluster.answer(node, is_told=rng.random() < 0.7)
     elif name == "time":
-        cluster.now_ms += chance.randint(1, LAG_MS)
+        cluster.now_ms += rng.randint(1, LAG_MS)
     elif name == "restart":
-        cluster.restart(node, chance.randint(0, 5))
+        cluster.restart(node, rng.randint(0, 5))
     else:
         getattr(cluster, name)(node)
     cluster.check()
@@ -40,11 +40,11 @@ def _step(cluster, name, node, chance):
 
 def _live(seed, steps=400, min_isr=2):
     """One life; returns the cluster, healed."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     cluster = Replicas(min_isr)
     names = [name for name, weight in _STEPS for _ in range(weight)]
     for _ in range(steps):
-        _step(cluster, chance.choice(names), chance.choice(NODES), chance)
+        _step(cluster, rng.choice(names), rng.choice(NODES), rng)
     return cluster
 
 

@@ -18,7 +18,7 @@ from headrace_broker.server.clock import SystemClock
 from headrace_broker.server.config.broker_config import parse_config
 from headrace_broker.server.quorum.metadata_quorum import Identity, MetadataQuorum
 from headrace_broker.server.quorum.raft_log import BATCH_BYTES_MAX
-from support.metadata import chance, creatable, decide_unfence
+from support.metadata import creatable, decide_unfence, seeded_rng
 
 
 def _registration(incarnation=1, previous_epoch=-1):
@@ -56,7 +56,7 @@ async def _controller(directory, *, subscriber=None, failures=None, incarnation=
         config,
         identity,
         clock=SystemClock(),
-        rng=chance(incarnation),
+        rng=seeded_rng(incarnation),
         on_failure=(failures if failures is not None else []).append,
     )
     if subscriber is not None:

@@ -90,7 +90,7 @@ class Client:
 
 
 class StoppableLoop(asyncio.SelectorEventLoop):
-    """Its time stands still while a test acts, so that no timer is due by chance."""
+    """Its time stands still while a test acts, so no timer fires by accident."""
 
     stopped_at = None
     ahead = 0.0

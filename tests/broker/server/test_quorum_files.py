@@ -50,7 +50,7 @@ VOTERS = VoterSet(
 )
 
 
-def _history(chance, length):
+def _history(rng, length):
     """Return records of a legal history."""
     topics, records = {}, [FeatureLevelRecord(name="metadata.version", feature_level=29)]
     records += [
@@ -59,8 +59,8 @@ def _history(chance, length):
             broker_epoch=node,
             incarnation_id=uuid.UUID(int=node),
             end_points=[BrokerEndpoint(name="P", host="h", port=node)],
-            rack=chance.choice([None, "r"]),
-            fenced=chance.random() < 0.5,
+            rack=rng.choice([None, "r"]),
+            fenced=rng.random() < 0.5,
         )
         for node in (1, 2, 3)
     ]
@@ -77,13 +77,13 @@ def _history(chance, length):
                 leader_epoch=0,
                 partition_epoch=0,
                 directories=[uuid.UUID(int=9)] * 3,
-                eligible_leader_replicas=chance.choice([None, [3]]),
+                eligible_leader_replicas=rng.choice([None, [3]]),
             )
-            for index in range(chance.randint(1, 4))
+            for index in range(rng.randint(1, 4))
         ]
         topics[topic_id] = f"t{number}"
-        touched = chance.choice(sorted(topics, key=str))
-        match chance.randrange(4):
+        touched = rng.choice(sorted(topics, key=str))
+        match rng.randrange(4):
             case 0:
                 records.append(PartitionChangeRecord(partition_id=0, topic_id=touched, leader=2))
             case 1:

@@ -50,11 +50,11 @@ class Churn:
             configs = {"min.insync.replicas": str(min(2, self._replicas))}
             await client.create_topic(TOPIC, 1, self._replicas, configs)
             topic_id = await client.until(self._topic_id)
-            for _ in range(client.chance.randint(0, 6)):
+            for _ in range(client.rng.randint(0, 6)):
                 await self._write(topic_id)
                 await client.pause()
-            if self._known and client.chance.random() < 0.4:
-                await self._trim(client.chance.choice(sorted(self._known)) + 1)
+            if self._known and client.rng.random() < 0.4:
+                await self._trim(client.rng.choice(sorted(self._known)) + 1)
             await client.until(lambda topic_id=topic_id: self._read(topic_id))
             await client.until(lambda topic_id=topic_id: self._delete(topic_id))
 

@@ -57,7 +57,7 @@ class Consumer:
     """Reads its partitions from their positions on, as `assign` does."""
 
     def __init__(self, client: Client, name: str, partitions: Sequence[Key]) -> None:
-        chance = client.chance
+        rng = client.rng
         self.client = client
         self.name = name
         self.positions: dict[Key, int] = dict.fromkeys(partitions, 0)
@@ -71,9 +71,9 @@ class Consumer:
         self._knows_epochs = (
             version >= EPOCHS_FROM and client.versions[ApiKey.METADATA] >= METADATA_EPOCHS_FROM
         )
-        self._has_sessions = version >= SESSIONS_FROM and chance.random() < 0.5
-        self._validates = self._knows_epochs and chance.random() < 0.7
-        self._isolation = chance.choice((0, 0, 1))
+        self._has_sessions = version >= SESSIONS_FROM and rng.random() < 0.5
+        self._validates = self._knows_epochs and rng.random() < 0.7
+        self._isolation = rng.choice((0, 0, 1))
 
     async def poll(self, max_wait_ms: int | None = None) -> int:
         """Fetch once from one leader; return how many records came, -1 after an error."""
@@ -84,7 +84,7 @@ class Consumer:
             return -1
         caller, wanted = found
         if max_wait_ms is None:
-            max_wait_ms = client.chance.choice((0, 100, 100, 800))
+            max_wait_ms = client.rng.choice((0, 100, 100, 800))
         session = self._session(caller)
         request = self._request(wanted, session, max_wait_ms)
         try:
@@ -120,7 +120,7 @@ class Consumer:
             leaders.setdefault(caller, {})[key] = epoch
         if not leaders:
             return None
-        caller = self.client.chance.choice(list(leaders))
+        caller = self.client.rng.choice(list(leaders))
         return caller, leaders[caller]
 
     # ---- requests
@@ -133,7 +133,7 @@ class Consumer:
     def _request(
         self, wanted: dict[Key, int], session: Session | None, max_wait_ms: int
     ) -> fetch.FetchRequest:
-        chance = self.client.chance
+        rng = self.client.rng
         by_id = self.client.speaks_ids(ApiKey.FETCH)
         topics: dict[str, fetch.FetchTopic] = {}
         is_new = session is None or session.epoch == 0
@@ -151,7 +151,7 @@ class Consumer:
                     partition=key[1],
                     current_leader_epoch=epoch,
                     fetch_offset=self.positions[key],
-                    partition_max_bytes=chance.choice((1, 500, 65536)),
+                    partition_max_bytes=rng.choice((1, 500, 65536)),
                 )
             )
         forgotten = []
@@ -298,11 +298,11 @@ class Consumer:
     async def look_up_a_time(self) -> None:
         """Ask where a time begins that some record has; no earlier record may be as young."""
         client = self.client
-        key = client.chance.choice(list(self.positions))
+        key = client.rng.choice(list(self.positions))
         times = client.history.times.get(key)
         if not times:
             return
-        asked = client.chance.choice(list(times.values()))
+        asked = client.rng.choice(list(times.values()))
         found = await self.list_offset(key, asked)
         if found is None or found.offset < 0:
             return
@@ -373,11 +373,11 @@ class CommittingConsumer:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Poll, commit, look up times and come back, until it is over."""
-        chance = self._client.chance
+        rng = self._client.rng
         while not is_over():
             await self._consumer.poll()
-            await asyncio.sleep(chance.expovariate(20))
-            draw = chance.random()
+            await asyncio.sleep(rng.expovariate(20))
+            draw = rng.random()
             if draw < 0.1:
                 await self._commit()
             elif draw < 0.12:

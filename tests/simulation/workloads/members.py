@@ -110,7 +110,7 @@ class Member:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Join, work and leave, or die without a word, until it is over."""
-        chance = self._client.chance
+        rng = self._client.rng
         while not is_over():
             try:
                 assigned = await self._join()
@@ -119,8 +119,8 @@ class Member:
                     await self._work(assigned, is_over)
             except FAILURES:
                 pass
-            if chance.random() < 0.2:
-                if chance.random() < 0.5:
+            if rng.random() < 0.2:
+                if rng.random() < 0.5:
                     await self._leave()
                 self._id = ""  # dies: its session runs out
             await self._client.pause()
@@ -152,7 +152,7 @@ class Member:
             return None
         self._id, self._generation = joined.member_id, joined.generation_id
         members = sorted(member.member_id for member in joined.members)
-        if joined.leader == self._id and self._client.chance.random() < 0.3:
+        if joined.leader == self._id and self._client.rng.random() < 0.3:
             await self._commit_before_sync()
         sync = sync_group.SyncGroupRequest(
             group_id=self._checks.group,
@@ -186,7 +186,7 @@ class Member:
 
     async def _work(self, assigned: list[Key], is_over: Callable[[], bool]) -> None:
         """Read what is ours from where the group stands, until the generation ends."""
-        client, chance = self._client, self._client.chance
+        client, rng = self._client, self._client.rng
         self._lives += 1
         consumer = Consumer(client, f"{client.name}.{self._lives}", assigned)
         for key in assigned:
@@ -194,19 +194,19 @@ class Member:
             found = await self._offsets.committed(key, known)
             self._checks.found(key, known, found)
             consumer.positions[key] = max(0, found)
-        while not is_over() and chance.random() > 0.02:
+        while not is_over() and rng.random() > 0.02:
             if not await self._heartbeat():
                 break
             if assigned:
                 await consumer.poll()
-                if chance.random() < 0.4 and not await self._commit(dict(consumer.positions)):
+                if rng.random() < 0.4 and not await self._commit(dict(consumer.positions)):
                     break
-            if chance.random() < 0.03:
+            if rng.random() < 0.03:
                 # A stop-the-world pause: when it is over the group may have gone on without us.
-                await asyncio.sleep(chance.choice((0.5, 1.5, 2.5)))
+                await asyncio.sleep(rng.choice((0.5, 1.5, 2.5)))
                 if assigned and not await self._commit(dict(consumer.positions)):
                     break
-            await asyncio.sleep(chance.expovariate(20))
+            await asyncio.sleep(rng.expovariate(20))
         if assigned:
             self._former = (self._generation, self._id, dict(consumer.positions))
 
@@ -233,7 +233,7 @@ class Member:
 
     async def _commit_late(self) -> None:
         """Send what a thread of ours still had to commit from before the rebalance."""
-        if self._former is None or self._client.chance.random() < 0.5:
+        if self._former is None or self._client.rng.random() < 0.5:
             return
         generation, member, places = self._former
         self._former = None
@@ -280,7 +280,7 @@ class Member:
 def _start(scenario: "Scenario") -> list[Any]:
     checks = GroupChecks(scenario.history)
     tasks = []
-    for number in range(scenario.chance.choice((2, 3))):
+    for number in range(scenario.rng.choice((2, 3))):
         client, process = scenario.client(f"m{number}")
         member = Member(client, checks, scenario.profile.places)
         tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))

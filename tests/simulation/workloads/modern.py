@@ -80,7 +80,7 @@ class ModernMember:
         self._topics = list(topics)
         self._subscribed = list(topics)
         self._offsets = GroupOffsets(client, checks.group)
-        self._assignor = client.chance.choice((None, "uniform", "range"))
+        self._assignor = client.rng.choice((None, "uniform", "range"))
         self._epoch = _JOIN
         self._lives = 0
         self._owned: set[Key] = set()
@@ -92,7 +92,7 @@ class ModernMember:
 
     def _new_id(self) -> None:
         self._lives += 1
-        self._id = str(uuid.UUID(int=self._client.chance.getrandbits(128), version=4))
+        self._id = str(uuid.UUID(int=self._client.rng.getrandbits(128), version=4))
         self._abandon()
 
     def _abandon(self) -> None:
@@ -110,40 +110,40 @@ class ModernMember:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Join, work and leave, or die without a word, until it is over."""
-        chance = self._client.chance
+        rng = self._client.rng
         while not is_over():
             try:
                 await self._step()
             except FAILURES:
                 self._says_owned = True  # the answer may be lost, or what we said
-            if chance.random() < 0.02:
-                if chance.random() < 0.5:
+            if rng.random() < 0.02:
+                if rng.random() < 0.5:
                     await self._leave()
                 self._new_id()
-            if chance.random() < 0.03:
+            if rng.random() < 0.03:
                 # A stop-the-world pause: when it is over the group may have gone on without us.
-                await asyncio.sleep(chance.choice((0.5, 1.5, 2.5)))
+                await asyncio.sleep(rng.choice((0.5, 1.5, 2.5)))
                 await self._commit()
-            await asyncio.sleep(chance.expovariate(15))
+            await asyncio.sleep(rng.expovariate(15))
         await self._leave()
 
     async def _step(self) -> None:
-        chance = self._client.chance
-        if chance.random() < 0.5 or self._epoch == _JOIN or self._says_owned:
+        rng = self._client.rng
+        if rng.random() < 0.5 or self._epoch == _JOIN or self._says_owned:
             await self._heartbeat()
-        if self._former is not None and chance.random() < 0.2:
+        if self._former is not None and rng.random() < 0.2:
             await self._commit_late()
         if self._consumer is not None:
             await self._consumer.poll()
-            if chance.random() < 0.4:
+            if rng.random() < 0.4:
                 await self._commit()
 
     # ---- the group
 
     async def _heartbeat(self) -> None:
         client, messages = self._client, consumer_group_heartbeat
-        if client.chance.random() < 0.02:
-            self._subscribed = sorted(client.chance.sample(self._topics, 1))
+        if client.rng.random() < 0.02:
+            self._subscribed = sorted(client.rng.sample(self._topics, 1))
             self._says_owned = True
         is_whole = self._epoch == _JOIN or self._says_owned
         owned: list[Any] | None = None
@@ -273,9 +273,9 @@ class ModernMember:
 
 def _start(scenario: "Scenario") -> list[Any]:
     checks = ModernChecks(scenario.history)
-    chance = scenario.cluster.fork("moderns")
+    rng = scenario.cluster.fork("moderns")
     tasks = []
-    for number in range(chance.choice((2, 3))):
+    for number in range(rng.choice((2, 3))):
         client, process = scenario.client(f"mm{number}")
         versions = client.versions
         versions[ApiKey.METADATA] = max(versions[ApiKey.METADATA], METADATA_IDS_FROM)
@@ -285,9 +285,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     return tasks
 
 
-def _settings(chance: random.Random, _profile: "Profile") -> dict[str, str]:
+def _settings(rng: random.Random, _profile: "Profile") -> dict[str, str]:
     return {
-        "group.consumer.session.timeout.ms": str(chance.choice((700, 1500))),
+        "group.consumer.session.timeout.ms": str(rng.choice((700, 1500))),
         "group.consumer.min.session.timeout.ms": "500",
         "group.consumer.heartbeat.interval.ms": "200",
         "group.consumer.min.heartbeat.interval.ms": "100",

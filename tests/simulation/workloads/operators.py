@@ -48,12 +48,12 @@ class Operator:
 
     async def reassign(self, is_over: Callable[[], bool]) -> None:
         """Move replicas and leaders about; at the end every move must come to its end."""
-        chance = self.client.chance
+        rng = self.client.rng
         while not is_over():
-            await asyncio.sleep(chance.expovariate(2))
-            topic, partition = chance.choice(self._partitions)
+            await asyncio.sleep(rng.expovariate(2))
+            topic, partition = rng.choice(self._partitions)
             try:
-                if chance.random() < 0.3:
+                if rng.random() < 0.3:
                     await self._elect(topic, partition)
                 else:
                     await self._move(topic, partition)
@@ -63,9 +63,9 @@ class Operator:
 
     async def _move(self, topic: str, partition: int) -> None:
         messages = alter_partition_reassignments
-        chance = self.client.chance
-        target = chance.sample(list(self._brokers), self._replicas)
-        is_cancelled = chance.random() < 0.15
+        rng = self.client.rng
+        target = rng.sample(list(self._brokers), self._replicas)
+        is_cancelled = rng.random() < 0.15
         request = messages.AlterPartitionReassignmentsRequest(
             timeout_ms=1500,
             topics=[
@@ -103,7 +103,7 @@ class Operator:
     ) -> None:
         """Remove voters and add observers, one at a time, as KIP-853 has it."""
         while not is_over():
-            await asyncio.sleep(self.client.chance.expovariate(1.5))
+            await asyncio.sleep(self.client.rng.expovariate(1.5))
             try:
                 await self._change_voters(hosts, fewest)
             except FAILURES:
@@ -126,12 +126,12 @@ class Operator:
         quorum = response.topics[0].partitions[0]
         if quorum.error_code:
             return
-        chance = self.client.chance
+        rng = self.client.rng
         candidates = [item for item in quorum.observers if item.replica_id in hosts]
-        if len(quorum.current_voters) > fewest and (not candidates or chance.random() < 0.5):
-            await self._remove(chance.choice(quorum.current_voters))
+        if len(quorum.current_voters) > fewest and (not candidates or rng.random() < 0.5):
+            await self._remove(rng.choice(quorum.current_voters))
         elif candidates:
-            await self._add(chance.choice(candidates), hosts)
+            await self._add(rng.choice(candidates), hosts)
 
     async def _remove(self, voter: Any) -> None:
         request = remove_raft_voter.RemoveRaftVoterRequest(
@@ -184,7 +184,7 @@ def _start_voters(scenario: "Scenario") -> list[Any]:
     client, process = scenario.client("voters")
     nodes = scenario.cluster.nodes
     hosts = {number: nodes[number - 1].host for number in scenario.profile.controllers}
-    fewest = scenario.chance.choice((1, 2))
+    fewest = scenario.rng.choice((1, 2))
     changes = Operator(client, scenario.profile).change_voters(scenario.is_over, hosts, fewest)
     return [scenario.loop.start_task(process, changes)]
 

@@ -60,15 +60,15 @@ class Producer:
     def __init__(
         self, client: Client, partitions: Sequence[tuple[str, int]], *, replicas: int
     ) -> None:
-        chance = client.chance
+        rng = client.rng
         self.client = client
-        self.is_idempotent = chance.random() < 0.65
-        self.acks = ACKS_ALL if self.is_idempotent else chance.choice((ACKS_ALL, 1, 1, 0))
-        self.retries = self.is_idempotent or chance.random() < 0.4
-        self.in_flight_max = chance.choice((1, 2, 5)) if self.is_idempotent else 1
-        self.pause_seconds = chance.choice((0.02, 0.06, 0.2))
-        self.timeout_ms = chance.choice((300, 1500, 1500, 8000))
-        self.delivery_seconds = chance.choice((1.0, 4.0, _NEVER, _NEVER))
+        self.is_idempotent = rng.random() < 0.65
+        self.acks = ACKS_ALL if self.is_idempotent else rng.choice((ACKS_ALL, 1, 1, 0))
+        self.retries = self.is_idempotent or rng.random() < 0.4
+        self.in_flight_max = rng.choice((1, 2, 5)) if self.is_idempotent else 1
+        self.pause_seconds = rng.choice((0.02, 0.06, 0.2))
+        self.timeout_ms = rng.choice((300, 1500, 1500, 8000))
+        self.delivery_seconds = rng.choice((1.0, 4.0, _NEVER, _NEVER))
         # With one replica, acks=1 and acks=all say the same.
         self.is_promised = self.acks == ACKS_ALL or (self.acks == 1 and replicas == 1)
         self._id = (-1, -1)
@@ -104,7 +104,7 @@ class Producer:
             await self._think()
 
     async def _think(self) -> None:
-        await asyncio.sleep(self.client.chance.expovariate(1 / self.pause_seconds))
+        await asyncio.sleep(self.client.rng.expovariate(1 / self.pause_seconds))
 
     async def _init(self) -> tuple[int, int] | None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
@@ -115,17 +115,17 @@ class Producer:
 
     def _fill(self, lane: Lane) -> None:
         in_flight_max = self.in_flight_max if lane.is_known else 1
-        if len(self._lanes) > 1 and self.client.chance.random() < 0.4:
+        if len(self._lanes) > 1 and self.client.rng.random() < 0.4:
             return  # not every request has something for each partition
         while len(lane.window) < in_flight_max:
             lane.window.append(self._next_batch(lane))
 
     def _next_batch(self, lane: Lane) -> Batch:
-        chance, history = self.client.chance, self.client.history
+        rng, history = self.client.rng, self.client.history
         if self.is_idempotent and not lane.window and lane.epoch != self._id[1]:
             self._begin_epoch(lane)
         batch = Batch([], asyncio.get_running_loop().time())
-        for _ in range(chance.choice((1, 1, 2, 5))):
+        for _ in range(rng.choice((1, 1, 2, 5))):
             write = Write(
                 producer=lane.name,
                 number=lane.sent,
@@ -148,7 +148,7 @@ class Producer:
                 "base_sequence": batch.writes[0].number - lane.first_sequence,
             }
         now = self.client.history.now_ms()
-        padding = b"." * self.client.chance.choice((0, 0, 20, 900))
+        padding = b"." * self.client.rng.choice((0, 0, 20, 900))
         records = [
             NewRecord(key=write.key, value=write.value + padding, timestamp=now)
             for write in batch.writes
@@ -305,7 +305,7 @@ def _start(scenario: "Scenario") -> list[Any]:
     tasks = []
     places = scenario.profile.places
     for place in places:
-        for number in range(scenario.chance.choice((1, 2))):
+        for number in range(scenario.rng.choice((1, 2))):
             client, process = scenario.client(f"p{place[0][0]}{place[1]}.{number}")
             producer = Producer(client, [place], replicas=scenario.profile.replicas)
             tasks.append(scenario.loop.start_task(process, producer.run(scenario.is_over)))

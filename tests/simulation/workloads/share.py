@@ -77,14 +77,14 @@ class ShareMember:
     """One consumer of the group, through many lives."""
 
     def __init__(self, client: Client, shares: "Shares", *, accepts_all: bool = False) -> None:
-        chance = client.chance
+        rng = client.rng
         self._client = client
         self._shares = shares
         self._accepts_all = accepts_all
-        self._think_seconds = chance.choice((0.005, 0.02, 0.2))
-        self._records_max = chance.choice((1, 3, 20, 500))
-        self._is_strict = chance.random() < 0.5
-        self._piggybacks = chance.random() < 0.5
+        self._think_seconds = rng.choice((0.005, 0.02, 0.2))
+        self._records_max = rng.choice((1, 3, 20, 500))
+        self._is_strict = rng.random() < 0.5
+        self._piggybacks = rng.random() < 0.5
         self._id, self._epoch = "", _JOIN
         self._assigned: list[int] = []
         self._beat_at = 0.0
@@ -100,13 +100,13 @@ class ShareMember:
             await self._client.pause()
 
     def _begin_life(self) -> None:
-        self._id = str(uuid.UUID(int=self._client.chance.getrandbits(128)))
+        self._id = str(uuid.UUID(int=self._client.rng.getrandbits(128)))
         self._epoch, self._assigned, self._beat_at = _JOIN, [], 0.0
         self._sessions = {}
 
     async def _end_life(self) -> None:
         """Leave, or be gone without a word: the connections are lost, or stay open for nothing."""
-        how = self._client.chance.random()
+        how = self._client.rng.random()
         with contextlib.suppress(*FAILURES):
             if self._accepts_all or how < 0.4:
                 for session in list(self._sessions.values()):
@@ -118,8 +118,8 @@ class ShareMember:
                 caller.close()
 
     async def _live(self, is_over: Callable[[], bool]) -> None:
-        chance, loop = self._client.chance, asyncio.get_running_loop()
-        while not is_over() and (self._accepts_all or chance.random() > 0.01):
+        rng, loop = self._client.rng, asyncio.get_running_loop()
+        while not is_over() and (self._accepts_all or rng.random() > 0.01):
             if loop.time() >= self._beat_at and not await self._heartbeat(self._epoch):
                 if self._epoch == _JOIN:
                     return
@@ -130,7 +130,7 @@ class ShareMember:
                 await self._round(session)
             if not sessions:
                 await self._client.pause()
-            await asyncio.sleep(chance.expovariate(1 / self._think_seconds))
+            await asyncio.sleep(rng.expovariate(1 / self._think_seconds))
 
     # ---- the group
 
@@ -166,7 +166,7 @@ class ShareMember:
         """Return a session for each leader; each has the partitions that it leads as we know."""
         wanted: dict[Caller, set[int]] = {}
         for index in self._assigned:
-            if self._client.chance.random() < 0.05:
+            if self._client.rng.random() < 0.05:
                 self._client.forget(TOPIC, index)  # metadata.max.age.ms
             try:
                 await self._client.topic_id(TOPIC)
@@ -186,29 +186,29 @@ class ShareMember:
 
     async def _round(self, session: Session) -> None:
         """Fetch from one leader, and say what becomes of the records, or do not."""
-        chance = self._client.chance
+        rng = self._client.rng
         asked = set(session.partitions)
-        if len(asked) > 1 and not self._accepts_all and chance.random() < 0.1:
-            asked.remove(chance.choice(sorted(asked)))
+        if len(asked) > 1 and not self._accepts_all and rng.random() < 0.1:
+            asked.remove(rng.choice(sorted(asked)))
         said: dict[int, Said] = {}
         if self._piggybacks and session.epoch:
             said = self._decide(session)
         await self._fetch(session, asked, said)
-        if session.held and not self._accepts_all and chance.random() < 0.08:
+        if session.held and not self._accepts_all and rng.random() < 0.08:
             await self._renew(session)
-        if session.held and not self._accepts_all and chance.random() < 0.05:
-            await asyncio.sleep(LOCK_SECONDS * chance.choice((0.5, 0.95, 1.05, 1.5)))
-        if not self._piggybacks and session.held and chance.random() < 0.9:
+        if session.held and not self._accepts_all and rng.random() < 0.05:
+            await asyncio.sleep(LOCK_SECONDS * rng.choice((0.5, 0.95, 1.05, 1.5)))
+        if not self._piggybacks and session.held and rng.random() < 0.9:
             await self._acknowledge(session, self._decide(session))
 
     def _decide(self, session: Session) -> dict[int, Said]:
         """Take what is held out, and say something of most of it."""
-        chance, found = self._client.chance, {}
+        rng, found = self._client.rng, {}
         for index, offsets in session.held.items():
             if self._accepts_all:
                 found[index] = [(offset, AcknowledgeType.ACCEPT) for offset in sorted(offsets)]
                 continue
-            kinds = chance.choice(
+            kinds = rng.choice(
                 (
                     (AcknowledgeType.ACCEPT,),
                     (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE),
@@ -217,22 +217,22 @@ class ShareMember:
                 )
             )
             # What is left out is forgotten: its lock runs out.
-            kept = [offset for offset in sorted(offsets) if chance.random() < 0.95]
+            kept = [offset for offset in sorted(offsets) if rng.random() < 0.95]
             if kept:
-                found[index] = [(offset, chance.choice(kinds)) for offset in kept]
+                found[index] = [(offset, rng.choice(kinds)) for offset in kept]
         session.held = {}
         return found
 
     async def _fetch(self, session: Session, asked: set[int], said: dict[int, Said]) -> None:
-        chance, messages = self._client.chance, share_fetch
+        rng, messages = self._client.rng, share_fetch
         gone, added = sorted(session.asked - asked), asked - session.asked
         request = messages.ShareFetchRequest(
             group_id=GROUP,
             member_id=self._id,
             share_session_epoch=session.epoch,
-            max_wait_ms=chance.choice((0, 50, 200)),
-            min_bytes=chance.choice((0, 1, 1, 300)),
-            max_bytes=chance.choice((100, 1_000_000)),
+            max_wait_ms=rng.choice((0, 50, 200)),
+            min_bytes=rng.choice((0, 1, 1, 300)),
+            max_bytes=rng.choice((100, 1_000_000)),
             max_records=self._records_max,
             batch_size=self._records_max,
             share_acquire_mode=int(self._is_strict),
@@ -285,15 +285,15 @@ class ShareMember:
 
     async def _renew(self, session: Session) -> None:
         """Renew every lock, work on beyond their first end, and come back to them."""
-        chance = self._client.chance
-        await asyncio.sleep(LOCK_SECONDS * chance.choice((0.3, 0.7)))
+        rng = self._client.rng
+        await asyncio.sleep(LOCK_SECONDS * rng.choice((0.3, 0.7)))
         held = {index: sorted(offsets) for index, offsets in session.held.items()}
         said = {
             index: [(offset, AcknowledgeType.RENEW) for offset in offsets]
             for index, offsets in held.items()
         }
         await self._acknowledge(session, said, renews=True)
-        await asyncio.sleep(LOCK_SECONDS * chance.choice((0.3, 0.6, 0.9)))
+        await asyncio.sleep(LOCK_SECONDS * rng.choice((0.3, 0.6, 0.9)))
 
     async def _acknowledge(
         self,
@@ -404,9 +404,9 @@ class QueueProducer:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write until it is over; what becomes of a batch is not looked at."""
-        chance = self._client.chance
+        rng = self._client.rng
         while not is_over():
-            index = chance.randrange(PARTITIONS)
+            index = rng.randrange(PARTITIONS)
             try:
                 await self._client.topic_id(TOPIC)
                 caller, _ = await self._client.leader(TOPIC, index)
@@ -415,11 +415,11 @@ class QueueProducer:
                 self._client.heard(TOPIC, index, code)
             except FAILURES:
                 self._client.forget(TOPIC, index)
-            await asyncio.sleep(chance.expovariate(12))
+            await asyncio.sleep(rng.expovariate(12))
 
     def _request(self, index: int) -> Any:
         values = []
-        for _ in range(self._client.chance.choice((1, 2, 5, 12))):
+        for _ in range(self._client.rng.choice((1, 2, 5, 12))):
             self._sent += 1
             values.append(f"{self._client.name}:{index}:{self._sent};".encode())
         now_ms = self._client.history.now_ms()
@@ -533,19 +533,19 @@ def _start(scenario: "Scenario") -> list[Any]:
         tasks.append(loop.start_task(process, work()))
 
     start("sp", QueueProducer)
-    for number in range(admin.chance.choice((2, 3))):
+    for number in range(admin.rng.choice((2, 3))):
         start(f"sm{number}", lambda client: ShareMember(client, shares))
     closing, process = _client(scenario, "sc")
     tasks.append(loop.start_task(process, Closing(closing, shares).run(tasks[:])))
     return [created, *tasks]
 
 
-def _settings(chance: "random.Random", profile: "Profile") -> dict[str, str]:
+def _settings(rng: "random.Random", profile: "Profile") -> dict[str, str]:
     return {
         "group.share.record.lock.duration.ms": str(int(LOCK_SECONDS * 1000)),
         "group.share.min.record.lock.duration.ms": "1000",
-        "group.share.delivery.count.limit": str(chance.choice((2, 3, 5, 10))),
-        "group.share.partition.max.record.locks": str(chance.choice((100, 2000))),
+        "group.share.delivery.count.limit": str(rng.choice((2, 3, 5, 10))),
+        "group.share.partition.max.record.locks": str(rng.choice((100, 2000))),
         "group.share.session.timeout.ms": "1500",
         "group.share.min.session.timeout.ms": "1000",
         "group.share.heartbeat.interval.ms": "300",
@@ -553,10 +553,10 @@ def _settings(chance: "random.Random", profile: "Profile") -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "2",
         "share.coordinator.state.topic.replication.factor": str(profile.replicas),
         "share.coordinator.state.topic.min.isr": str(min(2, profile.replicas)),
-        "share.coordinator.snapshot.update.records.per.snapshot": str(chance.choice((1, 5, 500))),
+        "share.coordinator.snapshot.update.records.per.snapshot": str(rng.choice((1, 5, 500))),
         "share.coordinator.state.topic.prune.interval.ms": "500",
-        "share.coordinator.cold.partition.snapshot.interval.ms": str(chance.choice((700, 300000))),
-        "share.coordinator.write.timeout.ms": str(chance.choice((300, 1000, 5000))),
+        "share.coordinator.cold.partition.snapshot.interval.ms": str(rng.choice((700, 300000))),
+        "share.coordinator.write.timeout.ms": str(rng.choice((300, 1000, 5000))),
     }
 
 

@@ -80,7 +80,7 @@ class TransactionalProducer:
         self._count = 0
         self._is_unsure = False
         """Whether the outcome of a request is unknown, so that it may still arrive."""
-        self.timeout_ms = client.chance.choice((700, 700, 2000, 6000))
+        self.timeout_ms = client.rng.choice((700, 700, 2000, 6000))
         self.bumps_epochs = client.versions[ApiKey.PRODUCE] >= IMPLICIT_FROM
 
     def _now(self) -> float:
@@ -360,14 +360,14 @@ class TransactionalProducer:
 
 def draw_transactional_versions(client: Client) -> None:
     """Draw whether a client knows version 2 of transactions, and the versions that go with it."""
-    chance, versions = client.chance, client.versions
-    if chance.random() < 0.6:
+    rng, versions = client.rng, client.versions
+    if rng.random() < 0.6:
         has_ids = versions[ApiKey.METADATA] >= METADATA_IDS_FROM
-        versions[ApiKey.PRODUCE] = IMPLICIT_FROM + (has_ids and chance.random() < 0.6)
+        versions[ApiKey.PRODUCE] = IMPLICIT_FROM + (has_ids and rng.random() < 0.6)
     else:
-        versions[ApiKey.PRODUCE] = chance.randint(3, IMPLICIT_FROM - 1)
-        versions[ApiKey.END_TXN] = chance.randint(0, END_BUMPS_FROM - 1)
-        versions[ApiKey.TXN_OFFSET_COMMIT] = chance.randint(GENERATIONS_FROM, 4)
-        versions[ApiKey.ADD_OFFSETS_TO_TXN] = chance.randint(0, 4)
-    versions[ApiKey.ADD_PARTITIONS_TO_TXN] = chance.randint(0, 3)
+        versions[ApiKey.PRODUCE] = rng.randint(3, IMPLICIT_FROM - 1)
+        versions[ApiKey.END_TXN] = rng.randint(0, END_BUMPS_FROM - 1)
+        versions[ApiKey.TXN_OFFSET_COMMIT] = rng.randint(GENERATIONS_FROM, 4)
+        versions[ApiKey.ADD_OFFSETS_TO_TXN] = rng.randint(0, 4)
+    versions[ApiKey.ADD_PARTITIONS_TO_TXN] = rng.randint(0, 3)
     versions[ApiKey.FIND_COORDINATOR] = max(versions[ApiKey.FIND_COORDINATOR], KEY_TYPES_FROM)

@@ -125,11 +125,11 @@ class Worker:
 
     async def think(self) -> None:
         """Pass a moment; now and then one in which others give us up."""
-        chance = self.client.chance
-        await asyncio.sleep(chance.expovariate(30))
-        if chance.random() < 0.08:
+        rng = self.client.rng
+        await asyncio.sleep(rng.expovariate(30))
+        if rng.random() < 0.08:
             self.client.history.reach("a producer pauses in the middle of a transaction")
-            await asyncio.sleep(chance.choice((0.5, 1.5, 3.0)))
+            await asyncio.sleep(rng.choice((0.5, 1.5, 3.0)))
 
     async def give_up(self, producer: TransactionalProducer, transaction: Transaction) -> bool:
         """Abort; return whether the producer may go on."""
@@ -145,31 +145,31 @@ class Writer(Worker):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write until it is over, then until one more transaction is committed."""
-        chance = self.client.chance
+        rng = self.client.rng
         while not is_over():
             producer = await self.new_producer()
             may_go_on = True
             while may_go_on and not is_over():
                 may_go_on = await self._transact(producer)
-                await asyncio.sleep(chance.expovariate(5))
-            await asyncio.sleep(chance.choice((0.05, 0.5, 2.0)))
+                await asyncio.sleep(rng.expovariate(5))
+            await asyncio.sleep(rng.choice((0.05, 0.5, 2.0)))
         is_done = False
         while not is_done:
-            await asyncio.sleep(chance.uniform(0.1, 2.0))
+            await asyncio.sleep(rng.uniform(0.1, 2.0))
             is_done = await self._transact(await self.new_producer(), is_last=True)
-        if chance.random() < 0.3:
+        if rng.random() < 0.3:
             await self._leave_open()
 
     async def _transact(self, producer: TransactionalProducer, *, is_last: bool = False) -> bool:
         """Return whether the producer may go on; of the last one, whether it is committed."""
-        chance = self.client.chance
+        rng = self.client.rng
         transaction = producer.begin()
         try:
-            for step in range(1 if is_last else chance.choice((1, 1, 2, 4))):
+            for step in range(1 if is_last else rng.choice((1, 1, 2, 4))):
                 await producer.write(transaction, self._records(transaction, step))
                 if not is_last:
                     await self.think()
-            draw = 1.0 if is_last else chance.random()
+            draw = 1.0 if is_last else rng.random()
             if draw < 0.05:
                 self.client.history.reach("a producer leaves its transaction open")
                 return False
@@ -181,13 +181,11 @@ class Writer(Worker):
         return True
 
     def _records(self, transaction: Transaction, step: int) -> dict[Key, list[bytes]]:
-        chance = self.client.chance
+        rng = self.client.rng
         name = f"{transaction.life[0]}.{transaction.life[1]}#{transaction.number}"
-        keys = chance.sample(ORDERS, chance.choice((1, len(ORDERS), len(ORDERS))))
+        keys = rng.sample(ORDERS, rng.choice((1, len(ORDERS), len(ORDERS))))
         return {
-            key: [
-                f"{name}/{key[1]}/{step}/{place}".encode() for place in range(chance.choice((1, 3)))
-            ]
+            key: [f"{name}/{key[1]}/{step}/{place}".encode() for place in range(rng.choice((1, 3)))]
             for key in keys
         }
 
@@ -241,11 +239,11 @@ class Processing(Worker):
                     start=starts[key], end=reader.positions[key], offsets=sorted(records)
                 )
             for offset in sorted(records):
-                to = client.chance.choice(LEDGER)
+                to = client.rng.choice(LEDGER)
                 outputs.setdefault(to, []).append(f"{name}/{to[1]}/{key}/{offset}".encode())
         places = {key: taken.end for key, taken in transaction.consumed.items()}
         try:
-            is_first = client.chance.random() < 0.5
+            is_first = client.rng.random() < 0.5
             if is_first:
                 await producer.write(transaction, outputs)
             await self.think()
@@ -274,22 +272,22 @@ class LonelyProcessor(Processing):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Process until it is over."""
-        chance = self.client.chance
+        rng = self.client.rng
         offsets = GroupOffsets(self.client, GROUP, is_stable=True)
         while not is_over():
             producer = await self.new_producer()
             reader, starts = await self.reader([self._key], offsets)
             try:
-                while not is_over() and chance.random() > 0.03:
+                while not is_over() and rng.random() > 0.03:
                     await reader.poll()
                     if reader.records[self._key] and not await self.transact(
                         producer, reader, starts, (-1, "")
                     ):
                         reader, starts = await self.reader([self._key], offsets)
-                    await asyncio.sleep(chance.expovariate(10))
+                    await asyncio.sleep(rng.expovariate(10))
             except FencedError:
                 pass
-            await asyncio.sleep(chance.choice((0.05, 0.5, 2.0)))
+            await asyncio.sleep(rng.choice((0.05, 0.5, 2.0)))
 
 
 class GroupedProcessor(Member):
@@ -302,7 +300,7 @@ class GroupedProcessor(Member):
         self._producer: TransactionalProducer | None = None
 
     async def _work(self, assigned: list[Key], is_over: Callable[[], bool]) -> None:
-        chance, processing = self._client.chance, self._processing
+        rng, processing = self._client.rng, self._processing
         if self._producer is None:
             self._producer = await processing.new_producer()
         if not assigned:
@@ -311,15 +309,15 @@ class GroupedProcessor(Member):
             return
         reader, starts = await processing.reader(assigned, self._offsets)
         try:
-            while not is_over() and chance.random() > 0.02:
-                if chance.random() < 0.7 and not await self._heartbeat():
+            while not is_over() and rng.random() > 0.02:
+                if rng.random() < 0.7 and not await self._heartbeat():
                     return
                 await reader.poll()
                 if any(reader.records.values()) and not await processing.transact(
                     self._producer, reader, starts, (self._generation, self._id)
                 ):
                     return
-                await asyncio.sleep(chance.expovariate(10))
+                await asyncio.sleep(rng.expovariate(10))
         except FencedError:
             self._producer = None
 
@@ -334,10 +332,10 @@ class Readers:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Read on and on."""
-        chance = self.reader.client.chance
+        rng = self.reader.client.rng
         while not is_over():
             await self.reader.poll()
-            await asyncio.sleep(chance.expovariate(20))
+            await asyncio.sleep(rng.expovariate(20))
 
 
 class Closing:
@@ -408,7 +406,7 @@ def _start(scenario: "Scenario") -> list[Any]:
     profile, loop = scenario.profile, scenario.loop
     checks = Atomicity(scenario.history, loop.time)
     admin, admins = scenario.client("ta")
-    chance = admin.chance
+    rng = admin.rng
 
     async def create() -> None:
         for name in ("orders", "ledger"):
@@ -429,7 +427,7 @@ def _start(scenario: "Scenario") -> list[Any]:
 
     for number, transactional_id in enumerate(("w-0", "w-0", "w-1")):
         start(f"tw{number}", lambda client, it=transactional_id: Writer(client, checks, it))
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         groups = GroupChecks(scenario.history, GROUP)
         for number in range(2):
             start(f"tg{number}", lambda client: GroupedProcessor(client, groups, checks))
@@ -443,14 +441,14 @@ def _start(scenario: "Scenario") -> list[Any]:
     return [created, *tasks]
 
 
-def _settings(chance: random.Random, profile: "Profile") -> dict[str, str]:
+def _settings(rng: random.Random, profile: "Profile") -> dict[str, str]:
     return {
         "transaction.state.log.num.partitions": "2",
         "transaction.state.log.replication.factor": str(profile.replicas),
         "transaction.state.log.min.isr": str(min(2, profile.replicas)),
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
         "transaction.remove.expired.transaction.cleanup.interval.ms": "400",
-        "transactional.id.expiration.ms": str(chance.choice((604800000, 604800000, 1500))),
+        "transactional.id.expiration.ms": str(rng.choice((604800000, 604800000, 1500))),
     }
 
 

@@ -26,15 +26,15 @@ class Trimmer:
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Trim now and then until it is over."""
-        client, chance = self._client, self._client.chance
+        client, rng = self._client, self._client.rng
         while not is_over():
-            await asyncio.sleep(chance.expovariate(1.5))
-            key = chance.choice(self._partitions)
+            await asyncio.sleep(rng.expovariate(1.5))
+            key = rng.choice(self._partitions)
             seen = client.history.logs.get(key)
             if not seen:
                 continue
-            offset = chance.choice(sorted(seen))
-            if chance.random() < 0.1:
+            offset = rng.choice(sorted(seen))
+            if rng.random() < 0.1:
                 offset = _HIGH_WATERMARK
             await self._trim(key, offset)
 

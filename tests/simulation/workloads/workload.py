@@ -21,5 +21,5 @@ class Workload:
     """The first seed that may draw it: what is known of those before it was there stays true."""
     start: "Callable[[Scenario], list[Any]]"
     needs: "Callable[[Profile], bool]" = lambda _profile: True
-    settings: "Callable[[random.Random, Profile], dict[str, str]]" = lambda _chance, _profile: {}
+    settings: "Callable[[random.Random, Profile], dict[str, str]]" = lambda _rng, _profile: {}
     """What the brokers' settings files need for it."""

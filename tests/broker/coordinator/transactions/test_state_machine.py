@@ -148,7 +148,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def takes_over_and_writes(self, name: str) -> None:
-        """Take the short way to an open transaction, which chance alone seldom finds."""
+        """Take the short way to an open transaction, which random steps seldom find."""
         self.coordinator.log_refuses = False
         for _ in range(2):
             self.start(name, lost=False)
