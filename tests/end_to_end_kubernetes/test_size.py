@@ -1,5 +1,6 @@
 """Brokers that join and leave, volumes that are lost or grow in number, while clients use it."""
 
+import json
 import time
 
 import pytest
@@ -113,6 +114,47 @@ def test_volumes_stay_when_the_cluster_goes_and_are_taken_up_again(namespace):
         assert second.identity()[part] == identity[part]
     assert ("before-the-cluster-goes", 0) in second.partitions()
     second.wait_in_sync("before-the-cluster-goes")
+
+
+def test_a_cluster_corrected_before_it_ever_started_starts_nothing_else(namespace):
+    (node, *_) = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    whole = node["status"]["allocatable"]["cpu"]
+    milli = int(whole[:-1]) if whole.endswith("m") else int(whole) * 1000
+    pool = {
+        "name": "a",
+        "replicas": 3,
+        "storage": {"size": "1Gi", "deletionPolicy": "Delete"},
+        # Room for one of three: it runs, and waits for somebody to vote with.
+        "resources": {"requests": {"cpu": f"{milli * 55 // 100}m"}},
+        "podTemplate": {
+            "spec": {"nodeSelector": {"kubernetes.io/hostname": node["metadata"]["name"]}}
+        },
+    }
+    cluster = KubeCluster(namespace, pools=[pool])
+
+    def run():
+        return {
+            name
+            for name, pod in cluster.pods().items()
+            if pod["status"].get("phase") == "Running"
+            and not pod["metadata"].get("deletionTimestamp")
+        }
+
+    try:
+        cluster.apply()
+        wait_until(lambda: len(run()) == 1 and "Unschedulable" in str(cluster.condition()), 120)
+        pool["replicas"] = 1
+        pool["resources"] = {"requests": {"cpu": "100m"}}
+        cluster.apply()
+        deadline = time.monotonic() + 120
+        while not cluster.is_ready():
+            assert len(run()) <= 1, cluster.pods()
+            assert time.monotonic() < deadline, cluster.resource()["status"]
+        assert [each["nodeId"] for each in cluster.identity()["nodes"]] == [1]
+        with judged(cluster, "one broker that was to be three"):
+            time.sleep(2)
+    finally:
+        cluster.delete()
 
 
 def test_a_lost_quorum_says_so_and_a_person_lets_the_survivor_go_on(namespace):

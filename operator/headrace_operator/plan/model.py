@@ -154,6 +154,8 @@ class ObservedCluster:
     full: tuple[str, ...] = ()
     #: Who votes in the metadata quorum; None: not asked, or nobody leads it now.
     quorum: ObservedQuorum | None = None
+    #: Whether it was ever seen to serve: before that, nobody can lose anything by a restart.
+    is_formed: bool = True
     is_reachable: bool = True
     #: Why it is not.
     error: str = ""

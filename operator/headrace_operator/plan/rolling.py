@@ -139,7 +139,8 @@ def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
     if seen is None:
         return
     if not seen.is_reachable:
-        yield "the brokers do not answer"
+        if seen.is_formed:
+            yield "the brokers do not answer"
         return
     for each in seen.brokers:
         if not each.is_registered:

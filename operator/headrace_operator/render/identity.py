@@ -38,6 +38,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     addresses: dict[str, str] = {}
     #: It joined a formed cluster, and has not been given its share of replicas yet.
     is_joining: bool = False
+    #: It was seen to run before the cluster was formed.
+    has_run: bool = False
 
     @property
     def is_broker(self) -> bool:
@@ -75,6 +77,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     formed_with: int = 1
     #: The quorum has written who votes into its log. From then on nobody may begin it anew.
     is_formed: bool = False
+    #: How often it was described anew before it ever started.
+    redescribed: int = 0
     #: What the brokers run. It changes with spec.image, or without one with spec.version, and never
     #: with the operator's own version.
     image: str = ""

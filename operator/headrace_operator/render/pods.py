@@ -54,6 +54,9 @@ REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
 
+#: The part of a pod's inputs that says which description of a cluster that is formed it is of.
+FORMING = "forming"
+
 SETTINGS_DIRECTORY = "/etc/headrace/broker"
 #: Leaders move away in up to 10 s; then all logs are flushed.
 GRACE_SECONDS = 60
@@ -73,7 +76,10 @@ def pool_inputs(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, s
         (each.name, each.port, each.type, each.tls.enabled) for each in cluster.spec.listeners
     ]
     secrets = [each.name for each in cluster.spec.image_pull_secrets]
+    # Only where it says something: no pod from before there was this restarts for it.
+    forming = {FORMING: str(identity.redescribed)} if identity.redescribed else {}
     return {
+        **forming,
         "image": identity.image,
         "imagePullSecrets": ",".join(secrets),
         "listeners": _digest(listeners),

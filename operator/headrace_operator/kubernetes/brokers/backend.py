@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.balance import BalanceError, fetch_plan
+from headrace_operator.kubernetes.brokers.forming import begins_anew
 from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
 from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
 from headrace_operator.kubernetes.brokers.losses import Losses
@@ -112,10 +113,13 @@ class BrokersOnKubernetes:
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""
         memory = self._memories.setdefault(cluster.key, _Memory())
-        identity = memory.identity = await self._identities.load(cluster)
+        identity = await self._identities.load(cluster)
+        seen = self._seen(cluster, identity)
+        if identity is not None and begins_anew(cluster, identity, seen.pods):
+            identity = None
+        memory.identity = identity
         if identity is None:
             return Observed()
-        seen = self._seen(cluster, identity)
         # As it will be written down at the end of this pass: else a pass could call ready what
         # the next one restarts for its image or rack, and a plan could not show that it will.
         wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
@@ -140,6 +144,7 @@ class BrokersOnKubernetes:
                 out_of_sync_since=dict(memory.out_of_sync_since),
                 pending=memory.pending,
                 balance=balance,
+                is_formed=identity.is_formed,
             )
         )
 
@@ -155,9 +160,13 @@ class BrokersOnKubernetes:
         spec = cluster.spec
         if spec.update_policy == "Plan" and spec.approved_plan != target_of(cluster):
             return ()
-        identity = await self._identities.load(cluster)
         one = BrokersPass(
-            self._tools, cluster, identity, self._image, is_taken_back=memory.is_taken_back
+            self._tools,
+            cluster,
+            await self._identities.load(cluster),
+            self._image,
+            pods=self._seen(cluster).pods,
+            is_taken_back=memory.is_taken_back,
         )
         # What cannot start is not even rendered: a pod that ends by itself would come back from it.
         if cluster_spec_problems(cluster):

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from headrace_operator.kubernetes.brokers.addresses import external_addresses, with_addresses
 from headrace_operator.plan import ObservedBroker
 from headrace_operator.render.names import CONTROLLER_PORT, host_of, pod_name, stateful_set
-from headrace_operator.render.pods import CONFIG_ANNOTATION, INPUTS_ANNOTATION, pool_inputs
+from headrace_operator.render.pods import (
+    CONFIG_ANNOTATION,
+    FORMING,
+    INPUTS_ANNOTATION,
+    pool_inputs,
+)
 from headrace_operator.render.properties import static_config
 
 if TYPE_CHECKING:
@@ -160,7 +165,7 @@ def _outdated(
     if pool is None:
         return ()
     wanted = pool_inputs(cluster, identity, pool)
-    has: dict[str, str] = json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
+    has: dict[str, str] = {FORMING: "0"} | json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
     # Whether a value says anything to a reader: a digest does not.
     shown = {"image", "imagePullSecrets", "volumes", "racks"}
     return tuple(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_bootstrap_ports
+from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals, check_owner
 from headrace_operator.kubernetes.brokers.observed import is_owned
@@ -53,7 +54,7 @@ from headrace_operator.render.policies import (
 from headrace_operator.render.services import external_listeners
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.api.cache import Store
@@ -91,9 +92,10 @@ class BrokersPass:
         identity: Identity | None,
         image: str,
         *,
+        pods: Mapping[str, Object],
         is_taken_back: bool = False,
     ) -> None:
-        """`image`: what brokers of a new Cluster run.
+        """`image`: what brokers of a new Cluster run. `pods`: the Cluster's, by name.
 
         `is_taken_back`: the Cluster is not as its spec says, but as its brokers ran before.
         """
@@ -102,6 +104,7 @@ class BrokersPass:
         self._tools = tools
         self._cluster = cluster
         self._image = image
+        self._pods = pods
         self._is_taken_back = is_taken_back
         self._namespace = cluster.metadata.namespace
         self._labels = selector(cluster)
@@ -163,16 +166,12 @@ class BrokersPass:
     def _settled(self, observed: Observed) -> Identity:
         """Return the identity with what became known since: the quorum stands, shares are given."""
         spec = self._cluster.spec
-        if self.identity is None:
-            brokers = sum(pool.replicas for pool in spec.pools if "broker" in pool.roles)
-            return Identity(
-                cluster_id=cluster_id_of(self._cluster.metadata.uid),
-                formed_with=max(1, brokers),
-                image=spec.image or self._image,
-                is_image_named=spec.image is not None,
-                version=spec.version,
-            )
-        identity = self.identity
+        if self.identity is None or (
+            # As the plan saw it: its actions start all of them.
+            observed.cluster is None and begins_anew(self._cluster, self.identity, self._pods)
+        ):
+            return self._begun()
+        identity = with_runs(self._cluster, self.identity, self._pods)
         seen = observed.cluster
         if seen is not None and seen.is_reachable and seen.partitions is not None:
             is_formed = any(broker.is_registered for broker in seen.brokers)
@@ -190,6 +189,22 @@ class BrokersPass:
         if seen is None or self._is_taken_back:
             return wanted
         return noted(self._cluster, identity, wanted, seen)
+
+    def _begun(self) -> Identity:
+        """Return the identity of a cluster that has no brokers yet, or none that ever formed it."""
+        spec, former = self._cluster.spec, self.identity
+        brokers = sum(pool.replicas for pool in spec.pools if "broker" in pool.roles)
+        return Identity(
+            cluster_id=cluster_id_of(self._cluster.metadata.uid),
+            formed_with=max(1, brokers),
+            redescribed=former.redescribed + 1 if former else 0,
+            # One that has run has written who was to vote then: it begins in another directory.
+            lives=former.lives if former else {},
+            image=spec.image or self._image,
+            is_image_named=spec.image is not None,
+            version=spec.version,
+            bootstrap_ports=former.bootstrap_ports if former else {},
+        )
 
     def _with_disks(self, identity: Identity, seen: ObservedCluster) -> Identity:
         """Note from which volumes those serve that may vote, while somebody leads the quorum."""
