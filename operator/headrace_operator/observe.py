@@ -25,6 +25,8 @@ from headrace_operator.plan import (
     ObservedTopic,
     pending_reset,
 )
+from headrace_operator.plan.cordons import DRAINED_BROKERS
+from headrace_operator.plan.moves import MOVES_THROTTLE
 from headrace_operator.quorum import describe_quorum
 from headrace_operator.resources.durations import parse_duration_ms
 
@@ -50,7 +52,8 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
     """
     described = admin.describe_cluster()
     # First: what ends its move between both answers is then left alone once more.
-    reassigning = observe_reassignments(admin)
+    moving = observe_reassignments(admin)
+    live_config = observe_live_config(admin)
     every = admin.describe_topics()
     topics = observe_topics(admin, [topic for topic in every if not topic["is_internal"]])
     partitions = observe_partitions(every)
@@ -59,8 +62,10 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             cluster_id=described["cluster_id"],
             brokers=registered_brokers(described, partitions),
             partitions=partitions,
-            reassigning=reassigning,
-            live_config=observe_live_config(admin),
+            reassigning=frozenset(moving),
+            adding=moving,
+            sizes=observe_sizes(admin, described["brokers"], moving, live_config),
+            live_config=live_config,
             full=observe_full(admin, described["brokers"]),
             quorum=observe_quorum(admin),
         ),
@@ -120,6 +125,8 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         brokers=merged,
         partitions=brokers.cluster.partitions,
         reassigning=brokers.cluster.reassigning,
+        adding=brokers.cluster.adding,
+        sizes=brokers.cluster.sizes,
         live_config=brokers.cluster.live_config,
         full=brokers.cluster.full,
         quorum=brokers.cluster.quorum,
@@ -148,11 +155,39 @@ def observe_partitions(listed: list[dict[str, Any]]) -> dict[TopicPartition, Obs
     }
 
 
-def observe_reassignments(admin: Any) -> frozenset[TopicPartition]:
-    """Return the partitions whose replicas are being moved."""
-    return frozenset(
-        (partition.topic, partition.partition) for partition in admin.list_partition_reassignments()
-    )
+def observe_reassignments(admin: Any) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return the partitions whose replicas are being moved, with those that are added."""
+    return {
+        (partition.topic, partition.partition): tuple(moving["adding_replicas"])
+        for partition, moving in admin.list_partition_reassignments().items()
+    }
+
+
+def observe_sizes(
+    admin: Any,
+    brokers: Iterable[Mapping[str, Any]],
+    moving: Mapping[TopicPartition, Any],
+    live_config: Mapping[str, str],
+) -> dict[TopicPartition, dict[int, int]]:
+    """Return the bytes of all replicas, by broker, while some move; else nothing: it is much."""
+    from kafka.errors import KafkaError
+
+    if not moving and live_config.keys().isdisjoint({MOVES_THROTTLE, DRAINED_BROKERS}):
+        return {}
+    alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
+    try:
+        answers = admin.describe_log_dirs(None, alive)
+    except KafkaError:
+        return {}
+    sizes: dict[TopicPartition, dict[int, int]] = {}
+    for answer in answers:
+        for directory in answer["log_dirs"]:
+            for topic in directory["topics"]:
+                for each in topic["partitions"]:
+                    if not each["is_future_key"]:
+                        key = (topic["name"], each["partition_index"])
+                        sizes.setdefault(key, {})[answer["broker"]] = each["partition_size"]
+    return sizes
 
 
 def observe_full(

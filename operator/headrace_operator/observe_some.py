@@ -15,6 +15,7 @@ from headrace_operator.observe import (
     observe_partitions,
     observe_quorum,
     observe_reassignments,
+    observe_sizes,
     observe_topics,
     registered_brokers,
 )
@@ -60,15 +61,18 @@ def observe_health(admin: Any, known: Observed) -> Observed:
     the Cluster from being ready, and `min.insync.replicas` may be among what they hold.
     """
     described = admin.describe_cluster()
-    reassigning = observe_reassignments(admin)
+    moving = observe_reassignments(admin)
+    live_config = observe_live_config(admin)
     listed = admin.describe_topics()
     partitions = observe_partitions(listed)
     cluster = ObservedCluster(
         cluster_id=described["cluster_id"],
         brokers=registered_brokers(described, partitions),
         partitions=partitions,
-        reassigning=reassigning,
-        live_config=observe_live_config(admin),
+        reassigning=frozenset(moving),
+        adding=moving,
+        sizes=observe_sizes(admin, described["brokers"], moving, live_config),
+        live_config=live_config,
         full=known.cluster.full if known.cluster else (),
         quorum=observe_quorum(admin),
     )

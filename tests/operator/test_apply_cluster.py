@@ -4,13 +4,21 @@ import asyncio
 import time
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient
 
 from headrace_operator.admin import BrokerAdmin
 from headrace_operator.balance import cordoned_brokers
-from headrace_operator.plan import AddVoter, CordonBrokers, CreateTopic, MoveReplicas, RemoveVoter
+from headrace_operator.plan import (
+    AddVoter,
+    AlterClusterConfig,
+    CordonBrokers,
+    CreateTopic,
+    MoveReplicas,
+    RemoveVoter,
+)
 from headrace_operator.plan.cordons import DRAINED_BROKERS
-from headrace_operator.plan.moves import MOVES_THROTTLE, plan_end_of_throttle
+from headrace_operator.plan.moves import MOVES_THROTTLE, plan_end_of_throttle, progress_of
 from headrace_operator.quorum import UNKNOWN_DIRECTORY
 from support.headrace_cluster import HeadraceCluster
 from support.operator_resources import cluster, desired
@@ -109,6 +117,45 @@ def test_a_voter_is_taken_away_and_given_back_with_the_disk_that_it_has(running)
             )
             assert await admin.apply([addition]) == ()
             assert (await observe(admin)).quorum.votes(gone)
+
+    asyncio.run(scenario())
+
+
+def test_how_far_a_move_is_can_be_seen_while_it_is_under_way(running):
+    async def scenario():
+        async with BrokerAdmin(running.bootstrap) as admin:
+            assert await admin.apply([created("watched")]) == ()
+            before = await observe(admin)
+            assert (before.adding, before.sizes) == ({}, {})
+            producer = Producer({"bootstrap.servers": running.bootstrap, "acks": "all"})
+            for _ in range(4):
+                producer.produce("watched", bytes(500_000), partition=0)
+            producer.flush(30)
+            key = ("watched", 0)
+            (other,) = {1, 2, 3} - set(before.partitions[key].replicas)
+            replicas = (before.partitions[key].replicas[0], other)
+            # Some 20 s of it: nobody is that late to look.
+            move = MoveReplicas(resource=KEY, moves={key: replicas}, leaving=(), throttle=100_000)
+            assert await admin.apply([move]) == ()
+            seen = await observe(admin)
+            assert seen.adding == {key: (other,)}
+            assert seen.sizes[key][before.partitions[key].leader] > 2_000_000
+            progress = progress_of(cluster(moves={"throttle": 100_000}), seen)
+            assert progress.partitions_moving == 1
+            assert 0 < progress.bytes_left <= seen.sizes[key][before.partitions[key].leader]
+            assert progress.seconds_left > 0
+            fast = AlterClusterConfig(
+                resource=KEY, set={MOVES_THROTTLE: "50000000"}, changes=("faster",)
+            )
+            assert await admin.apply([fast]) == ()
+            for _ in range(300):
+                seen = await observe(admin)
+                if not seen.reassigning:
+                    break
+                await asyncio.sleep(0.1)
+            (end,) = plan_end_of_throttle(cluster(), seen)
+            assert await admin.apply([end]) == ()
+            assert (await observe(admin)).sizes == {}
 
     asyncio.run(scenario())
 

@@ -29,7 +29,7 @@ from headrace_operator.plan.model import (
     Problem,
     Waiting,
 )
-from headrace_operator.plan.moves import next_moves, plan_end_of_throttle
+from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_throttle
 from headrace_operator.plan.removal import plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
 from headrace_operator.plan.voters import count_voters, plan_voters
@@ -39,7 +39,6 @@ from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace_operator.plan.model import ObservedCluster, TopicPartition
 
 #: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
 FIRST_NODE_ID = 1
@@ -208,19 +207,6 @@ def _plan_balance(observed: Observed, cluster: Cluster) -> list[Action | Waiting
         message = f"replicas of {len(seen.reassigning)} partitions are on their way to new brokers"
         return [Waiting(resource=cluster.key, reason=Reason.RECONCILING, message=message)]
     return [*next_moves(cluster, seen, moves, ())]
-
-
-def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return what of the balance is not so yet.
-
-    A partition whose replicas have their new order is led by the first of them after the next
-    election of preferred leaders, which the controller holds by itself.
-    """
-    return {
-        key: replicas
-        for key, replicas in (seen.balance or {}).items()
-        if key not in seen.partitions or seen.partitions[key].replicas != replicas
-    }
 
 
 def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from headrace_operator.plan.model import ObservedCluster
     from headrace_operator.resources import Cluster
 
-__all__ = ["DRAINED_BROKERS", "plan_cordons"]
+__all__ = ["DRAINED_BROKERS", "drained_brokers", "plan_cordons"]
 
 #: The brokers that the operator has cordoned, as ids with commas.
 DRAINED_BROKERS = "headrace.drain.brokers"
+
+
+def drained_brokers(seen: ObservedCluster) -> set[int]:
+    """Return the brokers that the operator has cordoned."""
+    listed = (seen.live_config or {}).get(DRAINED_BROKERS, "")
+    return {int(text) for text in listed.split(",") if text}
 
 
 def plan_cordons(
@@ -31,7 +37,7 @@ def plan_cordons(
     """Cordon those `draining`; uncordon those that were, and are not `leaving` any more."""
     if seen is None or seen.live_config is None:
         return
-    drained = {int(text) for text in seen.live_config.get(DRAINED_BROKERS, "").split(",") if text}
+    drained = drained_brokers(seen)
     alive = {each.node_id for each in seen.brokers if each.is_registered and "broker" in each.roles}
     known = {each.node_id for each in seen.brokers} | set(seen.departed)
     cordoned = (set(draining) & alive) - drained

@@ -138,6 +138,10 @@ class ObservedCluster:
     partitions: Mapping[TopicPartition, ObservedPartition] = field(default_factory=dict)
     #: Partitions whose replicas are being moved.
     reassigning: frozenset[TopicPartition] = frozenset()
+    #: The replicas that are being added to these.
+    adding: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+    #: Bytes of each replica, by broker; asked for while replicas move.
+    sizes: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
     #: When a partition was first seen with fewer replicas in sync than it has (RFC 3339).
     out_of_sync_since: Mapping[TopicPartition, str] = field(default_factory=dict)
     #: Whether settings that brokers take while they run are set so, and are in no broker's file.

@@ -1,14 +1,20 @@
-"""How fast replicas move, and how many at once: the operator's own moves leave room for clients.
+"""How fast replicas move, how many at once and how far that is: moves leave room for clients.
 
 The throttle is a setting of the whole cluster, set before the first move and taken back after the
-last, and no topic's: nothing of a person's reassignment is touched, and none is left behind. Pure.
+last, and no topic's: nothing of a person's reassignment is touched, and none is left behind. While
+moves are paused none begins, and what moves goes on, as in a plan that a person has approved. Pure.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace_operator.plan.actions import AlterClusterConfig, MoveReplicas
+from headrace_operator.plan.cordons import drained_brokers
+from headrace_operator.plan.model import Waiting
+from headrace_operator.resources import Reason
 from headrace_operator.resources.quantities import parse_quantity
 
 if TYPE_CHECKING:
@@ -17,9 +23,29 @@ if TYPE_CHECKING:
     from headrace_operator.plan.model import ObservedCluster, TopicPartition
     from headrace_operator.resources import Cluster
 
-__all__ = ["MOVES_THROTTLE", "next_moves", "plan_end_of_throttle"]
+__all__ = [
+    "MOVES_THROTTLE",
+    "MovesProgress",
+    "moves_left",
+    "next_moves",
+    "plan_end_of_throttle",
+    "progress_of",
+]
 
 MOVES_THROTTLE = "headrace.moves.throttle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovesProgress:
+    """How far the moves are. Bytes are None while no broker has said how large replicas are.
+
+    `seconds_left`: at the throttle; None: there is none, or the bytes are not known.
+    """
+
+    partitions_moving: int
+    partitions_left: int
+    bytes_left: int | None
+    seconds_left: int | None
 
 
 def next_moves(
@@ -27,8 +53,13 @@ def next_moves(
     seen: ObservedCluster,
     moves: Mapping[TopicPartition, tuple[int, ...]],
     leaving: tuple[int, ...],
-) -> Iterator[MoveReplicas]:
+) -> Iterator[MoveReplicas | Waiting]:
     """Yield the next of these moves, as many as there is room for beside what moves already."""
+    if cluster.spec.moves.paused:
+        if moves:
+            message = f"spec.moves.paused: new replicas of {len(moves)} partitions wait"
+            yield Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message)
+        return
     room = max(0, cluster.spec.moves.concurrent - len(seen.reassigning))
     some = dict(sorted(moves.items())[:room])
     if some:
@@ -51,3 +82,55 @@ def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[Al
             delete=(MOVES_THROTTLE,),
             changes=(f"{MOVES_THROTTLE}: {has} -> default, since nothing moves any more",),
         )
+
+
+def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:
+    """Return what of the balance is not so yet.
+
+    A partition whose replicas have their new order is led by the first of them after the next
+    election of preferred leaders, which the controller holds by itself.
+    """
+    return {
+        key: replicas
+        for key, replicas in (seen.balance or {}).items()
+        if key not in seen.partitions or seen.partitions[key].replicas != replicas
+    }
+
+
+def progress_of(cluster: Cluster, seen: ObservedCluster) -> MovesProgress | None:
+    """Return how far the operator's moves, and any others, are; None: there are none."""
+    drained = drained_brokers(seen)
+    staying = [
+        each.node_id
+        for each in seen.brokers
+        if each.is_registered and "broker" in each.roles and each.node_id not in drained
+    ]
+    copies: Counter[int] = Counter()
+    planned = moves_left(seen)
+    left = set(seen.reassigning)
+    for key, partition in seen.partitions.items():
+        sizes = seen.sizes.get(key, {})
+        whole = sizes.get(partition.leader, 0)
+        if key in seen.reassigning:
+            for node_id in seen.adding.get(key, ()):
+                copies[node_id] += max(0, whole - sizes.get(node_id, 0))
+        elif key in planned:
+            left.add(key)
+            for node_id in set(planned[key]) - set(partition.replicas):
+                copies[node_id] += whole
+        elif leaving := drained & set(partition.replicas):
+            left.add(key)
+            for node_id in staying:
+                # Where they go is settled when they do.
+                copies[node_id] += whole * len(leaving) // len(staying)
+    if not left:
+        return None
+    throttle = int(parse_quantity(str(cluster.spec.moves.throttle)))
+    is_known = bool(seen.sizes)
+    slowest = max(copies.values(), default=0)
+    return MovesProgress(
+        partitions_moving=len(seen.reassigning),
+        partitions_left=len(left),
+        bytes_left=copies.total() if is_known else None,
+        seconds_left=-(-slowest // throttle) if is_known and throttle else None,
+    )

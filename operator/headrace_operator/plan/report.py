@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from headrace_operator.plan.moves import progress_of
 from headrace_operator.plan.status import UNKNOWN_SINCE, status
 from headrace_operator.resources import Cluster, Condition, ConditionType, ConsumerGroup, Topic
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.plan.actions import ResetOffsets
     from headrace_operator.plan.model import Desired, Key, Observed, Plan, TopicPartition
+    from headrace_operator.plan.moves import MovesProgress
 
 __all__ = ["changed", "is_lag_only", "report", "reset_note"]
 
@@ -178,9 +180,30 @@ def _cluster(
             document["orphanTopics"] = {"count": len(orphans), "names": orphans[:ORPHANS_MAX]}
     else:
         document |= _kept(cluster.status, ("orphanTopics",))
+    if seen is not None and seen.is_reachable:
+        if progress := progress_of(cluster, seen):
+            document["moves"] = _moves(cluster, progress)
+    else:
+        document |= _kept(cluster.status, ("moves",))
     if plan.proposed:
         actions = [action.describe()[:TEXT_MAX] for action in plan.proposed]
         document["plan"] = {"hash": plan.hash, "actions": actions}
+    return document
+
+
+def _moves(cluster: Cluster, progress: MovesProgress) -> Status:
+    """Return how far moves are, of all bytes that there were to copy when they began."""
+    document: Status = {
+        "partitionsMoving": progress.partitions_moving,
+        "partitionsLeft": progress.partitions_left,
+    }
+    if progress.bytes_left is not None:
+        before = cluster.status.moves
+        known = (before.bytes_total if before else None) or 0
+        document["bytesTotal"] = max(known, progress.bytes_left)
+        document["bytesLeft"] = progress.bytes_left
+    if progress.seconds_left is not None:
+        document["secondsLeft"] = progress.seconds_left
     return document
 
 

@@ -127,6 +127,8 @@ class Moves(Spec, frozen=True, kw_only=True):
     throttle: str | int = "50Mi"
     #: Partitions whose replicas are copied at the same time.
     concurrent: int = 10
+    #: No move begins; what moves goes on.
+    paused: bool = False
 
 
 class LocalObjectReference(Spec, frozen=True, kw_only=True):
@@ -176,6 +178,16 @@ class OrphanTopics(Spec, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()
 
 
+class MovesStatus(Spec, frozen=True, kw_only=True):
+    """How far replicas are that move."""
+
+    partitions_moving: int = 0
+    partitions_left: int = 0
+    bytes_total: int | None = None
+    bytes_left: int | None = None
+    seconds_left: int | None = None
+
+
 class ClusterStatus(Spec, frozen=True, kw_only=True):
     """What is observed of a cluster."""
 
@@ -188,6 +200,7 @@ class ClusterStatus(Spec, frozen=True, kw_only=True):
     pools: tuple[PoolStatus, ...] = ()
     plan: PlanStatus = PlanStatus()
     orphan_topics: OrphanTopics = OrphanTopics()
+    moves: MovesStatus | None = None
 
 
 class Cluster(Object, frozen=True, kw_only=True):

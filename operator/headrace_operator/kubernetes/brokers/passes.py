@@ -28,7 +28,7 @@ from headrace_operator.plan import (
     StartBroker,
     StopBroker,
 )
-from headrace_operator.plan.brokers import moves_left
+from headrace_operator.plan.moves import moves_left
 from headrace_operator.render.brokers import render_identity, render_surroundings
 from headrace_operator.render.identity import (
     Identity,
