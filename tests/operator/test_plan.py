@@ -34,6 +34,7 @@ from headrace_operator.plan import (
 )
 from headrace_operator.plan.drain import plan_drain
 from headrace_operator.plan.moves import next_moves
+from headrace_operator.plan.report import report
 from headrace_operator.plan.topics import config_difference
 from headrace_operator.resources import Reason
 from support.operator_resources import (
@@ -373,6 +374,31 @@ def test_what_a_persons_reassignment_throttles_is_no_drift(side):
     # Who writes it into a Topic has it.
     change = config_difference(topic(config={setting: "*"}), found)
     assert change.set == {setting: "*"}
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_throttle_that_the_spec_has_set_goes_with_it_and_nobody_elses_does(side):
+    setting = f"{side}.replication.throttled.replicas"
+
+    def found(value):
+        return ObservedTopic(partitions=1, replicas=1, config={setting: value})
+
+    def told(resource, existing):
+        seen = observed(topics={"t": existing})
+        wanted = desired(resource)
+        return report(seen, wanted, plan(seen, wanted))[resource.key].get("throttles")
+
+    with_it = topic(config={setting: "0:1"})
+    assert told(with_it, found("0:1")) == {setting: "0:1"}
+    without = topic(status={"throttles": {setting: "0:1"}})
+    assert config_difference(without, found("0:1")).delete == (setting,)
+    assert told(without, ObservedTopic(partitions=1, replicas=1)) is None
+    # Somebody moves replicas meanwhile, and has set it anew.
+    assert config_difference(without, found("0:2,1:3")) is None
+    assert told(without, found("0:2,1:3")) is None
+    assert told(topic(), found("0:1")) is None
+    unmanaged = topic(unmanagedConfig=[setting], status={"throttles": {setting: "0:1"}})
+    assert config_difference(unmanaged, found("0:1")) is None
 
 
 def test_replicas_go_to_racks_that_their_partition_is_not_in():

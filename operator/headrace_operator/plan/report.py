@@ -13,6 +13,7 @@ import msgspec
 
 from headrace_operator.plan.moves import progress_of
 from headrace_operator.plan.status import UNKNOWN_SINCE, status
+from headrace_operator.plan.topics import applied_throttles
 from headrace_operator.resources import Cluster, Condition, ConditionType, ConsumerGroup, Topic
 
 if TYPE_CHECKING:
@@ -122,8 +123,10 @@ def _topic(topic: Topic, observed: Observed, conditions: tuple[Condition, ...]) 
         document["replicas"] = existing.replicas
         if existing.topic_id:
             document["topicId"] = existing.topic_id
+        if throttles := applied_throttles(topic, existing):
+            document["throttles"] = throttles
     elif observed.cluster is None or not observed.cluster.is_reachable:
-        document |= _kept(topic.status, ("partitions", "replicas", "topicId"))
+        document |= _kept(topic.status, ("partitions", "replicas", "topicId", "throttles"))
     return document
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 Outcome = Action | Problem | Waiting
 
 #: What whoever moves replicas sets for as long as they move (KIP-73). It is nobody's drift: taken
-#: away, a reassignment that was to be slow goes on as fast as it can.
+#: away, a reassignment that was to be slow goes on as fast as it can. What a spec has set goes with
+#: it: the status remembers that.
 MOVERS_SETTINGS = frozenset(
     {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 )
@@ -175,7 +176,8 @@ def config_difference(topic: Topic, existing: ObservedTopic) -> AlterTopicConfig
         for key, value in wanted.items()
         if key not in unmanaged and not _same(existing.config.get(key), value)
     }
-    surplus = tuple(sorted(set(existing.config) - set(wanted) - unmanaged - MOVERS_SETTINGS))
+    others = MOVERS_SETTINGS - applied_throttles(topic, existing).keys()
+    surplus = tuple(sorted(set(existing.config) - set(wanted) - unmanaged - others))
     if not changed and not surplus:
         return None
     return AlterTopicConfig(
@@ -187,6 +189,19 @@ def config_difference(topic: Topic, existing: ObservedTopic) -> AlterTopicConfig
             key: existing.config[key] for key in (*changed, *surplus) if key in existing.config
         },
     )
+
+
+def applied_throttles(topic: Topic, existing: ObservedTopic) -> dict[str, str]:
+    """Return which settings of movers the topic has from its own spec, or had from it last.
+
+    A value that somebody has changed since is not the spec's any more.
+    """
+    found = {}
+    for key in sorted(MOVERS_SETTINGS - set(topic.spec.unmanaged_config)):
+        ours = topic.spec.config.get(key, topic.status.throttles.get(key))
+        if ours is not None and _same(existing.config.get(key), config_text(ours)):
+            found[key] = existing.config[key]
+    return found
 
 
 def _same(current: str | None, wanted: str) -> bool:

@@ -43,6 +43,8 @@ class TopicStatus(Spec, frozen=True, kw_only=True):
     partitions: int | None = None
     replicas: int | None = None
     pending: tuple[str, ...] = ()
+    #: `*.throttled.replicas` that spec.config has set: they go when it does not say them any more.
+    throttles: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Topic(Object, frozen=True, kw_only=True):
