@@ -36,7 +36,7 @@ async def _change(
     store = DesiredStore(layout)
     reconciler = Reconciler(StateBackend(state), store)
     try:
-        # Locked before it is stored: else `up` would see the manifests first, and do our work.
+        # Locked before it is stored: else `up` would see the manifests first and reconcile them.
         async with reconcile_lock(layout):
             change(store)
             return await reconciler.reconcile(lambda: desired_of(store.load(), state.cluster))

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 CLIENT_ID = "headrace-cli"
-# Everything is near: a cluster that does not answer in this time is not there.
+# The brokers are on this machine or near it: no answer in this time means that there are none.
 API_TIMEOUT_MS = 10_000
 
 
@@ -176,9 +176,9 @@ def ask(target: Target, question: Callable[[Any], _T]) -> _T:
 
 
 def check_advertised(target: Target) -> None:
-    """Raise CommandError where brokers name themselves in a way that means nothing here.
+    """Raise CommandError where brokers advertise names that cannot be resolved here.
 
-    Producers and consumers would look for them in vain, for minutes.
+    Producers and consumers would try them for minutes.
     """
     with admin_client(target):
         pass

@@ -1,4 +1,4 @@
-"""Manifests that a command was given: read, validated, and told about with file and line."""
+"""Manifests that a command was given: read, validated, and reported on with file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody who helps needs of a namespace: objects, events and logs, as one archive.
+"""What is needed to find a problem in a namespace: objects, events and logs, as one archive.
 
 Nothing is written to the cluster. Secrets are not read, and values of environment variables that
 sound like one are left out.
@@ -93,7 +93,7 @@ async def _logs(client: KubernetesClient, pod: Object, problems: list[str]) -> d
 
 
 def redacted(value: Any) -> Any:
-    """Return an object without what may be a secret, and without what nobody reads. Pure."""
+    """Return an object without possible secrets and without fields that nobody reads. Pure."""
     if isinstance(value, list):
         return [redacted(each) for each in value]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """The operator's connection to a cluster's brokers: kafka-python's admin client in one thread.
 
 Owns the client, its thread and nothing else. The client blocks, so every call goes to the thread,
-one after the other; a client whose call failed to reach the brokers is closed and made anew, since
+one after the other. A client that failed to reach the brokers is closed and replaced, since
 brokers come back at other addresses.
 """
 
@@ -63,7 +63,7 @@ class BrokerAdmin:
         await self.close()
 
     async def observe(self, desired: Desired, *, now_ms: int) -> Observed:
-        """Return what the brokers say; without an answer, a cluster that `is_reachable` not."""
+        """Return what the brokers say; without an answer, a cluster that is not reachable."""
         return await self._observe(lambda admin: observe_brokers(admin, desired, now_ms=now_ms))
 
     async def observe_some(self, desired: Desired, known: Observed, *, now_ms: int) -> Observed:
@@ -75,7 +75,7 @@ class BrokerAdmin:
         return await self._observe(lambda admin: observe_health(admin, known))
 
     async def advertised(self, node_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Ask brokers for the addresses that they tell clients; see `observe_advertised`."""
+        """Ask brokers for the addresses that they advertise; see `observe_advertised`."""
         from kafka.errors import KafkaError
 
         try:
@@ -91,7 +91,7 @@ class BrokerAdmin:
             try:
                 return await self._call(function)
             except KafkaError:
-                # One connection may hang, as of a pod that is gone: others are asked before all
+                # One connection may hang, to a pod that is gone, say: others are asked before all
                 # brokers are said not to answer.
                 if not was_connected:
                     raise
@@ -134,7 +134,7 @@ class BrokerAdmin:
         try:
             return function(self._connected())
         except Exception:
-            # Whatever it was, a client in an unknown state is not used again.
+            # Whatever the error was, a client in an unknown state is not used again.
             self._disconnect()
             raise
 

@@ -1,4 +1,4 @@
-"""What addresses running brokers tell clients: what they were started with, asked of each itself.
+"""The addresses that running brokers advertise: set at their start, asked of each broker.
 
 Blocking, and only reading, like `observe`.
 """
@@ -20,12 +20,13 @@ BROKER_RESOURCE = 4
 def observe_advertised(admin: Any, node_ids: Collection[int]) -> dict[int, dict[str, str]]:
     """Return `host:port` by listener (as Kafka writes its name) and by broker.
 
-    All are asked at once; who does not answer is left out. `admin`: a `kafka.KafkaAdminClient`.
+    All are asked at once; a broker that does not answer is left out.
+    `admin`: a `kafka.KafkaAdminClient`.
     """
     from kafka.errors import KafkaError
     from kafka.protocol.admin import DescribeConfigsRequest
 
-    manager = admin._manager  # noqa: SLF001 - its public methods give up all for one that is away
+    manager = admin._manager  # noqa: SLF001 - its public methods fail for all when one broker is away
 
     async def ask_all() -> dict[int, dict[str, str]]:
         if any(manager.cluster.broker_metadata(node_id) is None for node_id in node_ids):

@@ -51,7 +51,7 @@ ADMIN_ACTIONS = (
     UnregisterBroker,
     AlterClusterConfig,
 )
-#: As brokers' controller listener is called everywhere.
+#: The name of the controller listener, everywhere.
 CONTROLLER_LISTENER = "CONTROLLER"
 
 #: A request for thousands takes longer than a client waits for its answer.
@@ -144,7 +144,7 @@ def _change_voters(admin: Any, actions: list[AddVoter | RemoveVoter]) -> Iterato
             else:
                 remove_voter(addresses, replica)
         except QuorumError as error:
-            # An earlier change that is not committed yet, or a replica that is not so far.
+            # An earlier change is not committed yet, or the replica has not caught up.
             yield Failure(action=action, message=str(error), is_retriable=True)
 
 
@@ -173,7 +173,7 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
 
 
 def _throttle_moves(admin: Any, bytes_per_second: int) -> None:
-    # Brokers from before there was this setting refuse it, and move as fast as they did.
+    # Brokers that are too old for this setting refuse it, and move at full speed.
     with contextlib.suppress(BalanceError):
         value = str(bytes_per_second) if bytes_per_second else None
         alter_broker_configs(admin, None, {MOVES_THROTTLE: value})
@@ -346,6 +346,6 @@ def _delete_groups(admin: Any, actions: list[DeleteGroup]) -> Iterator[Failure]:
     results = admin.delete_groups([action.group for action in actions])
     for action in actions:
         result = results.get(action.group, "no coordinator was found")
-        # Gone is what was asked for.
+        # It is gone, as was asked.
         if result not in ("OK", "GroupIdNotFoundError"):
             yield Failure(action=action, message=str(result))

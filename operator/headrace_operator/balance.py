@@ -99,7 +99,7 @@ class RunningPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     estimated_seconds_left: float = 0.0
 
     def count(self, *states: str) -> int:
-        """Return how many moves stand so."""
+        """Return how many moves are in this state."""
         return sum(move.state in states for move in self.moves)
 
 

@@ -38,7 +38,7 @@ def oldest_unread(
 ) -> dict[str, dict[TopicPartition, int]]:
     """Return when the oldest unread record was written, for each group's partitions behind.
 
-    Milliseconds since 1970. What nobody can tell now (no leader) and what has only markers left is
+    Milliseconds since 1970. What is not known now (no leader) and what has only markers left is
     not there. Raises `kafka.errors.KafkaError` when no broker answers.
     """
     behind = {

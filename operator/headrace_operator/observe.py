@@ -51,7 +51,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
     id only: pools and settings are the backend's (`merge_observations`).
     """
     described = admin.describe_cluster()
-    # First: what ends its move between both answers is then left alone once more.
+    # First: a move that ends between both answers then counts as one under way.
     moving = observe_reassignments(admin)
     live_config = observe_live_config(admin)
     every = admin.describe_topics()
@@ -198,7 +198,7 @@ def observe_full(
 
     alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
     try:
-        # Of no partition: their sizes are many.
+        # Without partitions: their sizes would make a large answer.
         answers = admin.describe_log_dirs({}, alive)
     except KafkaError:
         return ()
@@ -387,7 +387,7 @@ def _partitions(
     committed: Iterable[TopicPartition],
     topics: Mapping[str, ObservedTopic],
 ) -> set[TopicPartition]:
-    """Return the existing partitions that the group has to do with."""
+    """Return the existing partitions that the group reads or has committed."""
     reset = group.spec.reset
     names = {*group.spec.topics, *(reset.topics if reset else ())}
     if reset is not None and reset.to.offsets is not None:

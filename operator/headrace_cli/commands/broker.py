@@ -11,7 +11,7 @@ __all__ = ["run_broker"]
 
 
 def run_broker(file: str) -> int:
-    """Run a broker until it is told to stop; returns the exit status."""
+    """Run a broker until it is stopped; returns the exit status."""
     path = Path(file)
     if not path.is_file():
         sys.stderr.write(f"error: {file}: no such file\n")

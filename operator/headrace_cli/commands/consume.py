@@ -68,7 +68,7 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Print records; from the earliest, or with --follow from the latest, unless told otherwise.
+    """Print records, from the earliest or with --follow from the latest; --from overrides both.
 
     With --follow it waits for brokers and for a topic that are not there yet.
     """

@@ -28,7 +28,7 @@ __all__ = ["produce_cpu_load", "readings"]
 
 REPORT_SECONDS = 60.0
 LINGER_MS = 20
-# The brokers of a laptop may be restarted under us: keep trying for long, idempotence keeps order.
+# Brokers on a laptop may restart meanwhile: retry for long; idempotence keeps the order.
 DELIVERY_TIMEOUT_MS = 10 * 60 * 1000
 
 

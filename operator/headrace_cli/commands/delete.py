@@ -149,7 +149,7 @@ def _names(resource: Resource) -> set[str]:
 
 
 def _refuse(resources: Sequence[Resource]) -> None:
-    """Refuse everything when one of them must not go: half a deletion helps nobody."""
+    """Refuse everything when one of them is protected: half a deletion helps nobody."""
     from headrace_cli.change import protections
 
     for resource in resources:

@@ -121,7 +121,7 @@ def _describe_group(admin: Any, name: str) -> None:
         {
             "TOPIC": topic,
             "PARTITION": str(index),
-            # A share group commits nothing: it starts somewhere, and is done with some beyond.
+            # A share group commits nothing: it has a start, and acknowledged records beyond it.
             "START" if group.is_share else "COMMITTED": str(group.offsets.get((topic, index), "-")),
             "END": str(group.end_offsets.get((topic, index), "-")),
             "LAG": str(group.lag.get((topic, index), "-")),

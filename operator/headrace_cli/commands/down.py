@@ -1,4 +1,4 @@
-"""`headrace down`: stop a cluster, and remove its data when told to."""
+"""`headrace down`: stop a cluster, and with --delete-data remove its data."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def replay_late(
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Put late records right: compute anew what they belong to, from the whole input.
+    """Correct late records: compute the results that they belong to again, from the whole input.
 
     What follows MODULE are the job's own arguments, --dead-letter-topic among them. The job may run
     meanwhile. What was replayed is noted in the group JOB.late.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["produce"]
 
 LINGER_MS = 5
-#: A leader that cannot be reached is told of in this time, and not waited for.
+#: A leader that cannot be reached is reported after this time, and not waited for.
 DELIVERY_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 10_000
 

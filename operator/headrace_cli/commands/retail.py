@@ -105,16 +105,16 @@ class _Writer:
         self.raise_failure()
 
     def heartbeat(self) -> None:
-        """Tell every partition the time, once a second."""
+        """Send every partition the time, once a second."""
         if time.time() < self._beaten_at + HEARTBEAT_SECONDS:
             return
         self._beaten_at = time.time()
-        told = {"heartbeat": True, "occurred_at": int(self._beaten_at * 1000) - _GRACE_MS}
+        record = {"heartbeat": True, "occurred_at": int(self._beaten_at * 1000) - _GRACE_MS}
         for kind in ("shipment", "sale"):
             topic = f"{self._prefix}-{_TOPICS[kind]}"
             for partition in self._producer.partitions_for(topic):
                 sent = self._producer.send(
-                    topic, value=json.dumps(told).encode(), partition=partition
+                    topic, value=json.dumps(record).encode(), partition=partition
                 )
                 sent.add_errback(self._failures.append)
         self.raise_failure()

@@ -27,7 +27,7 @@ def support_bundle(
         str | None, typer.Option(help="A context of the kubeconfig. Default: the current one.")
     ] = None,
 ) -> None:
-    """Write what somebody who helps needs; Secrets are not read, and nothing is changed."""
+    """Write what is needed to find a problem; Secrets are not read, and nothing is changed."""
     from headrace_operator.kubernetes.api.client import KubernetesClient, KubernetesError
 
     said = chosen()

@@ -49,7 +49,7 @@ def open_connection(choice: Choice) -> tuple[Connection, str]:
 
     try:
         connection = find_connection(context=choice.context)
-        # Whoever cannot log in is told now, and not in the middle of something.
+        # A login that fails is reported now, and not in the middle of something.
         connection.read_token()
     except ConnectionSourceError as error:
         raise BadInputError(str(error)) from error

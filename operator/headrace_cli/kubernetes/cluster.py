@@ -58,7 +58,7 @@ def find_kubernetes_cluster(choice: Choice, name: str | None) -> KubernetesClust
 async def _read(
     tunnel: Tunnel, namespace: str, name: str | None
 ) -> str | tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a Cluster and its brokers' pods, or what is wrong with the question."""
+    """Return a Cluster and its brokers' pods, or why none is found."""
     from headrace_operator.render.names import CLUSTER_LABEL
     from headrace_operator.resources import API_VERSION
 

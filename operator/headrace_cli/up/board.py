@@ -42,7 +42,7 @@ class Board:
         self._trouble = ""
 
     async def show(self, jobs: Sequence[JobView], sample: Sample | None) -> None:
-        """Set every line anew."""
+        """Set every line again."""
         self._show_brokers(sample)
         if sample is not None:
             self._show_topics(sample)

@@ -38,7 +38,7 @@ class Status:
 
 
 class Display(Protocol):
-    """What a session tells its user."""
+    """What a session shows its user."""
 
     def event(self, text: str, *, is_problem: bool = False) -> None:
         """Say something that happened."""

@@ -20,7 +20,7 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ign
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]  # kafka-python is not typed
-    """What is told of them."""
+    """Their descriptions."""
 
 
 class ShareGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]  # kafka-python is not typed
@@ -28,7 +28,7 @@ class ShareGroupDescribeRequest(ApiMessage, load_json=__name__):  # type: ignore
 
 
 class ShareGroupDescribeResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]  # kafka-python is not typed
-    """What is told of them."""
+    """Their descriptions."""
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]  # kafka-python is not typed
@@ -44,7 +44,7 @@ class AlterShareGroupOffsetsRequest(ApiMessage, load_json=__name__):  # type: ig
 
 
 class AlterShareGroupOffsetsResponse(ApiMessage, load_json=__name__):  # type: ignore[call-arg, misc]  # kafka-python is not typed
-    """What became of it."""
+    """The outcome."""
 
 
 _OffsetGroup = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
@@ -57,7 +57,7 @@ Partition = tuple[str, int]
 class SharePosition(NamedTuple):
     """Where a share group is with a partition.
 
-    `lag`: the records from there to the end that it is not done with; None where nobody can tell.
+    `lag`: the records from there to the end that it is not done with; None where it is not known.
     """
 
     start_offset: int

@@ -1,7 +1,7 @@
-"""Compares what watches told with what lists say: a dead watch looks like a quiet cluster.
+"""Compares what watches delivered with what lists return: a dead watch looks like a quiet cluster.
 
-Owns this comparison and what it found. What a list shows and the watch does not tell within
-`stale_seconds` makes the watch stale, and `/healthz` says so. What a watch never tells at all, a
+Owns this comparison and what it found. What a list shows and the watch does not deliver within
+`stale_seconds` makes the watch stale, and `/healthz` says so. What a watch never delivers, a
 deletion that happened while it was broken, is put right here. An API server that does not answer
 makes nothing stale: another process would see no more.
 """
@@ -45,7 +45,7 @@ _log = structlog.get_logger("headrace.operator.freshness")
 def compare(
     listed: Mapping[_Name, Version], known: Mapping[_Name, Version], listed_at: int
 ) -> tuple[dict[_Name, Version], set[_Name]]:
-    """Return what the watch has not told yet, and what is gone without a word. Pure.
+    """Return what the watch has not delivered yet, and what is gone without an event. Pure.
 
     `listed_at` is the list's resourceVersion: what is known from later is no deletion.
     """
@@ -77,7 +77,7 @@ class Watching:
     kinds: Sequence[Watched]
     namespaces: Sequence[str]
     metrics: OperatorMetrics
-    #: What was told of a kind.
+    #: What the watch of a kind has delivered.
     known: Callable[[str], Mapping[_Name, Version]]
     #: Takes an object of a kind for gone.
     repair: Callable[[str, _Name], None]
@@ -103,7 +103,7 @@ class Freshness:
             age = self._age(watch)
             if age > limit:
                 namespace, name = next(iter(watch.late))
-                return f"the watch of {kind} has not told of {namespace}/{name} for {age:.0f} s"
+                return f"the watch of {kind} has not delivered {namespace}/{name} for {age:.0f} s"
         return ""
 
     async def run(self) -> None:
@@ -137,7 +137,7 @@ class Freshness:
         known = self._watching.known(kind)
         late, gone = compare(listed, known, listed_at)
         watch = self._watches[kind]
-        # What was late and was told since is not late any more, though it changed once more.
+        # What was late and has come since is not late any more, though it changed once more.
         watch.late = {
             name: (
                 watch.late[name]
@@ -147,7 +147,7 @@ class Freshness:
             for name, version in late.items()
         }
         for name in gone & watch.gone:
-            _log.warning("a deletion was never told", kind=kind, resource=name)
+            _log.warning("a watch missed a deletion", kind=kind, resource=name)
             self._watching.metrics.watch_repairs.labels(kind).inc()
             self._watching.repair(kind, name)
         watch.gone = gone - watch.gone

@@ -1,8 +1,8 @@
 """Feeds the store and the register, and turns what changed into keys of the queue.
 
-Owns the mapping from objects to keys. It also lists what is watched now and then: kopf tells
-nothing of deletions that happened while its watch was broken, and a watch that died in silence
-looks like a quiet cluster.
+Owns the mapping from objects to keys. It also lists what is watched now and then: kopf reports
+no deletions that happened while its watch was broken, and a watch that died in silence looks
+like a quiet cluster.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Informer:
         }
 
     def take_for_gone(self, kind: str, name: tuple[str, str]) -> None:
-        """Forget an object whose deletion no watch told. How it was last is not known.
+        """Forget an object whose deletion no watch delivered. Its last state is not known.
 
         So nothing that it said is deleted from the brokers: its policy may have been changed.
         """

@@ -58,8 +58,8 @@ __all__ = ["OperatorConfig", "run_operator"]
 
 LEASE_NAME = "headrace-operator"
 WORKERS = 4
-#: Passes over Clusters that did not answer the last time: each waits for seconds, and holds up no
-#: worker that others need.
+#: Workers for Clusters that did not answer the last time: each pass waits for seconds, and must
+#: not occupy the workers of the others.
 SILENT_AT_ONCE = 32
 
 _log = structlog.get_logger("headrace.operator")
@@ -102,7 +102,7 @@ async def run_operator(config: OperatorConfig) -> None:
         async with KubernetesClient(
             connection, fence=election.check, on_write=metrics.count_write
         ) as client:
-            # Before anything is watched, and by whoever comes first: it creates or does nothing.
+            # Before anything is watched, by any replica: it creates the CRD or does nothing.
             with_spark = config.is_spark_runner and await install_definition(plain)
             own = config.broker_image or await find_own_image(plain, connection.default_namespace)
             config = replace(config, broker_image=own or DEFAULT_IMAGE)
@@ -254,7 +254,7 @@ class _Operator:
                 result = "retry"
                 self._queue.add_after(key, outcome.again_seconds)
         except FencedError:
-            # Whoever leads next takes up everything; that may be this one, a moment from now.
+            # The next leader begins from the whole state; it may be this process.
             result = "fenced"
             self._queue.retry(key)
         except KubernetesError as error:

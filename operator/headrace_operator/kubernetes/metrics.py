@@ -74,7 +74,7 @@ class OperatorMetrics:
         )
         self.watch_repairs = Counter(
             "headrace_operator_watch_repairs",
-            "Deletions that a watch never told and a list showed",
+            "Deletions that a watch missed and a list showed",
             ["kind"],
             registry=registry,
         )

@@ -1,6 +1,6 @@
 """Which namespaces a Cluster's `allowedTopics` selects by their labels.
 
-Namespaces are listed, not watched: who asks is a pass over everything, each half minute or so. An
+Namespaces are listed, not watched: a pass over everything asks, each half minute or so. An
 operator that may not list them (one for a single namespace) finds that none is selected.
 """
 

@@ -1,4 +1,4 @@
-"""What the operator itself runs: brokers of new Clusters run the same.
+"""The operator's own image: brokers of new Clusters run the same.
 
 Its pod says it. So whatever puts another registry, tag or digest into the operator's Deployment
 (kustomize's `images:`) puts it into the brokers, too.

@@ -110,7 +110,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """Whom the reconciler works with."""
+    """The reconciler's collaborators."""
 
     register: Register
     clusters: Callable[[ClusterKey], Cluster | None]
@@ -170,7 +170,7 @@ class ClusterReconciler:
             }
             memory.dirt.is_health |= any(key[0] == "Cluster" for key in outcome.unfinished)
         if outcome.scope == "everything":
-            # The queue may ask for it so much earlier than the period says; it is due then.
+            # The queue spreads keys, so this may come a little before the period is over.
             memory.full_at = time.monotonic() + outcome.resync_seconds * (1 - JITTER)
         if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
             del self._memories[key]
@@ -224,18 +224,18 @@ class _Pass:
             self._memory.refused.note(mine, failures, generations, time.monotonic())
             performed += mine
             if not mine or any(isinstance(action, MoveReplicas) for action in mine):
-                # What moves is seen in the next pass: this one would ask for the same again.
+                # The next pass sees the moves; this one would ask for them again.
                 break
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
         planned = _with_failures(planned, (*failures, *held))
-        # Statuses as they are now: what was noted in them must not be taken back.
+        # Read the statuses again: notes that were just written to them must stay.
         desired = await self._desired(cluster)
         self._settle(desired, planned)
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
         if self._scope == "everything" and not performed:
-            # At rest: with what it took to compare, which is little beside what it took to see.
+            # At rest, comparing costs little beside observing: count both.
             self._memory.looking_seconds = time.process_time() - began
         return self._outcome(tuple(performed), (*failures, *held), planned)
 
@@ -302,7 +302,7 @@ class _Pass:
         known = self._memory.seen
         fresh: set[Key] | None = None
         if known is None or (self._scope == "everything" and self._is_first_round):
-            # What it cost, not how long brokers that had just begun let it wait.
+            # Processor time: waiting for brokers that are just starting does not count.
             began = time.process_time()
             seen = await admin.observe(desired, now_ms=now_ms)
             self._memory.looking_seconds = time.process_time() - began

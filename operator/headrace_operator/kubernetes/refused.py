@@ -19,7 +19,7 @@ __all__ = ["Refused"]
 
 AGAIN_SECONDS_MIN = 2.0
 AGAIN_SECONDS_MAX = 120.0
-#: What may succeed unchanged: an answer that was lost, a broker that starts.
+#: The longest wait before what may succeed unchanged: a lost answer, a broker that is starting.
 AGAIN_SECONDS_MAX_RETRIABLE = 8.0
 
 

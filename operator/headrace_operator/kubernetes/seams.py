@@ -1,6 +1,6 @@
 """What the reconciler asks of those who run brokers and applications on Kubernetes. Protocols only.
 
-`BrokersOnKubernetes` (`brokers.py`) and `SparkRunner` (`applications.py`) are built to these.
+`BrokersOnKubernetes` (`brokers/backend.py`) and `SparkRunner` (`spark/applications.py`) are these.
 Both are made once, with a `KubernetesClient` and the `Store`, and are called for every key. They
 keep no state that a restart would lose: what must last is in Kubernetes.
 """
@@ -59,14 +59,14 @@ class BrokerBackend(Protocol):
     async def delete(self, cluster: Cluster) -> str:
         """Go on with deleting what owner references do not (PVCs by policy); '' when all is gone.
 
-        Otherwise what is waited for. Called while the Cluster has a deletionTimestamp and the
-        finalizer, until it returns ''.
+        Otherwise what is waited for. Called for a Cluster that is being deleted,
+        until it returns ''.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicationOutcome:
-    """What became of a SparkApplication. `look_again_seconds`: None: at the next event only."""
+    """What became of a SparkApplication. `look_again_seconds` None: at the next event only."""
 
     look_again_seconds: float | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -82,5 +82,5 @@ class ApplicationRunner(Protocol):
 
         Level-triggered and idempotent: called for each event of the application and of pods and
         services it owns, once at the start, and at each resync. It writes its own status (on change
-        only), finalizer and Events through the client.
+        only) and Events through the client.
         """

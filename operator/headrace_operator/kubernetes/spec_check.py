@@ -1,4 +1,4 @@
-"""Checks what of a Cluster's spec no schema can: what is wrong here would cost a broker its start.
+"""Checks what no schema can check in a Cluster's spec: errors that keep a broker from starting.
 
 CRDs refuse most of it before it is stored; a Cluster from before their rules, or one with a typo in
 a setting's name, is found here, before anything is rendered from it.

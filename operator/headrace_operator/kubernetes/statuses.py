@@ -77,7 +77,7 @@ class StatusWriter:
         await _all(work)
 
     def _is_due(self, resource: Topic | ConsumerGroup, status: Object) -> bool:
-        """Whether to write now: what moves all the time is written now and then."""
+        """Whether to write now: numbers that change all the time are written at intervals."""
         if self._register.get(resource.key) is None:
             return False
         previous = msgspec.to_builtins(resource.status)
@@ -132,7 +132,7 @@ class StatusWriter:
                 return
             raise
         self._learn(resource.key, written)
-        self._tell(resource, status)
+        self._record_event(resource, status)
 
     def _learn(self, key: Key, written: Object | None) -> None:
         """Know at once what was written: the next pass must not write it again."""
@@ -144,11 +144,11 @@ class StatusWriter:
         elif (resource := parse_managed(written)) is not None:
             known = self._register.get(key)
             version = known.metadata.resource_version if known else ""
-            # A late answer must not undo what a watch has told since: a new spec, say.
+            # A late answer must not undo what a watch has delivered since: a new spec, say.
             if int(version or 0) <= int(resource.metadata.resource_version or 0):
                 self._register.upsert(resource)
 
-    def _tell(self, resource: _Resource, status: Object) -> None:
+    def _record_event(self, resource: _Resource, status: Object) -> None:
         """Record an Event when Ready has another status or reason than before."""
         ready = _ready(status)
         previous = next((each for each in resource.status.conditions if each.type == "Ready"), None)
@@ -173,7 +173,7 @@ class StatusWriter:
             try:
                 await event
             except FencedError:
-                # Whoever leads now says it.
+                # The new leader records it.
                 return
             except Exception as error:  # noqa: BLE001 - an Event is never worth a failed pass
                 _log.warning("event not recorded", error=str(error))
@@ -197,7 +197,7 @@ def _ready(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 async def _all(work: Iterable[Any]) -> None:
-    """Do all, whatever fails, and raise what failed first."""
+    """Run all of them, then raise the first failure."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

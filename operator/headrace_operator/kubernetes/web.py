@@ -1,7 +1,7 @@
 """`/healthz`, `/readyz` and `/metrics` over HTTP.
 
-Healthy is who has fresh watches: a process whose watch is dead looks idle and does nothing.
-Ready is who has seen everything once, whether it leads or stands by.
+A process is healthy while its watches are fresh: one with a dead watch looks idle and does nothing.
+It is ready when it has seen everything once, whether it leads or stands by.
 """
 
 from __future__ import annotations

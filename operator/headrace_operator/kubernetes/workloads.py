@@ -1,11 +1,11 @@
 """Looks at and scales what ConsumerGroups name as their `targetRef`, through /scale.
 
 The replicas of a SparkApplication are its executors, where its runner changes their number and
-leaves the driver alone; any other counts as one replica. None of them means: suspended.
+leaves the driver alone; any other counts as one replica. Zero replicas means suspended.
 
-The operator may patch every /scale of its namespaces. Whoever may write a ConsumerGroup may not
-borrow that: a target says itself, by an annotation, which groups scale it, and what belongs to a
-Cluster is never one (docs/decisions/0015).
+The operator may patch every /scale of its namespaces. The right to write
+ConsumerGroups must not give it: a target names, in an annotation, the groups that may scale it,
+and what belongs to a Cluster is never a target (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Workloads:
         is_application = action.target.kind == _APPLICATION
         try:
             if is_application and 0 in (action.replicas, action.previous):
-                # It comes back with as many executors as its spec still says.
+                # It resumes with the number of executors in its spec.
                 patch = {"spec": {"suspend": action.replicas == 0}}
                 done = await self._client.patch(reference, patch)
             else:

@@ -81,7 +81,7 @@ class LocalBackend:
         state = load_state(layout.state_file)
         self._brokers = LocalBrokers(layout, state, self._changed)
         self._applications: dict[Key, _RunningApplication] = {}
-        # By application: the fingerprint of the spec that cannot run here, and why.
+        # By application: the fingerprint of a spec that cannot run here, and why.
         self._skipped: dict[Key, tuple[str, str]] = {}
 
     @property

@@ -46,11 +46,11 @@ def has_metadata(data_directory: Path) -> bool:
 
 
 def may_form(formation: Formation, own: Path, controllers: Iterable[Path]) -> bool:
-    """Whether a node may be told who votes, so that it can begin the quorum.
+    """Whether a node's settings may name the voters, so that it can begin the quorum.
 
-    Before `is_formed` was kept, clusters were formed, too, and their brokers were always told. So
+    Before `is_formed` was kept, clusters were formed, too, and settings always named them. So
     data decides: beside one controller that has metadata, one that has none has lost its disk, and
-    it learns who votes from the others. One that has its own goes by its log, whatever it is told.
+    it learns who votes from the others. One that has its own goes by its log, not by settings.
     """
     if formation.is_formed:
         return False

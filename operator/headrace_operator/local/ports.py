@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 def allocate_ports(
     names: Iterable[str], *, remembered: Mapping[str, int], preferred: Mapping[str, int]
 ) -> dict[str, int]:
-    """Give each name a port: the one it had, else the one its manifest asks for, else any free one.
+    """Give each name its former port, else the one that its manifest asks for, else a free one.
 
     Sockets stay open until every name has its port, so that no port is given twice.
     """

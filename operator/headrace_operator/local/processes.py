@@ -195,7 +195,7 @@ class SupervisedProcess:
 def end_leftovers(
     processes: Sequence[ProcessIdentity], *, grace_seconds: float = 10.0
 ) -> list[ProcessIdentity]:
-    """End processes that an `up` left behind when it was killed. Returns those that ran.
+    """End processes that a killed `up` left behind. Returns those that ran.
 
     In the given order, each with its session; only those that are surely ours.
     """

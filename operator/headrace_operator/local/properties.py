@@ -37,7 +37,7 @@ class Formation:
     #: Brokers there were: defaults of replication follow from it, and must not differ by broker.
     #: Fewer once the cluster has shrunk below it: nothing can have more replicas than brokers.
     brokers: int
-    #: The quorum has written who votes into its log. From then on nobody may begin it anew.
+    #: The quorum has written who votes into its log. From then on nobody may begin a second one.
     is_formed: bool = False
 
 

@@ -103,7 +103,7 @@ class Reconciler:
         *,
         on_action: Callable[[Action], None] = lambda _: None,
     ) -> None:
-        """`on_action` is told each action before it is performed."""
+        """`on_action` gets each action before it is performed."""
         self._backend = backend
         self._store = store
         self._on_action = on_action

@@ -103,7 +103,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     cluster_id: str = ""
     #: How many brokers the cluster was formed with.
     formed_with: int = 0
-    #: Who votes is in the metadata log: no broker is told by its settings any more.
+    #: Who votes is in the metadata log: no broker's settings say it any more.
     is_formed: bool = False
     bootstrap_servers: str = ""
     up: ProcessIdentity | None = None

@@ -226,7 +226,7 @@ class ResetOffsets(Action):
     offsets: Mapping[TopicPartition, int]
     previous: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_dry_run: bool = False
-    #: A share group has no committed offsets: the brokers are told where it starts.
+    #: A share group has no committed offsets: the brokers set where it starts.
     is_share: bool = False
 
     def describe(self) -> str:

@@ -46,7 +46,7 @@ FIRST_NODE_ID = 1
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerPlan:
-    """What the brokers need."""
+    """Actions for the brokers."""
 
     actions: tuple[Action, ...]
     waiting: tuple[Waiting, ...]
@@ -70,14 +70,14 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         *_plan_live_config(observed, cluster),
     ]
     losses = list(plan_losses(observed, cluster))
-    # A drain that is refused keeps nobody from his new settings.
+    # A refused drain does not hold up new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
     if observed.cluster is not None and not any(
         isinstance(each, MoveReplicas | Waiting) for each in outcomes
     ):
         outcomes += plan_end_of_throttle(cluster, observed.cluster)
-    # Nor does a vote that waits for somebody, who may need just these settings.
+    # Nor does a change of voters that waits for a broker, which may need these settings.
     outcomes += [each for each in voting if isinstance(each, Waiting)]
     # Said first: all else waits for these.
     outcomes = [*losses, *outcomes]
@@ -153,7 +153,7 @@ def target_of(cluster: Cluster) -> str:
     spec = cluster.spec
     relevant: tuple[object, ...] = (
         *(spec.pools, spec.listeners, sorted(spec.config.items()), spec.version),
-        # Only where they say something: what was approved before there were these fields stays so.
+        # Only where they are set: what was approved before these fields existed stays approved.
         *((spec.image,) if spec.image else ()),
         *(spec.image_pull_secrets or ()),
     )

@@ -94,7 +94,7 @@ def _replaced(
             yield replica
             continue
         if len(taken) == len(staying):
-            # Everyone who stays has one.
+            # Every broker that stays has one.
             continue
         racks = {staying.get(each) for each in taken} - {None}
         chosen = min(

@@ -73,7 +73,7 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             if not _is_doing(group, reset, observed):
                 yield from _plan_resume(group, observed)
     for group in going:
-        # What another resource still describes is that one's, also where they were two for one.
+        # Another resource may still describe the same group: then it stays.
         if group.group_id not in owners:
             owners[group.group_id] = group
             yield from _plan_deletion(group, observed.groups.get(group.group_id))
@@ -119,7 +119,7 @@ def held_applications(observed: Observed, desired: Desired) -> frozenset[Key]:
         existing = observed.groups.get(group.group_id)
         if key is None or reset is None or existing is None or reset.dry_run:
             continue
-        # What cannot be done is waited for by nobody.
+        # Nothing waits for a reset that cannot be done.
         if _offsets_of_reset(group, reset, existing, observed)[1]:
             continue
         if _is_active(group, existing, observed):

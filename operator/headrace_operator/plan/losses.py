@@ -1,4 +1,4 @@
-"""Brokers whose node is not there: who waits for what, what a person can do, what may be made anew.
+"""Brokers whose node is gone: what they wait for, what a person can do, which volumes to replace.
 
 A volume is given up only where the node that it was bound to does not exist any more, the pool says
 so, and nothing of the broker's is only there.

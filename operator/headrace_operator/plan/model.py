@@ -74,9 +74,9 @@ class ObservedBroker:
     outdated: tuple[str, ...] = ()
     #: Where clients outside find it now, by listener: `host:port`; `:port` on its own machine.
     addresses: Mapping[str, str] = field(default_factory=_empty)
-    #: What its process tells them, by the same listeners; None: not known.
+    #: What its process advertises to them, by the same listeners; None: not known.
     advertised: Mapping[str, str] | None = None
-    #: Names that process: another one may tell something else.
+    #: Names that process: another one may advertise something else.
     process: str = ""
     #: Why it does not run and will not by itself; a broker that recovers is not failing.
     failing: str = ""
@@ -244,7 +244,7 @@ class ObservedTarget:
     error: str = ""
     #: Whether it is there and does not let the group scale it.
     is_refused: bool = False
-    #: Whether the error is nobody's but the API server's, and of this moment.
+    #: Whether the error is a temporary one of the API server.
     is_unknown: bool = False
     #: Why lag does not change how many there are, though it can be stopped and started.
     fixed: str = ""
@@ -252,7 +252,7 @@ class ObservedTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """What several looks at a group showed. Whoever observes keeps it; losing it costs a delay."""
+    """What several looks at a group showed. The observer keeps it; losing it costs a delay."""
 
     now_ms: int
     lag_records: int = 0
@@ -276,7 +276,7 @@ class ObservedApplication:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """All that is known at one moment. `cluster` is None before anything was started."""
+    """All that is known at one moment. `cluster` is None before anything is started."""
 
     cluster: ObservedCluster | None = None
     topics: Mapping[str, ObservedTopic] = field(default_factory=dict)

@@ -59,7 +59,7 @@ def plan_removal(
         return
     leaving = {broker.node_id for broker in surplus}
     if surplus and not seen.is_reachable:
-        # What they have is not known: nothing but a start does no harm.
+        # What they hold is not known: only a start is safe.
         yield from _starts(cluster, surplus, config)
         names = _names([broker for broker in surplus if broker.is_running])
         message = f"{names} is looked at when the brokers answer"
@@ -90,7 +90,7 @@ def plan_removal(
 def _starts(
     cluster: Cluster, surplus: Sequence[ObservedBroker], config: Mapping[str, str]
 ) -> Iterator[StartBroker]:
-    """Start those that do not run: what they have can only be asked for, and copied, from them."""
+    """Start those that do not run: only they can say, and give away, what they hold."""
     for broker in surplus:
         if not broker.is_running:
             yield StartBroker(

@@ -46,7 +46,7 @@ def report(
     conditions = status(observed, desired, plan, now=now)
     found: dict[Key, Status] = {}
     if desired.cluster is not None and desired.cluster.spec.paused:
-        # Nobody looks while a cluster is paused: what is known of the rest stays.
+        # A paused cluster is not observed: what is known of the rest stays.
         desired = replace(desired, topics=(), groups=())
     pending: dict[Key, list[str]] = {}
     for action in plan.actions:
@@ -141,7 +141,7 @@ def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition
     document["type"] = existing.type
     document["members"] = len(existing.members)
     if existing.offsets:
-        # What a group that never committed has to read is not known, which is not 0.
+        # The lag of a group that never committed is unknown, which is not 0.
         document["lagRecords"] = existing.lag_records
     if existing.lag_seconds is not None:
         document["lagSeconds"] = existing.lag_seconds

@@ -2,8 +2,8 @@
 
 One broker at a time, controllers last and the active one after them, and only while every partition
 is whole: a restart takes one replica out, so nothing falls below min.insync.replicas and no broker
-that still catches up is touched (operators.md, pains 2 to 4). A broker that fails because of what
-it was started from holds up nothing that would help it.
+that still catches up is touched. A broker that fails because of what it was started from holds up
+nothing that would help it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tup
 
 
 def address_changes(broker: ObservedBroker) -> tuple[str, ...]:
-    """Say where a broker tells clients outside another address than it has.
+    """Say where a broker advertises another address than it has.
 
-    What it does not tell at all is no matter of addresses, and what is not known changes nothing.
+    A listener that it does not advertise is not compared; what is not known changes nothing.
     """
-    told = broker.advertised or {}
+    advertised = broker.advertised or {}
     changes = []
     for listener, address in sorted(broker.addresses.items()):
-        if listener not in told:
+        if listener not in advertised:
             continue
-        host, _, port = told[listener].rpartition(":")
+        host, _, port = advertised[listener].rpartition(":")
         wanted_host, _, wanted_port = address.rpartition(":")
         wanted_host = wanted_host or host
         if port != wanted_port:
@@ -166,7 +166,7 @@ def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
 def _without_reserve(
     observed: Observed, seen: ObservedCluster, broker: ObservedBroker
 ) -> Iterator[str]:
-    """Name topics that refuse writes as soon as one of their replicas is away."""
+    """Name topics that refuse writes as soon as one replica is down."""
     lowest: dict[str, int] = defaultdict(lambda: 1 << 30)
     for (topic, _), partition in seen.partitions.items():
         if broker.node_id in partition.replicas and len(partition.replicas) > 1:

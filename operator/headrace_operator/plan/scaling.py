@@ -80,7 +80,7 @@ def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas
     """Return how many consumers this moment asks for."""
     lag = existing.lag_records
     if not existing.offsets:
-        # Nobody knows what it has to read; somebody has to begin where there is anything.
+        # The group never committed: start one reader where there is anything to read.
         wanted = replicas or int(any(existing.end_offsets.values()))
     elif replicas == 0:
         wanted = 1 if lag else 0
@@ -103,7 +103,7 @@ def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas
 def _by_drain_time(drain_time: str, lag: int, trend: Trend, replicas: int) -> int:
     seconds = max(1.0, parse_duration_ms(drain_time) / 1000)
     if not trend.capacity_per_second:
-        # Nobody was seen at work with more to do than it could: one fewer shows what they can.
+        # No reader was ever saturated, so the rate of one is not known: with one fewer it shows.
         return replicas if lag else replicas - 1
     needed = trend.produced_per_second + lag / seconds
     return math.ceil(needed / trend.capacity_per_second - 1e-9)
@@ -146,7 +146,7 @@ def is_within_target(
 ) -> bool | None:
     """Whether the group is as far behind as it may be; None: not known.
 
-    What a group that never committed has to read, nobody knows: its reset policy is the readers'.
+    The lag of a group that never committed is not known: the readers' reset policy decides.
     """
     if existing is None or not existing.offsets:
         return None

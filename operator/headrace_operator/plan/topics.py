@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Outcome = Action | Problem | Waiting
 
-#: What whoever moves replicas sets for as long as they move (KIP-73). It is nobody's drift: taken
-#: away, a reassignment that was to be slow goes on as fast as it can. What a spec has set goes with
+#: The throttle of moves (KIP-73), set while replicas move. It is no drift: without it a
+#: reassignment that was to be slow would run at full speed. What a spec has set goes with
 #: it: the status remembers that.
 MOVERS_SETTINGS = frozenset(
     {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
@@ -61,7 +61,7 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             else:
                 yield from _plan_change(topic, existing, is_moving=_is_moving(topic, observed))
     for topic in going:
-        # What another resource still describes is that one's, also where they were two for one.
+        # Another resource may still describe the same topic: then it stays.
         if topic.topic_name not in owners:
             owners[topic.topic_name] = topic
             yield from _plan_deletion(topic, observed.topics.get(topic.topic_name))
@@ -223,7 +223,7 @@ def _plan_deletion(topic: Topic, existing: ObservedTopic | None) -> Iterator[Out
     if existing is None or policy == "Retain":
         return
     if topic.status.topic_id and existing.topic_id not in ("", topic.status.topic_id):
-        # Somebody made another topic of this name: that one was never this resource's.
+        # Somebody created another topic of this name: it never belonged to this resource.
         return
     if policy == "Protect":
         message = (

@@ -1,7 +1,7 @@
 """How fast a group reads and how much comes in, from several looks at it. Pure.
 
-A `Sample` is what one look saw, a `Trend` what all of them together say. Both are kept by whoever
-looks, in memory: a restart costs a few looks, and one `scaleDownDelay` before anything shrinks.
+A `Sample` is one look, a `Trend` what all of them say together. The observer keeps both in
+memory: a restart costs a few looks, and one `scaleDownDelay` before anything shrinks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sample", "advance", "remember"]
 
-#: Looks closer than this say more about when they were taken than about rates.
+#: Looks closer together than this measure noise.
 INTERVAL_MS_MIN = 1_000
 #: The weight of the newest look.
 WEIGHT = 0.5
@@ -73,7 +73,7 @@ def _measured(
         readers = min(readers, len(group.end_offsets))
     is_settled = before.at_ms - trend.scaled_at_ms >= SETTLING_MS
     if readers and consumed and is_settled and _was_behind(before) and group.lag_records:
-        # Who had more to do all the while shows what it can. Slower code shows in time, too.
+        # Readers that always had more to do show their rate. In time slower code shows, too.
         each = consumed / readers
         capacity = max(each, _blend(capacity, each)) if capacity else each
     return replace(

@@ -1,8 +1,8 @@
 """Plans who votes in the metadata quorum (KIP-853): one change at a time. Pure.
 
-Who should is settled by the pools: all nodes that are nothing but controllers, else up to three of
-those that can be both, always an odd number. Who joins votes before anybody loses his vote; who
-leaves loses his after his replicas have moved away, and the active controller comes last. No change
+The pools say who should vote: all nodes that are only controllers, else up to three of those that
+can be both, always an odd number. A node that joins votes before another loses its vote. A node
+that leaves loses its vote after its replicas have moved away, the active controller last. No change
 is planned that would leave the voters without a majority that has all of the log.
 """
 
@@ -50,7 +50,7 @@ def count_voters(cluster: Cluster) -> int:
 def wanted_voters(
     cluster: Cluster, staying: Sequence[ObservedBroker], quorum: ObservedQuorum
 ) -> tuple[int, ...]:
-    """Return who of the brokers that stay should vote: rather one that does already."""
+    """Return which of the brokers that stay should vote; present voters come first."""
     able = [broker for broker in staying if "controller" in broker.roles]
     dedicated = [broker.node_id for broker in able if "broker" not in broker.roles]
     if dedicated:
@@ -89,11 +89,11 @@ def plan_voters(
             " all of the metadata log, and its former vote is gone",
         )
     elif joining:
-        # Voters that elect a leader have a majority, and one more that follows keeps it one.
+        # Voters with a leader have a majority; adding one that has caught up keeps it.
         yield from _addition(cluster, quorum, brokers[joining[0]])
     else:
         going = [voter for voter in surplus if voter.node_id in leaving]
-        # Who stays, and is one too many, only after those that leave: they may have to stay, too.
+        # Surplus voters that stay come after those that leave, which may have to stay, too.
         ready = [
             each for each in going or surplus if not (going and brokers[each.node_id].replicas)
         ]

@@ -32,7 +32,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     roles: tuple[str, ...] = ("broker", "controller")
     rack: str | None = None
     life: int = 1
-    #: By listener: what the API server gave the Service, so that one made anew gets the same.
+    #: By listener: what the API server gave the Service, so that a recreated one gets the same.
     node_ports: dict[str, int] = {}
     #: By listener: where a load balancer is.
     addresses: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     cluster_id: str
     #: Brokers there were at first: defaults of replication follow from it, for ever.
     formed_with: int = 1
-    #: The quorum has written who votes into its log. From then on nobody may begin it anew.
+    #: The quorum has written who votes into its log. From then on nobody may begin a second one.
     is_formed: bool = False
     #: How often it was described anew before it ever started.
     redescribed: int = 0
@@ -90,7 +90,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     lives: dict[str, int] = {}
     #: By node id: the volume claims (uids) of each that served and may vote.
     disks: dict[str, tuple[str, ...]] = {}
-    #: By listener: the NodePort of all brokers' Service, so that one made anew gets the same.
+    #: By listener: the NodePort of all brokers' Service, so that a recreated one gets the same.
     bootstrap_ports: dict[str, int] = {}
     good: Good | None = None
     failed: Failed | None = None

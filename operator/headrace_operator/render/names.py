@@ -135,7 +135,7 @@ def headless_service(cluster: Cluster) -> str:
 
 
 def bootstrap_service(cluster: Cluster, listener: str | None = None) -> str:
-    """Name the Service that clients begin with: one for all internal listeners."""
+    """Name the bootstrap Service: one for all internal listeners."""
     suffix = f"-{listener}" if listener else ""
     return fitted(f"{cluster.metadata.name}-bootstrap{suffix}")
 
@@ -151,5 +151,5 @@ def identity_name(cluster: Cluster) -> str:
 
 
 def host_of(cluster: Cluster, node: Node) -> str:
-    """Return a pod's stable name. Without the cluster's domain, which nobody needs to know."""
+    """Return a pod's stable name, without the cluster's domain, which is not needed."""
     return f"{pod_name(cluster, node)}.{headless_service(cluster)}.{cluster.metadata.namespace}.svc"

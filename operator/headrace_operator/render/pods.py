@@ -1,7 +1,7 @@
 """The pods of a pool, as a StatefulSet, and the settings they are given. Pure.
 
-Pods are replaced by the operator alone (OnDelete). Each carries what it was made from in
-annotations, so that whoever looks at it later knows what differs from what is wanted, and why.
+Pods are replaced by the operator alone (OnDelete). Annotations say what each
+was made from, so that what differs from the current spec, and why, can be seen later.
 """
 
 from __future__ import annotations
@@ -200,14 +200,14 @@ def _pod_template(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str,
 def _pod_spec(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -> dict[str, Any]:
     return {
         "serviceAccountName": fitted(f"{cluster.metadata.name}-brokers"),
-        # A broker has no business with the Kubernetes API.
+        # A broker never uses the Kubernetes API.
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
             "runAsNonRoot": True,
             "fsGroup": GROUP_ID,
-            # Walking over a large log at each start takes minutes.
+            # Changing the owner of every file of a large log takes minutes at each start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -261,7 +261,7 @@ def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) 
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         },
-        # What a broker says before it gives up stands in its pod's status, and in the Cluster's.
+        # A broker's last error is shown in its pod's status, and in the Cluster's.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "startupProbe": _probe("/healthz", period=1, failures=STARTUP_SECONDS_MAX),
         "livenessProbe": _probe("/healthz", period=10, failures=6),

@@ -77,7 +77,7 @@ def _port(port: int) -> dict[str, Any]:
 
 
 def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
-    """Render what tells a Prometheus to scrape the brokers."""
+    """Render the PodMonitor that makes a Prometheus scrape the brokers."""
     api_version, kind = POD_MONITOR
     return {
         "apiVersion": api_version,

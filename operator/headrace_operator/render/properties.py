@@ -71,7 +71,7 @@ def default_settings(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
-        # Topics come from manifests; a typing error in a name must not make one.
+        # Topics come from manifests; a typing error in a name must not create one.
         "auto.create.topics.enable": "false",
     }
 

@@ -76,7 +76,7 @@ def _broker_service(cluster: Cluster, node: Node, listener: Listener) -> dict[st
         broker_service(cluster, node, listener.name),
         {
             "type": listener.type,
-            # Clients that were told this address get a broker that is about to be ready, too.
+            # Clients that know this address get a broker that is about to be ready, too.
             "publishNotReadyAddresses": True,
             "selector": selector(cluster)
             | {

@@ -32,8 +32,8 @@ GROUP_ID = 185
 GRACE_SECONDS = 45
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 
-# Executors come to the address that the driver is bound to: Spark sets its host to that by itself.
-# No name has to be resolved for that, which a moment ago did not exist.
+# Executors connect to the address that the driver is bound to, which Spark announces by itself.
+# So they need not resolve a name that did not exist a moment ago.
 ADDRESS_SETTINGS = (
     "--conf spark.driver.host=$(HEADRACE_POD_IP) --conf spark.driver.bindAddress=$(HEADRACE_POD_IP)"
 )

@@ -49,7 +49,7 @@ class Reference(Spec, frozen=True, kw_only=True):
 
 
 class ConditionType(StrEnum):
-    """Types of conditions: kstatus' three. A type is never a state (operators.md)."""
+    """Types of conditions: kstatus' three. A type is never a state."""
 
     READY = "Ready"
     RECONCILING = "Reconciling"

@@ -1,7 +1,7 @@
 """Reads YAML manifests and remembers where each part of them stood.
 
 Positions are 1-based lines, by path of keys and indices, so that a problem found later in a
-schema or a plan can be told with `file:line`. Duplicate keys are errors: YAML forbids them and
+schema or a plan can be reported with `file:line`. Duplicate keys are errors: YAML forbids them and
 PyYAML keeps the last in silence.
 """
 

@@ -36,7 +36,7 @@ class Store:
 
     def __init__(self) -> None:
         """Nothing is known before the first list."""
-        #: Kinds of which nothing here means that there is none: whoever watches says so.
+        #: Kinds that are watched: an object of these that is not here does not exist.
         self.watched: frozenset[str] = frozenset()
         self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
 
@@ -71,7 +71,7 @@ class Store:
         return previous
 
     def learn(self, obj: Object) -> None:
-        """Keep what a write returned, unless its watch has told of something newer meanwhile."""
+        """Keep what a write returned, unless its watch has delivered a newer state meanwhile."""
         known = self._objects[obj["kind"]].get(_key(obj))
         if known is None or not _is_older(obj["metadata"], known["metadata"]):
             self.upsert(obj)
@@ -82,7 +82,7 @@ class Store:
 
 
 def trim(obj: Object) -> Object:
-    """Drop what nobody reads, in place. Whose an application is shows by who wrote its status."""
+    """Drop what nobody reads, in place. An application's owner is who wrote its status."""
     managers = obj["metadata"].pop("managedFields", None)
     if obj["kind"] == "SparkApplication" and managers:
         obj["metadata"]["managedFields"] = [

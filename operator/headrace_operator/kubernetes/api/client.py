@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 FIELD_MANAGER = "headrace"
-#: Status is another manager's than spec, so that applying one never takes away the other.
+#: Status and spec have different field managers: applying one never removes the other.
 STATUS_MANAGER = "headrace-status"
 LIST_LIMIT = 500
 _TOO_MANY_REQUESTS = 429

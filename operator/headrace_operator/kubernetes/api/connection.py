@@ -28,7 +28,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class ConnectionSourceError(Exception):
-    """No cluster is named anywhere; the message says where was looked."""
+    """No cluster is configured; the message says which places were searched."""
 
 
 @dataclass(frozen=True, kw_only=True)

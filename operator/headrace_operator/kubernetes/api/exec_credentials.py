@@ -1,6 +1,6 @@
 """Credentials that a kubeconfig's `exec` plugin prints (client.authentication.k8s.io).
 
-Owns the running of the plugin and what it last said. It is asked again when that is about to
+Owns the plugin's process and its latest answer. It is asked again when that is about to
 expire, or when the API server did not take it.
 """
 

@@ -55,8 +55,8 @@ class Election:
         self._held_until = float("-inf")
         self._seen: tuple[Any, ...] = ()
         self._seen_at = float("-inf")
-        #: What was told last: the lease may also run out between two rounds.
-        self._told = False
+        #: What was logged last: the lease may also expire between two rounds.
+        self._logged = False
         self.changed = asyncio.Event()
 
     @property
@@ -77,9 +77,9 @@ class Election:
                     await self._round()
                 except KubernetesError as error:
                     _log.warning("lease not renewed", error=str(error), leader=self.is_leader)
-                if self.is_leader != self._told:
-                    self._told = self.is_leader
-                    _log.info("leadership", leader=self._told, identity=self._identity)
+                if self.is_leader != self._logged:
+                    self._logged = self.is_leader
+                    _log.info("leadership", leader=self._logged, identity=self._identity)
                     self.changed.set()
                 await asyncio.sleep(RENEW_SECONDS)
         finally:
@@ -140,7 +140,7 @@ class Election:
             raise
 
     async def _release(self) -> None:
-        """Let the next one begin at once, where we are the holder."""
+        """Release the lease if we hold it, so that the next holder begins at once."""
         if not self.is_leader:
             return
         self._held_until = float("-inf")

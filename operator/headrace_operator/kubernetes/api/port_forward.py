@@ -64,7 +64,7 @@ async def connect_to_pod(
 ) -> PodConnection:
     """Connect to a port that a pod listens on, also at its loopback. Raises KubernetesError.
 
-    That nobody listens is told later, on the connection's own channel of errors.
+    Where nobody listens, the error comes later, on the connection's error channel.
     """
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
     try:

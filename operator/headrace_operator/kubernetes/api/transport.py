@@ -120,7 +120,7 @@ class Transport:
         on_write: Callable[[Write], None] = lambda _: None,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """`fence` raises FencedError when nothing may be written; `on_write` is told each write."""
+        """`fence` raises FencedError when nothing may be written; `on_write` gets each write."""
         self._timeout_seconds = timeout_seconds
         self._closing: set[asyncio.Task[None]] = set()
         self.connection = connection

@@ -67,13 +67,13 @@ BACKOFF_SECONDS_MAX = 5.0
 
 
 class Backoffs:
-    """Waits between attempts, without an end: after the last kopf gives up, and the process ends.
+    """Endless waits between attempts: after the last one kopf gives up, and the process ends.
 
     kopf's own grow to 21 s: watches would come back that late after the API server did.
     """
 
     def __iter__(self) -> Iterator[float]:
-        """Begin anew."""
+        """Begin with the shortest wait."""
         return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS_MAX))
 
 

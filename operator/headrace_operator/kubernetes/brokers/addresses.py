@@ -1,4 +1,4 @@
-"""Where clients outside find brokers: what Services say, and what the brokers tell the clients.
+"""Where clients outside find brokers: what Services say, and what brokers advertise.
 
 Owns what running brokers were heard to advertise, in memory: each process is asked once, since that
 is settled when it starts. Whether one is restarted for it is the plan's to say.
@@ -149,11 +149,11 @@ class AddressWatch:
         heard = self._heard.get(broker.node_id)
         return heard is not None and heard.process == broker.process
 
-    def _hear(self, broker: ObservedBroker, told: Mapping[str, str], now_ms: int) -> None:
+    def _hear(self, broker: ObservedBroker, answer: Mapping[str, str], now_ms: int) -> None:
         advertised = {
-            name: told[listener_name(name)]
+            name: answer[listener_name(name)]
             for name in broker.addresses
-            if listener_name(name) in told
+            if listener_name(name) in answer
         }
         before = self._heard.get(broker.node_id)
         misses = 0

@@ -49,7 +49,7 @@ DEFAULT_IMAGE = "headrace/headrace:0.1.0"
 
 @dataclass(kw_only=True)
 class _Memory:
-    """What is known of a Cluster and may be lost: it comes back with the next passes."""
+    """What is cached of a Cluster: the next passes find it out again."""
 
     identity: Identity | None = None
     #: What the last pass waited for.
@@ -120,7 +120,7 @@ class BrokersOnKubernetes:
         memory.identity = identity
         if identity is None:
             return Observed()
-        # As it will be written down at the end of this pass: else a pass could call ready what
+        # The identity as this pass will store it: else a pass could call ready what
         # the next one restarts for its image or rack, and a plan could not show that it will.
         wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
         wanted = await self._tools.zones.placed(cluster, wanted)
@@ -168,7 +168,7 @@ class BrokersOnKubernetes:
             pods=self._seen(cluster).pods,
             is_taken_back=memory.is_taken_back,
         )
-        # What cannot start is not even rendered: a pod that ends by itself would come back from it.
+        # A spec that cannot start is not rendered: a pod that ends by itself would restart with it.
         if cluster_spec_problems(cluster):
             await one.keep_surroundings()
             return tuple(one.refused)

@@ -36,7 +36,7 @@ class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class IdentityLostError(Exception):
-    """Who the brokers are was deleted while it was written; the next pass finds what is left."""
+    """The identity was deleted while it was written; the next pass finds what is left."""
 
 
 class Identities:
@@ -63,7 +63,7 @@ class Identities:
         return (
             found is not None
             and _is_of(found, cluster)
-            # Without them no watch tells of it.
+            # Without them no watch delivers it.
             and (found["metadata"].get("labels") or {}).items() >= labels(cluster).items()
         )
 
@@ -102,7 +102,7 @@ class Identities:
                 await self._mark(claim, text)
 
     async def unmark_claims(self, cluster: Cluster, node: Node) -> None:
-        """Take it from the claims of a broker that was drained: nothing on them is needed."""
+        """Remove it from the claims of a drained broker: nothing on them is needed."""
         for claim in self.claims_of(cluster, node):
             await self._mark(claim, None)
 
@@ -119,7 +119,7 @@ class Identities:
     async def _config_map(self, cluster: Cluster) -> Object | None:
         namespace, name = cluster.metadata.namespace, identity_name(cluster)
         found = self._store.get("ConfigMap", namespace, name)
-        # Nothing in the store may mean that its event did not come yet; this must not be guessed.
+        # Its event may not have come yet, so an empty store proves nothing: ask the API server.
         return found or await self._client.get("v1", "ConfigMap", namespace, name)
 
     def _claims(self, cluster: Cluster) -> list[Object]:

@@ -41,7 +41,7 @@ class ForeignObjectError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class KeepObject(Action):
-    """What was tried with an object of a Cluster. No plan holds it: only its refusal is told."""
+    """A write of a Cluster's object. It is in no plan: only its refusal is reported."""
 
     kind: str
     name: str
@@ -60,8 +60,8 @@ class Refusals:
         self.failures: list[Failure] = []
 
     @contextmanager
-    def told(self, obj: Mapping[str, Any]) -> Iterator[None]:
-        """Take the refusal of what is done to an object. Raises KubernetesError of any other."""
+    def recorded(self, obj: Mapping[str, Any]) -> Iterator[None]:
+        """Record a refusal to write this object. Raises any other KubernetesError."""
         try:
             yield
         except ForeignObjectError as error:
@@ -92,7 +92,7 @@ class ObjectKeeper:
         """The store learns at once what was applied."""
         self._client = client
         self._store = store
-        #: Where the API server writes something its own way (a quantity): what was applied, by uid.
+        #: What was applied, by uid, where the API server writes it in its own way (a quantity).
         self._settled: dict[str, tuple[str, Any]] = {}
 
     async def keep(self, obj: Object) -> Object:
@@ -109,7 +109,7 @@ class ObjectKeeper:
             check_owner(live, obj)
             if self._is_settled(wanted, live, digest):
                 return live
-        # What is made by somebody else at this very moment is not forced.
+        # Somebody else may create it at this very moment: nothing is forced.
         written = await self._client.apply(wanted, force=live is not None)
         written["metadata"].pop("managedFields", None)
         self._settled[written["metadata"]["uid"]] = (digest, _version(written))
@@ -125,7 +125,7 @@ class ObjectKeeper:
             known = self._store.get(obj["kind"], namespace, name)
             if known is not None:
                 return known
-        # Others' objects are not watched; and one of our own may not have been told yet.
+        # Others' objects are not watched, and the event of one of our own may be on its way.
         return await self._client.get(obj["apiVersion"], obj["kind"], namespace, name)
 
     def forget(self, obj: Object) -> None:
@@ -167,7 +167,7 @@ def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
 
 
 def includes(live: Any, wanted: Any) -> bool:
-    """Whether all that is wanted is so. The API server adds defaults; it takes nothing away."""
+    """Whether the object has all that is wanted. The API server adds defaults, removes nothing."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             key in live and includes(live[key], value) for key, value in wanted.items()

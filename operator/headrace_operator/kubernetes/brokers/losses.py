@@ -1,4 +1,4 @@
-"""Nodes that brokers wait for: that volumes are bound to, or that pods cannot leave.
+"""The nodes that brokers wait for: their volumes are bound to them, or their pods cannot leave.
 
 Only looks. Where nodes and volumes may not be read, nothing is known and nothing said.
 """
@@ -112,7 +112,7 @@ def _judged(
 ) -> NodeLoss | None:
     if not machines:
         if not volumes:
-            # What ran there is taken away, and made elsewhere.
+            # Kubernetes deletes what ran there, and starts it elsewhere.
             return None
         reason = "it does not exist any more"
         return NodeLoss(machine=host, volumes=volumes, reason=reason, is_gone=True)

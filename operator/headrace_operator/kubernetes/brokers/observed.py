@@ -67,7 +67,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
     if pod is not None and pod["metadata"].get("deletionTimestamp"):
         pod = None
     annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
-    # A pod that is not there, or is about to end, will be made of what is wanted now.
+    # A pod that is missing or about to end will be made from the current description.
     config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
     return ObservedBroker(
         node_id=node.node_id,
@@ -141,7 +141,7 @@ def _last_words(text: str) -> str:
 
 
 def is_stuck(pod: Object | None, now: dt.datetime) -> bool:
-    """Whether a pod that fails has had its time: volumes and images take a while to come."""
+    """Whether a pod has failed for long enough: volumes and images take a while to come."""
     if pod is None or not failure_of(pod):
         return False
     began = dt.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
@@ -171,6 +171,6 @@ def _outdated(
     return tuple(
         f"{part}: {has.get(part)} -> {value}" if part in shown else f"{part} changed"
         for part, value in wanted.items()
-        # A part that this pod's maker did not know restarts nothing: operators are upgraded, too.
+        # A part that an older operator did not record restarts nothing.
         if part in has and has[part] != value
     )

@@ -113,7 +113,7 @@ class BrokersPass:
         self._refusals = Refusals(cluster.key)
 
     async def run(self, actions: Sequence[Action], observed: Observed) -> tuple[Failure, ...]:
-        """Perform the actions, and keep everything as it should be; return what was refused.
+        """Perform the actions and apply what differs; return what was refused.
 
         Raises KubernetesError where it is no single object's.
         """
@@ -122,7 +122,7 @@ class BrokersPass:
             return ()
         identity = self._settled(observed)
         if self.identity is not None and identity.failed not in (None, self.identity.failed):
-            # From now on it is described as it was before: not half of it in this pass.
+            # The rest of this pass would mix both descriptions; the next one uses the former.
             await self._save(identity)
             return ()
         for start in starts:
@@ -130,8 +130,8 @@ class BrokersPass:
         stops = [each for each in actions if isinstance(each, StopBroker)]
         identity = await self._without_stopped(identity, stops)
         identity = await self._tools.zones.placed(self._cluster, identity)
-        # Nothing of a broker may exist before it is written down who it is.
-        with self._refusals.told(render_identity(self._cluster, identity)):
+        # A broker's identity is stored before any of its objects exists.
+        with self._refusals.recorded(render_identity(self._cluster, identity)):
             await self._save(identity)
             identity = await self._keep_surroundings(identity)
             await self._save(identity)
@@ -147,7 +147,7 @@ class BrokersPass:
         if self.identity is None:
             return
         for obj in render_policies(self._cluster):
-            with self._refusals.told(obj):
+            with self._refusals.recorded(obj):
                 await self._tools.keeper.keep(obj)
 
     @property
@@ -177,7 +177,7 @@ class BrokersPass:
             is_formed = any(broker.is_registered for broker in seen.brokers)
             identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
             if seen.balance is not None and not moves_left(seen) and not seen.reassigning:
-                # An empty answer of a broker that does not know the new ones yet says nothing.
+                # A broker that does not know the new ones yet answers with nothing to move.
                 served = {broker.node_id for broker in seen.brokers if broker.replicas}
                 for node in identity.nodes:
                     if node.is_joining and (node.node_id in served or not node.is_broker):
@@ -248,7 +248,7 @@ class BrokersPass:
     async def _keep_surroundings(self, identity: Identity) -> Identity:
         live: dict[str, Object] = {}
         for obj in render_surroundings(self._cluster, identity):
-            with self._refusals.told(obj):
+            with self._refusals.recorded(obj):
                 kept = await self._tools.keeper.keep(obj)
                 if obj["kind"] == "Service":
                     live[obj["metadata"]["name"]] = kept
@@ -264,7 +264,7 @@ class BrokersPass:
         if not is_watched and not await self._tools.client.serves(api_version, kind):
             return
         monitor = render_pod_monitor(self._cluster)
-        with self._refusals.told(monitor):
+        with self._refusals.recorded(monitor):
             if self._cluster.spec.monitoring.enabled:
                 await self._tools.keeper.keep(monitor)
             elif (live := await self._tools.keeper.find(monitor)) and self._owns(live):
@@ -301,7 +301,7 @@ class BrokersPass:
         for kind in PRUNED_KINDS:
             for live in self._tools.store.list(kind, self._namespace, self._labels):
                 if (kind, live["metadata"]["name"]) not in wanted and self._owns(live):
-                    with self._refusals.told(live):
+                    with self._refusals.recorded(live):
                         await self._delete(live)
 
     # Pods
@@ -317,10 +317,10 @@ class BrokersPass:
         former = self._tools.store.get("ConfigMap", self._namespace, name)
         kept = files_in_use((former or {}).get("data") or {}, running)
         settings = render_settings(self._cluster, identity, pool, kept)
-        with self._refusals.told(settings):
+        with self._refusals.recorded(settings):
             await self._tools.keeper.keep(settings)
             wanted = render_pool(self._cluster, identity, pool)
-            with self._refusals.told(wanted):
+            with self._refusals.recorded(wanted):
                 await self._keep_set(wanted)
                 return True
         return False
@@ -329,8 +329,8 @@ class BrokersPass:
         live = self._tools.store.get("StatefulSet", self._namespace, wanted["metadata"]["name"])
         if live is not None and have_templates_changed(live, wanted):
             check_owner(live, wanted)
-            # What would be refused must not cost the set that is there.
-            await self._tools.client.create(_anew(wanted), is_dry_run=True)
+            # The existing set stays where its successor would be refused.
+            await self._tools.client.create(_as_new(wanted), is_dry_run=True)
             await self._tools.client.delete(live, uid=live["metadata"]["uid"], propagation="Orphan")
             self._tools.keeper.forget(live)
         await self._tools.keeper.keep(wanted)
@@ -343,7 +343,7 @@ class BrokersPass:
             if name in pools or not self._owns(live):
                 continue
             replicas = len(identity.pool(name))
-            with self._refusals.told(live):
+            with self._refusals.recorded(live):
                 if replicas != live["spec"].get("replicas"):
                     await self._tools.client.patch(live, {"spec": {"replicas": replicas}})
                 elif not replicas and not live.get("status", {}).get("replicas"):
@@ -364,14 +364,14 @@ class BrokersPass:
             )
             pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
             if owner is not None and pod is not None:
-                with self._refusals.told(pod):
+                with self._refusals.recorded(pod):
                     waits = await restart_pod(self._tools.client, owner, pod)
                     self.pending += [waits] if waits else []
 
     # Volumes
 
     async def _keep_claims(self, identity: Identity) -> None:
-        with self._refusals.told(render_identity(self._cluster, identity)):
+        with self._refusals.recorded(render_identity(self._cluster, identity)):
             await self._tools.identities.mark_claims(self._cluster, identity)
         sizes = {pool.name: pool.storage.size for pool in self._cluster.spec.pools}
         for node in identity.nodes:
@@ -387,12 +387,12 @@ class BrokersPass:
                 continue
             for claim in self._tools.identities.claims_of(self._cluster, node):
                 if claim["metadata"]["name"] in action.volumes:
-                    with self._refusals.told(claim):
+                    with self._refusals.recorded(claim):
                         await self._delete(claim)
             pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
             # One that is bound to the node is taken away with it.
             if pod is not None and not pod["spec"].get("nodeName"):
-                with self._refusals.told(pod):
+                with self._refusals.recorded(pod):
                     await self._tools.client.delete(pod, uid=pod["metadata"]["uid"])
 
     def _owns(self, obj: Object) -> bool:
@@ -403,7 +403,7 @@ class BrokersPass:
         self._tools.keeper.forget(obj)
 
 
-def _anew(obj: Object) -> Object:
+def _as_new(obj: Object) -> Object:
     """Return an object as a new one, by a name that nobody has."""
     metadata = dict(obj["metadata"])
     metadata["generateName"] = f"{metadata.pop('name')}-"

@@ -2,7 +2,7 @@
 
 The API server says so itself: a dry run of the pod's creation goes through admission (service
 account, quota, Pod Security, policies, webhooks) and ends at the name, which the pod still has.
-Whether there is a node for it no dry run tells; a volume that is bound to a cordoned one says no.
+A dry run does not say whether a node has room. A volume bound to a cordoned node is a refusal.
 """
 
 from __future__ import annotations

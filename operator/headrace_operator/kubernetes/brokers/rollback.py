@@ -57,7 +57,7 @@ def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple
             formerly["imagePullSecrets"], tuple[LocalObjectReference, ...]
         ),
         version=good.version,
-        # Whoever approved the change did not ask for what became of it.
+        # The way back needs no approval: that was for the change that failed.
         update_policy="Auto",
     )
     return msgspec.structs.replace(cluster, spec=spec), failed.reason

@@ -1,6 +1,6 @@
 """Restarts one broker's pod. Which one, and when, is the plan's business.
 
-The pod is told to end as in any deletion: the broker hands its leaders on first (SIGTERM). It is
+The pod ends as in any deletion: on SIGTERM the broker first hands on its leaders. It is
 evicted rather than deleted, so that a node's drain at the same moment is counted; and only this pod
 is, by its uid, so that one that took its place meanwhile, and recovers, is left alone.
 """
@@ -24,7 +24,7 @@ _TOO_MANY_REQUESTS = 429
 
 
 async def restart_pod(client: KubernetesClient, stateful_set: Object, pod: Object | None) -> str:
-    """Let the pod be made anew; return what has to happen before, or ''.
+    """Have the pod recreated; return what has to happen before, or ''.
 
     One that serves is taken away only when another could be made. Raises KubernetesError.
     """

@@ -1,6 +1,6 @@
 """Volumes of brokers: claims grow with the spec, and templates are made to follow.
 
-A StatefulSet's claim templates cannot change. It is deleted without its pods and made anew; the new
+A StatefulSet's claim templates cannot change. It is deleted without its pods and recreated; the new
 one adopts them, and nothing restarts.
 """
 
@@ -46,7 +46,7 @@ def quantity(text: str | int) -> Decimal:
 
 
 def have_templates_changed(live: Object, wanted: Object) -> bool:
-    """Whether a StatefulSet has to be made anew: its claims, or what it selects by, differ."""
+    """Whether a StatefulSet has to be recreated: its claims or its selector differ."""
     if live["spec"]["selector"] != wanted["spec"]["selector"]:
         return True
     return not includes(
@@ -60,7 +60,7 @@ async def expand_claims(
 ) -> list[str]:
     """Ask for larger volumes where they are smaller. Returns what does not go, and what is awaited.
 
-    What a class does not allow is told, and keeps nothing else from being done.
+    What a class does not allow is reported, and stops nothing else.
     """
     messages: list[str] = []
     for claim in claims:

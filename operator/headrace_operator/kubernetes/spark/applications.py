@@ -196,7 +196,7 @@ class SparkRunner:
         except KubernetesError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
-            # Confined to namespaces: then the CRD and the writers of statuses have to tell.
+            # Confined to namespaces: only the CRD and the writers of statuses show it.
             return ""
         names = [
             f"{each['metadata']['namespace']}/{each['metadata']['name']}"
@@ -336,7 +336,7 @@ class SparkRunner:
             # Deleted in the meantime.
             if not (error.is_not_found or error.is_conflict):
                 raise
-        # What became of a submission was told already.
+        # The outcome of a submission was recorded already.
         if decision.step is not Step.SUBMIT and decision.state not in (seen.state, State.SUBMITTED):
             kind = "Warning" if decision.state is State.FAILED else "Normal"
             note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"

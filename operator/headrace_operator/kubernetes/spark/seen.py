@@ -108,7 +108,7 @@ class Seen:
     def is_changed(self) -> bool:
         """Whether the spec differs, in what needs a driver, from what the status was written for.
 
-        A published CRD keeps no fingerprint in the status: then only a driver's pod can tell.
+        A published CRD keeps no fingerprint in the status: then only a driver's pod shows it.
         """
         return self.status.get("fingerprint") not in (None, fingerprint(self.application))
 

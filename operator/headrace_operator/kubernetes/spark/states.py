@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Decision", "Step", "decide"]
 
-#: A driver that ran this long did not fail for what it was started with: backoff begins anew.
+#: A driver that ran this long did not fail for what it was started with: backoff starts over.
 STABLE_SECONDS = 600
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 1, 60
 DEFAULT_RETRY_SECONDS = 5
 #: How long after its time a driver on a lost node is waited for. Its node was given up before that
 #: (300 s, unless the pod tolerates less), as a Deployment's pods are replaced by then.
 LOST_SECONDS = 30.0
-#: No event tells when a pod that is not ours is gone.
+#: No event says when a pod that is not ours is gone.
 FOREIGN_POD_SECONDS = 5.0
 
 
@@ -107,7 +107,7 @@ def _decide_terminating(seen: Seen) -> Decision:
     decision = _decide_ending(seen)
     if seen.is_node_lost and late_seconds >= LOST_SECONDS:
         return replace(decision, step=Step.REMOVE, message="the driver's node does not answer")
-    # No event tells of a node.
+    # Nodes are not watched.
     return replace(decision, again_seconds=LOST_SECONDS)
 
 

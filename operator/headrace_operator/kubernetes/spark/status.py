@@ -48,7 +48,7 @@ def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
     """Return the whole status.
 
     `executors`, `failures`, `fingerprint` and `observedGeneration` are ours. Another's CRD drops
-    them: then backoff begins anew and a changed spec is noticed by the driver's pod alone.
+    them: then backoff starts over and a changed spec is noticed by the driver's pod alone.
     """
     name = seen.application["metadata"]["name"]
     old, driver = seen.status, seen.own_driver
@@ -106,7 +106,7 @@ def refused(seen: Seen, decision: Decision, message: str) -> Decision:
 
 
 def _attempt_facts(seen: Seen) -> dict[str, Any]:
-    """Count attempts to submit one driver: after one that succeeded they begin anew."""
+    """Count attempts to submit one driver: after one that succeeded they start over."""
     is_again = seen.state is State.FAILED_SUBMISSION
     before = int(seen.status.get("submissionAttempts") or 0) if is_again else 0
     return {
