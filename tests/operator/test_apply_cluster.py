@@ -16,12 +16,13 @@ from headrace_operator.plan import (
     CreateTopic,
     MoveReplicas,
     RemoveVoter,
+    plan,
 )
 from headrace_operator.plan.cordons import DRAINED_BROKERS
 from headrace_operator.plan.moves import MOVES_THROTTLE, plan_end_of_throttle, progress_of
 from headrace_operator.quorum import UNKNOWN_DIRECTORY
 from support.headrace_cluster import HeadraceCluster
-from support.operator_resources import cluster, desired
+from support.operator_resources import cluster, desired, topic
 from support.processes import wait_until
 
 KEY = ("Cluster", "default", "c")
@@ -180,5 +181,38 @@ def test_moves_are_throttled_before_they_begin_until_it_is_taken_back(running):
             (end,) = plan_end_of_throttle(cluster(), seen)
             assert await admin.apply([end]) == ()
             assert MOVES_THROTTLE not in (await observe(admin)).live_config
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_exists_gets_more_replicas_and_fewer_again(running):
+    async def settle(admin, wanted, replicas):
+        for _ in range(300):
+            resource = topic("factor", replicas=replicas, partitions=6)
+            found = desired(resource, cluster=wanted)
+            seen = await admin.observe(found, now_ms=int(time.time() * 1000))
+            planned = plan(seen, found)
+            mine = [each for each in planned.actions if each.resource == resource.key]
+            mine += [each for each in planned.actions if isinstance(each, AlterClusterConfig)]
+            if not mine and not any(each.resource == resource.key for each in planned.waiting):
+                return seen
+            assert await admin.apply(mine) == ()
+            await asyncio.sleep(0.1)
+        raise AssertionError(planned.describe())
+
+    async def scenario():
+        # Two at once, so that some of them wait.
+        wanted = cluster([{"name": "a", "replicas": 3}], moves={"concurrent": 2})
+        async with BrokerAdmin(running.bootstrap) as admin:
+            for replicas in (1, 3, 2):
+                seen = await settle(admin, wanted, replicas)
+                counts = {
+                    len(each.in_sync)
+                    for (name, _), each in seen.cluster.partitions.items()
+                    if name == "factor"
+                }
+                assert counts == {replicas}
+            held = replicas_of(seen.cluster, "factor")
+            assert held == {1, 2, 3}
 
     asyncio.run(scenario())

@@ -115,13 +115,6 @@ def test_partitions_are_added_and_never_taken_away():
     assert "write partitions: 5" in shrunk.problems[0].message
 
 
-def test_another_replication_factor_is_a_problem_and_not_an_action():
-    seen = observed(topics={"t": existing(1, 3)})
-    planned = plan(seen, desired(topic(replicas=1)))
-    assert not planned.actions
-    assert reasons(planned) == [Reason.REPLICATION_FACTOR_DIFFERS]
-
-
 def test_settings_are_set_and_deleted_and_unmanaged_ones_are_left():
     seen = observed(topics={"t": existing(retention_ms="1", flush_ms="2", segment_ms="3")})
     wanted = topic(config={"retention.ms": 9}, unmanagedConfig=["segment.ms"])

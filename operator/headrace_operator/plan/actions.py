@@ -61,6 +61,24 @@ class MoveReplicas(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangeReplicationFactor(MoveReplicas):
+    """Give partitions of a topic more or fewer replicas than they have."""
+
+    topic: str
+    replicas: int
+    current: int
+    #: How many of them get more, which has to be copied.
+    copies: int = 0
+
+    def describe(self) -> str:
+        """See Action."""
+        return (
+            f"~ topic {self.topic}: replicas {self.current} -> {self.replicas}"
+            f" of {len(self.moves)} partitions"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CordonBrokers(Action):
     """Give these brokers no new replicas, and those not any more that were drained before."""
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "MOVES_THROTTLE",
     "MovesProgress",
+    "ends_throttle",
     "moves_left",
+    "new_throttle",
     "next_moves",
     "plan_end_of_throttle",
     "progress_of",
@@ -63,14 +65,19 @@ def next_moves(
     room = max(0, cluster.spec.moves.concurrent - len(seen.reassigning))
     some = dict(sorted(moves.items())[:room])
     if some:
-        wanted = int(parse_quantity(str(cluster.spec.moves.throttle)))
-        has = (seen.live_config or {}).get(MOVES_THROTTLE)
         yield MoveReplicas(
             resource=cluster.key,
             moves=some,
             leaving=leaving,
-            throttle=None if str(wanted or None) == str(has) else wanted,
+            throttle=new_throttle(cluster, seen),
         )
+
+
+def new_throttle(cluster: Cluster, seen: ObservedCluster) -> int | None:
+    """Return the throttle to set before replicas move; None: it is as it should be already."""
+    wanted = int(parse_quantity(str(cluster.spec.moves.throttle)))
+    has = (seen.live_config or {}).get(MOVES_THROTTLE)
+    return None if str(wanted or None) == str(has) else wanted
 
 
 def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[AlterClusterConfig]:
@@ -82,6 +89,11 @@ def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[Al
             delete=(MOVES_THROTTLE,),
             changes=(f"{MOVES_THROTTLE}: {has} -> default, since nothing moves any more",),
         )
+
+
+def ends_throttle(outcome: object) -> bool:
+    """Whether this is what `plan_end_of_throttle` plans."""
+    return isinstance(outcome, AlterClusterConfig) and outcome.delete == (MOVES_THROTTLE,)
 
 
 def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.actions import StopApplication, StopBroker
+from headrace_operator.plan.actions import (
+    ChangeReplicationFactor,
+    MoveReplicas,
+    StopApplication,
+    StopBroker,
+)
 from headrace_operator.plan.applications import plan_applications
 from headrace_operator.plan.brokers import plan_brokers, target_of
 from headrace_operator.plan.groups import plan_groups
@@ -18,6 +23,7 @@ from headrace_operator.plan.model import (
     Problem,
     Waiting,
 )
+from headrace_operator.plan.moves import ends_throttle
 from headrace_operator.plan.topics import count_brokers, plan_topics
 from headrace_operator.resources import (
     Cluster,
@@ -59,7 +65,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     if not proposed:
         outcomes += brokers.actions
     if is_usable(observed):
-        outcomes += plan_topics(observed, accepted)
+        outcomes += _plan_topics(observed, accepted, outcomes)
         outcomes += plan_groups(observed, accepted)
         outcomes += plan_applications(observed, accepted)
         outcomes += _say_what_is_full(observed, cluster)
@@ -67,6 +73,17 @@ def plan(observed: Observed, desired: Desired) -> Plan:
         outcomes += _wait_for_cluster(accepted, observed)
         outcomes += _say_what_fails(observed, cluster)
     return replace(_assemble(outcomes), proposed=proposed, target=target if proposed else "")
+
+
+def _plan_topics(
+    observed: Observed, desired: Desired, outcomes: list[Action | Problem | Waiting]
+) -> list[Action | Problem | Waiting]:
+    """Plan topics beside what brokers do: both share what may move at once, and its throttle."""
+    busy = sum(len(each.moves) for each in outcomes if isinstance(each, MoveReplicas))
+    found = list(plan_topics(observed, desired, busy=busy))
+    if any(isinstance(each, ChangeReplicationFactor) and each.copies for each in found):
+        outcomes[:] = [each for each in outcomes if not ends_throttle(each)]
+    return found
 
 
 def is_usable(observed: Observed) -> bool:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from headrace_operator.plan.actions import (
     AlterTopicConfig,
+    ChangeReplicationFactor,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
 )
 from headrace_operator.plan.brokers import config_text
+from headrace_operator.plan.factors import plan_factor
 from headrace_operator.plan.model import (
     Action,
     Desired,
@@ -39,8 +41,13 @@ MOVERS_SETTINGS = frozenset(
 )
 
 
-def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
-    """Compare topics with what the brokers have. Topics that no manifest names are left alone."""
+def plan_topics(observed: Observed, desired: Desired, *, busy: int = 0) -> Iterator[Outcome]:
+    """Compare topics with what the brokers have. Topics that no manifest names are left alone.
+
+    `busy`: partitions that brokers are about to move besides.
+    """
+    moving = observed.cluster.reassigning if observed.cluster else frozenset()
+    room = (desired.cluster.spec.moves.concurrent if desired.cluster else 0) - len(moving) - busy
     owners: dict[str, Topic] = {}
     going = [topic for topic in desired.topics if topic.key in desired.deleted]
     for topic in desired.topics:
@@ -59,7 +66,10 @@ def plan_topics(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             if existing is None:
                 yield _plan_creation(topic, observed, desired)
             else:
-                yield from _plan_change(topic, existing, is_moving=_is_moving(topic, observed))
+                for outcome in _plan_change(topic, existing, observed, desired, room):
+                    if isinstance(outcome, ChangeReplicationFactor):
+                        room -= outcome.copies
+                    yield outcome
     for topic in going:
         # Another resource may still describe the same topic: then it stays.
         if topic.topic_name not in owners:
@@ -99,7 +109,9 @@ def _planned_brokers(desired: Desired) -> int:
     return sum(pool.replicas for pool in pools if "broker" in pool.roles)
 
 
-def _plan_change(topic: Topic, existing: ObservedTopic, *, is_moving: bool) -> Iterator[Outcome]:
+def _plan_change(
+    topic: Topic, existing: ObservedTopic, observed: Observed, desired: Desired, room: int
+) -> Iterator[Outcome]:
     policy = topic.spec.drift
     if topic.metadata.generation != topic.status.reconciled_generation:
         policy = "Enforce"
@@ -107,31 +119,20 @@ def _plan_change(topic: Topic, existing: ObservedTopic, *, is_moving: bool) -> I
         return
     is_enforced = policy == "Enforce"
     yield from _plan_partitions(topic, existing, is_enforced=is_enforced)
-    replicas = topic.spec.replicas
-    # While replicas move, a partition has the old ones and the new ones.
-    if replicas is not None and replicas != existing.replicas and not is_moving:
-        message = (
-            f"the topic has {existing.replicas} replicas and the spec says {replicas};"
-            " the replication factor of an existing topic is not changed:"
-            f" write replicas: {existing.replicas}, or move to a new topic"
-        )
-        yield Problem(
-            resource=topic.key,
-            reason=Reason.REPLICATION_FACTOR_DIFFERS,
-            message=message,
-            is_stalling=is_enforced,
-        )
+    factor: list[Outcome] = []
+    if desired.cluster is not None:
+        factor += plan_factor(topic, existing, observed, desired.cluster, room)
+    for outcome in factor:
+        if is_enforced:
+            yield outcome
+        elif isinstance(outcome, Action):
+            yield _drift(topic, outcome)
     change = config_difference(topic, existing)
     if change is not None:
         if is_enforced:
             yield change
         else:
             yield _drift(topic, change)
-
-
-def _is_moving(topic: Topic, observed: Observed) -> bool:
-    moving = observed.cluster.reassigning if observed.cluster else frozenset()
-    return any(name == topic.topic_name for name, _ in moving)
 
 
 def _plan_partitions(

@@ -87,7 +87,6 @@ class Reason(StrEnum):
     DUPLICATE_GROUP = "DuplicateGroup"
     GROUP_TYPE_DIFFERS = "GroupTypeDiffers"
     PARTITIONS_CANNOT_SHRINK = "PartitionsCannotShrink"
-    REPLICATION_FACTOR_DIFFERS = "ReplicationFactorDiffers"
     TOO_FEW_BROKERS = "TooFewBrokers"
     TOPIC_NOT_FOUND = "TopicNotFound"
     DRAIN_REFUSED = "DrainRefused"
