@@ -83,3 +83,21 @@ def test_a_volume_grows_when_its_class_allows_it_and_no_pod_restarts(namespace, 
         templates = get(namespace, "sts", "c-a")["spec"]["volumeClaimTemplates"]
         assert templates[0]["spec"]["resources"]["requests"]["storage"] == "20Gi"
         assert [pod["metadata"]["uid"] for pod in cluster.pods().values()] == [before]
+
+
+def test_a_class_that_volumes_do_not_have_is_refused(namespace):
+    storage = {"size": "1Gi", "deletionPolicy": "Delete"}
+    with KubeCluster(namespace, pools=[{"name": "a", "storage": storage}]) as cluster:
+        made = get(namespace, "statefulset", "c-a")["metadata"]["uid"]
+        (claim,) = cluster.claims()
+        has = cluster.claims()[claim]["spec"]["storageClassName"]
+        storage["storageClassName"] = "another"
+        cluster.apply()
+        wait_until(
+            lambda: cluster.condition("Stalled")["reason"] == "StorageClassDiffers", 60, "a reason"
+        )
+        assert f"volume {claim} is of class {has}" in cluster.condition()["message"]
+        assert get(namespace, "statefulset", "c-a")["metadata"]["uid"] == made
+        storage["storageClassName"] = has
+        cluster.apply()
+        cluster.wait_ready()

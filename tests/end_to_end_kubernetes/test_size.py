@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.workload import create_topic
 from support.kube import kubectl
@@ -151,8 +152,10 @@ def test_a_cluster_corrected_before_it_ever_started_starts_nothing_else(namespac
             assert len(run()) <= 1, cluster.pods()
             assert time.monotonic() < deadline, cluster.resource()["status"]
         assert [each["nodeId"] for each in cluster.identity()["nodes"]] == [1]
-        with judged(cluster, "one broker that was to be three"):
-            time.sleep(2)
+        # Its defaults are those of one broker, too.
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("by-default", 1)])["by-default"].result(30)
+        wait_until(lambda: holders(cluster, "by-default") == {1}, 30)
     finally:
         cluster.delete()
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.seams import BrokerBackend
-    from headrace_operator.plan import Action, Desired, Plan
+    from headrace_operator.plan import Action, Desired, Plan, Problem
     from headrace_operator.resources import Cluster
 
 __all__ = ["ReachedBrokers", "ReachedOrOwn"]
@@ -32,9 +32,9 @@ class ReachedBrokers:
         """See BrokerBackend."""
         return self._addresses.get((cluster.metadata.namespace, cluster.metadata.name), "")
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
         """See BrokerBackend."""
-        return cluster, ""
+        return cluster, ()
 
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""
@@ -86,7 +86,7 @@ class ReachedOrOwn:
         """See BrokerBackend."""
         return self._of(cluster).bootstrap_servers(cluster)
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
         """See BrokerBackend."""
         return await self._of(cluster).effective(cluster)
 

@@ -208,10 +208,10 @@ class _Pass:
         failures: tuple[Failure, ...] = ()
         observed, desired, planned = Observed(), Desired(), Plan()
         for _ in range(ROUNDS_MAX):
-            cluster, taken_back = await self._effective(written)
+            cluster, held_back = await self._effective(written)
             desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
-            planned = _with_spec_checked(plan(observed, desired), desired, taken_back)
+            planned = _with_spec_checked(plan(observed, desired), desired, held_back)
             generations = _generations_of(desired)
             mine, held = self._memory.refused.split(
                 (action for action in planned.actions if self._is_mine(action)),
@@ -239,8 +239,10 @@ class _Pass:
             self._memory.looking_seconds = time.process_time() - began
         return self._outcome(tuple(performed), (*failures, *held), planned)
 
-    async def _effective(self, cluster: Cluster | None) -> tuple[Cluster | None, str]:
-        return (None, "") if cluster is None else await self._around.backend.effective(cluster)
+    async def _effective(
+        self, cluster: Cluster | None
+    ) -> tuple[Cluster | None, tuple[Problem, ...]]:
+        return (None, ()) if cluster is None else await self._around.backend.effective(cluster)
 
     async def _desired(self, cluster: Cluster | None) -> Desired:
         """Collect what the pass is about, as it is now."""
@@ -421,17 +423,17 @@ def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired
     )
 
 
-def _with_spec_checked(planned: Plan, desired: Desired, taken_back: str) -> Plan:
+def _with_spec_checked(planned: Plan, desired: Desired, held_back: tuple[Problem, ...]) -> Plan:
     """Hold back what would give brokers a spec that they cannot start with. Pure.
 
-    `taken_back`: why `desired` is not what the Cluster's spec says; '' where it is.
+    `held_back`: why `desired` is not what the Cluster's spec says; () where it is.
     """
     cluster = desired.cluster
     if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
         return planned
-    if taken_back:
-        problem = Problem(resource=cluster.key, reason=Reason.ROLLED_BACK, message=taken_back)
-        return replace(planned, problems=(problem, *planned.problems))
+    planned = replace(planned, problems=(*held_back, *planned.problems))
+    if any(each.reason is Reason.ROLLED_BACK for each in held_back):
+        return planned
     found = cluster_spec_problems(cluster)
     if not found:
         return planned

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.api.transport import Object
-    from headrace_operator.plan import Action, Desired, Observed, Plan
+    from headrace_operator.plan import Action, Desired, Observed, Plan, Problem
     from headrace_operator.resources import Cluster
 
 __all__ = ["ApplicationOutcome", "ApplicationRunner", "BrokerBackend"]
@@ -27,10 +27,11 @@ class BrokerBackend(Protocol):
     def bootstrap_servers(self, cluster: Cluster) -> str:
         """Where the operator itself reaches the brokers (host:port,…); empty before any exists."""
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
         """Return the Cluster as its brokers are to be now, and why that is not what its spec says.
 
-        The Cluster itself and '' but where its spec was tried and no broker came up with it.
+        The Cluster itself and () but where its spec was tried and no broker came up with it, or
+        where it says what volumes cannot become.
         """
 
     async def observe(self, cluster: Cluster) -> Observed:

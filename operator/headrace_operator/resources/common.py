@@ -87,6 +87,7 @@ class Reason(StrEnum):
     DUPLICATE_GROUP = "DuplicateGroup"
     GROUP_TYPE_DIFFERS = "GroupTypeDiffers"
     PARTITIONS_CANNOT_SHRINK = "PartitionsCannotShrink"
+    STORAGE_CLASS_DIFFERS = "StorageClassDiffers"
     TOO_FEW_BROKERS = "TooFewBrokers"
     TOPIC_NOT_FOUND = "TopicNotFound"
     DRAIN_REFUSED = "DrainRefused"

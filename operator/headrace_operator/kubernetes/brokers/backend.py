@@ -19,9 +19,10 @@ from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass, Tools
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran
+from headrace_operator.kubernetes.brokers.storage import with_classes_kept
 from headrace_operator.kubernetes.brokers.zones import Zones
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
-from headrace_operator.plan import Observed, ObservedCluster
+from headrace_operator.plan import Observed, ObservedCluster, Problem
 from headrace_operator.plan.brokers import target_of
 from headrace_operator.render.names import (
     HTTP_PORT,
@@ -31,6 +32,7 @@ from headrace_operator.render.names import (
     pod_name,
     selector,
 )
+from headrace_operator.resources import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.api.cache import Store
     from headrace_operator.kubernetes.api.client import KubernetesClient
+    from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.plan import Action, Desired, Key, Plan, TopicPartition
     from headrace_operator.render.identity import Identity
     from headrace_operator.resources import Cluster
@@ -101,14 +104,24 @@ class BrokersOnKubernetes:
         # The pods' own names: the bootstrap Service has none before the first broker is ready.
         return known or f"{headless_service(cluster)}.{namespace}.svc:{REPLICATION_PORT}"
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, str]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
         """See BrokerBackend."""
         identity = await self._identities.load(cluster)
         if identity is None:
-            return cluster, ""
-        found, reason = as_it_ran(cluster, identity, self._image)
-        self._memories.setdefault(cluster.key, _Memory()).is_taken_back = bool(reason)
-        return found, reason
+            return cluster, ()
+        found, taken_back = as_it_ran(cluster, identity, self._image)
+        self._memories.setdefault(cluster.key, _Memory()).is_taken_back = bool(taken_back)
+        claims: dict[str, list[Object]] = {}
+        for node in identity.nodes:
+            claims.setdefault(node.pool, []).extend(self._identities.claims_of(cluster, node))
+        found, kept = with_classes_kept(found, claims)
+        reasons = ((Reason.ROLLED_BACK, taken_back), (Reason.STORAGE_CLASS_DIFFERS, kept))
+        problems = (
+            Problem(resource=cluster.key, reason=reason, message=message)
+            for reason, message in reasons
+            if message
+        )
+        return found, tuple(problems)
 
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""

@@ -1,7 +1,8 @@
 """Volumes of brokers: claims grow with the spec, and templates are made to follow.
 
-A StatefulSet's claim templates cannot change. It is deleted without its pods and recreated; the new
-one adopts them, and nothing restarts.
+A volume's class never changes: another one in the spec is refused while there are volumes, and the
+pool stays as it is, new brokers' volumes too. A StatefulSet's claim templates cannot change either:
+it is deleted without its pods and recreated; the new one adopts them, and nothing restarts.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.brokers.keeper import includes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.resources import Cluster
 
-__all__ = ["expand_claims", "have_templates_changed", "quantity"]
+__all__ = ["expand_claims", "have_templates_changed", "quantity", "with_classes_kept"]
 
 _SUFFIXES: dict[str, int | Decimal] = {
     "": 1,
@@ -53,6 +57,48 @@ def have_templates_changed(live: Object, wanted: Object) -> bool:
         _comparable(live["spec"].get("volumeClaimTemplates") or []),
         _comparable(wanted["spec"].get("volumeClaimTemplates") or []),
     )
+
+
+def with_classes_kept(
+    cluster: Cluster, claims: Mapping[str, Sequence[Object]]
+) -> tuple[Cluster, str]:
+    """Return the Cluster with pools of the class that their volumes have, and why; '' if no other.
+
+    `claims`: of each pool's brokers. One that has no volume yet keeps its class as well, but
+    nothing is lost with it: whoever corrects a class deletes it.
+    """
+    pools, reasons = [], []
+    for pool in cluster.spec.pools:
+        wanted = pool.storage.storage_class_name
+        others = {
+            each["metadata"]["name"]: each
+            for each in claims.get(pool.name, ())
+            if wanted is not None
+            and not each["metadata"].get("deletionTimestamp")
+            and each["spec"].get("storageClassName") not in (None, wanted)
+        }
+        bound = [name for name, each in sorted(others.items()) if each["spec"].get("volumeName")]
+        if bound:
+            has = others[bound[0]]["spec"]["storageClassName"]
+            reasons.append(
+                f"pool {pool.name}: volume {bound[0]} is of class {has} and the spec says {wanted};"
+                f" that of a volume does not change: add a pool of class {wanted} and then remove"
+                f" this one, or write {has}"
+            )
+            storage = msgspec.structs.replace(pool.storage, storage_class_name=has)
+            pool = msgspec.structs.replace(pool, storage=storage)  # noqa: PLW2901 - the pool as it is
+        elif others:
+            name = min(others)
+            has = others[name]["spec"]["storageClassName"]
+            reasons.append(
+                f"pool {pool.name}: volume {name} was asked for with class {has} and is not there"
+                f" yet: delete this claim and its pod, and it is asked for with {wanted}"
+            )
+        pools.append(pool)
+    if not reasons:
+        return cluster, ""
+    spec = msgspec.structs.replace(cluster.spec, pools=tuple(pools))
+    return msgspec.structs.replace(cluster, spec=spec), "; ".join(reasons)
 
 
 async def expand_claims(
