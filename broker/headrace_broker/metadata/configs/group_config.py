@@ -55,7 +55,7 @@ class GroupSetting:
         return value
 
 
-def _time_ms(kind: str, name: str, doc: str, default: int) -> GroupSetting:
+def _time_ms(kind: str, name: str, doc: str, default: int, low: int = 1) -> GroupSetting:
     """Return a time of `kind`'s groups, which the broker's settings bound from both sides."""
     return GroupSetting(
         name=f"{kind}.{name}",
@@ -65,7 +65,7 @@ def _time_ms(kind: str, name: str, doc: str, default: int) -> GroupSetting:
         default=default,
         minimum=f"group.{kind}.min.{name}",
         maximum=f"group.{kind}.max.{name}",
-        check=Bounds(low=1),
+        check=Bounds(low=low),
     )
 
 
@@ -84,35 +84,24 @@ GROUP_SETTINGS: Mapping[str, GroupSetting] = {
             "How often a member of the consumer protocol sends a heartbeat.",
             5_000,
         ),
-        GroupSetting(
-            name="share.session.timeout.ms",
-            type=ConfigType.INT,
-            doc="How long a member of a share group may be silent.",
-            synonym="group.share.session.timeout.ms",
-            default=45_000,
-            minimum="group.share.min.session.timeout.ms",
-            maximum="group.share.max.session.timeout.ms",
-            check=Bounds(low=1),
+        _time_ms(
+            "share",
+            "session.timeout.ms",
+            "How long a member of a share group may be silent.",
+            45_000,
         ),
-        GroupSetting(
-            name="share.heartbeat.interval.ms",
-            type=ConfigType.INT,
-            doc="How often a member of a share group sends a heartbeat.",
-            synonym="group.share.heartbeat.interval.ms",
-            default=5_000,
-            minimum="group.share.min.heartbeat.interval.ms",
-            maximum="group.share.max.heartbeat.interval.ms",
-            check=Bounds(low=1),
+        _time_ms(
+            "share",
+            "heartbeat.interval.ms",
+            "How often a member of a share group sends a heartbeat.",
+            5_000,
         ),
-        GroupSetting(
-            name="share.record.lock.duration.ms",
-            type=ConfigType.INT,
-            doc="How long a member of a share group has a record before another one gets it.",
-            synonym="group.share.record.lock.duration.ms",
-            default=30_000,
-            minimum="group.share.min.record.lock.duration.ms",
-            maximum="group.share.max.record.lock.duration.ms",
-            check=Bounds(low=1000),
+        _time_ms(
+            "share",
+            "record.lock.duration.ms",
+            "How long a member of a share group has a record before another one gets it.",
+            30_000,
+            low=1000,
         ),
         GroupSetting(
             name="share.auto.offset.reset",
