@@ -14,12 +14,12 @@ import contextlib
 import socket
 import threading
 import time
-from struct import Struct as Layout
 from typing import TYPE_CHECKING
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.codec import encoder
 from headrace_broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from headrace_broker.server.peers.peer_connection import request_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,6 @@ BEATS_PER_SESSION = 6
 STALL_SESSIONS = 1.5
 _VERSION = 0
 _CLIENT_ID = b"beats"
-_HEADER = Layout(">ihhih")
 _ANSWERS_BYTES_MAX = 65536
 
 
@@ -74,8 +73,9 @@ class Beats:
 
     def _turn(self) -> None:
         address, epoch = self._controller(), self._epoch()
-        is_known = address is not None and epoch >= 0
-        self._target = (time.monotonic(), address, epoch) if address and is_known else None
+        self._target = None
+        if address is not None and epoch >= 0:
+            self._target = (time.monotonic(), address, epoch)
         self._timer = self._loop.call_later(self._interval, self._turn)
 
     def _run(self) -> None:
@@ -123,10 +123,6 @@ def beat_frame(node_id: NodeId, epoch: BrokerEpoch) -> bytes:
     request = BrokerHeartbeatRequest(
         broker_id=node_id, broker_epoch=epoch, current_metadata_offset=-1
     )
-    # An empty set of tagged fields ends the flexible header.
-    body = b"".join((_CLIENT_ID, b"\0", *encoder(BrokerHeartbeatRequest, _VERSION)(request)))
-    head_bytes = _HEADER.size - 4
-    return (
-        _HEADER.pack(head_bytes + len(body), ApiKey.BROKER_HEARTBEAT, _VERSION, 0, len(_CLIENT_ID))
-        + body
-    )
+    body = encoder(BrokerHeartbeatRequest, _VERSION)(request)
+    head = request_head(ApiKey.BROKER_HEARTBEAT, _VERSION, 0, _CLIENT_ID, sum(map(len, body)))
+    return b"".join((head, *body))

@@ -31,6 +31,16 @@ _CORRELATION_ID_MAX = 2**31 - 1
 IN_FLIGHT_MAX = 1000
 
 
+def request_head(
+    key: ApiKey, version: int, correlation_id: int, client_id: bytes, body_bytes: int
+) -> bytes:
+    """Return what stands before the body of one request: its length and its header."""
+    # An empty set of tagged fields ends the flexible header.
+    tagged = b"\0" if API_TABLE[key].is_flexible(version) else b""
+    size = _HEADER.size - _LENGTH.size + len(client_id) + len(tagged) + body_bytes
+    return _HEADER.pack(size, key, version, correlation_id, len(client_id)) + client_id + tagged
+
+
 class PeerUnavailable(Exception):  # noqa: N818 (a state of the peer, not a mistake of the caller)
     """The request got no answer. Unless `was_sent` is False its outcome is unknown."""
 
@@ -144,14 +154,13 @@ class PeerConnection(asyncio.BufferedProtocol):
             raise PeerUnavailable(f"{IN_FLIGHT_MAX} requests are in flight", was_sent=False)
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
-        tagged = b"\0" if API_TABLE[key].is_flexible(version) else b""
-        size = _HEADER.size - 4 + len(self._client_id) + len(tagged) + sum(map(len, parts))
-        head = _HEADER.pack(size, key, version, correlation_id, len(self._client_id))
+        body_bytes = sum(map(len, parts))
+        head = request_head(key, version, correlation_id, self._client_id, body_bytes)
         self._waiting[correlation_id] = receiver
-        if size < _JOIN_BYTES_MAX:
-            transport.write(b"".join((head, self._client_id, tagged, *parts)))
+        if body_bytes < _JOIN_BYTES_MAX:
+            transport.write(b"".join((head, *parts)))
         else:
-            transport.writelines((head, self._client_id, tagged, *parts))
+            transport.writelines((head, *parts))
         return correlation_id
 
     def close(self) -> None:
