@@ -5,7 +5,7 @@ from headrace_broker.coordinator.consumer.group import ConsumerGroup
 from headrace_broker.coordinator.consumer.member import ConsumerMember
 from headrace_broker.coordinator.consumer.states import ConsumerGroupState
 from headrace_broker.coordinator.consumer.target import preferred_assignor
-from headrace_broker.coordinator.modern.assignment import Partitions
+from headrace_broker.coordinator.modern.assignment import Partitions, to_named_structs
 from headrace_broker.coordinator.modern.topics import TopicsView
 from headrace_broker.coordinator.shard import GroupShard
 from headrace_broker.protocol.errors import ErrorCode
@@ -61,15 +61,4 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: TopicsView) ->
 
 
 def _assignment(partitions: Partitions, topics: TopicsView) -> Assignment:
-    """Topics that were deleted meanwhile have no name and are left out."""
-    return Assignment(
-        topic_partitions=[
-            TopicPartitions(
-                topic_id=topic_id,
-                topic_name=topics.by_id[topic_id].name,
-                partitions=sorted(partitions[topic_id]),
-            )
-            for topic_id in sorted(partitions)
-            if topic_id in topics.by_id
-        ]
-    )
+    return Assignment(topic_partitions=to_named_structs(TopicPartitions, partitions, topics))

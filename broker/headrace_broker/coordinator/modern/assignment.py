@@ -1,8 +1,10 @@
 """Assignments as values: topic id → partitions. Never changed in place."""
 
-from collections.abc import Iterable, Mapping
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
+
+from headrace_broker.coordinator.modern.topics import TopicsView
 
 Partitions = Mapping[UUID, frozenset[int]]
 """Partitions by topic; no topic is there without partitions."""
@@ -40,6 +42,21 @@ def to_structs(kind: type[StructT], partitions: Partitions) -> list[StructT]:
     return [
         kind(topic_id=topic_id, partitions=sorted(partitions[topic_id]))  # type: ignore[call-arg]  # every such struct has these two fields
         for topic_id in sorted(partitions)
+    ]
+
+
+def to_named_structs(
+    kind: Callable[..., Any], partitions: Partitions, topics: TopicsView
+) -> list[Any]:
+    """Return structs that name their topics too; those deleted meanwhile are left out."""
+    return [
+        kind(
+            topic_id=topic_id,
+            topic_name=topics.by_id[topic_id].name,
+            partitions=sorted(partitions[topic_id]),
+        )
+        for topic_id in sorted(partitions)
+        if topic_id in topics.by_id
     ]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from uuid import UUID
 
 from headrace_broker.coordinator.decision import GroupDecision, SetTimer
-from headrace_broker.coordinator.modern.assignment import Partitions
+from headrace_broker.coordinator.modern.assignment import Partitions, to_named_structs
 from headrace_broker.coordinator.modern.topics import TopicsView
 from headrace_broker.coordinator.records import CoordinatorRecord
 from headrace_broker.coordinator.shard import GroupShard, session_key
@@ -62,18 +62,7 @@ def _member(member: ShareMember, topics: TopicsView) -> Member:
 
 
 def _assignment(partitions: Partitions, topics: TopicsView) -> Assignment:
-    """Topics that were deleted meanwhile have no name and are left out."""
-    return Assignment(
-        topic_partitions=[
-            TopicPartitions(
-                topic_id=topic_id,
-                topic_name=topics.by_id[topic_id].name,
-                partitions=sorted(partitions[topic_id]),
-            )
-            for topic_id in sorted(partitions)
-            if topic_id in topics.by_id
-        ]
-    )
+    return Assignment(topic_partitions=to_named_structs(TopicPartitions, partitions, topics))
 
 
 def find_share_group(shard: GroupShard, group_id: str) -> ShareGroup:

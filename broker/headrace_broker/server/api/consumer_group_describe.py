@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.metadata.brokers.registration import GROUP_VERSION_FEATURE
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-from headrace_broker.server.api.describe_groups import ALL_OPERATIONS_ON_A_GROUP
+from headrace_broker.server.api.describe_groups import describe_each
 from headrace_broker.server.api.services import WithGroups, WithMetadata
 
 if TYPE_CHECKING:
@@ -31,20 +30,12 @@ async def handle(
 ) -> ConsumerGroupDescribeResponse:
     """Describe each group by itself."""
     del context
-    response = ConsumerGroupDescribeResponse()
     is_on = GROUP_VERSION_FEATURE in broker.metadata.features
-    for group_id in request.group_ids:
-        try:
-            if not is_on:
-                raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "group.version is 0")
-            if not group_id:
-                raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
-            described = await broker.groups.describe_consumer_group(group_id)
-        except ApiError as error:
-            described = DescribedGroup(
-                group_id=group_id, error_code=error.code, error_message=error.message
-            )
-        if request.include_authorized_operations and not described.error_code:
-            described.authorized_operations = ALL_OPERATIONS_ON_A_GROUP
-        response.groups.append(described)
-    return response
+    groups = await describe_each(
+        request.group_ids,
+        DescribedGroup,
+        broker.groups.describe_consumer_group,
+        missing_feature=None if is_on else GROUP_VERSION_FEATURE,
+        with_operations=request.include_authorized_operations,
+    )
+    return ConsumerGroupDescribeResponse(groups=groups)
