@@ -38,7 +38,7 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic to read. Without a name the job is told with `--input-topic`."""
+    """A topic to read. Without a name, `--input-topic` gives it."""
 
     topic: str | None = None
     #: What `--input-topic NAME=TOPIC` calls it, in a job that has several.
@@ -83,7 +83,7 @@ class Job:
     shadow: bool = False
     description: str = ""
     output_mode: Literal["append", "update"] = "append"
-    #: Columns that tell results apart. With them `headrace jobs replay-late` computes again what
+    #: Columns that identify a result. With them `headrace jobs replay-late` computes again what
     #: late records belong to: the transform has to give all results of frames that do not stream.
     result_key: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()

@@ -1,4 +1,4 @@
-"""How often a record counts: what a job asks for, and what its sinks can give."""
+"""Delivery semantics: what a job asks for, and what its sinks can give."""
 
 from enum import StrEnum
 

@@ -21,7 +21,7 @@ def configure() -> None:
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    # What its client warns of (a broker that is not up yet) we say ourselves, once.
+    # Its client's warnings (a broker is not up yet) are logged here, once.
     logging.getLogger("kafka").setLevel(logging.ERROR)
     # It logs the stack of every exception that it also raises.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

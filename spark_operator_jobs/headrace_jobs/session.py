@@ -1,4 +1,4 @@
-"""The Spark session of a job: with the Kafka connector's jars, or a word on what is missing.
+"""The Spark session of a job: with the Kafka connector's jars; an error names what is missing.
 
 A job is started in one of three ways: by `headrace_jobs.launch` (`PYSPARK_SUBMIT_ARGS` names the
 jars), by somebody's spark-submit (an image has the jars, or `spark.jars` names them), or plainly by

@@ -60,7 +60,7 @@ def test_what_cannot_hold_is_refused_with_the_reason(change, reason):
     assert reason in problem
 
 
-def test_each_source_is_told_the_offsets_of_its_own_topic():
+def test_each_source_gets_the_offsets_of_its_own_topic():
     both = json.dumps({"sales": {"0": 7}, "shipments": {"0": 9, "1": 3}})
     assert json.loads(offsets_of("shipments", both)) == {"shipments": {"0": 9, "1": 3}}
     assert offsets_of("sales", "earliest") == "earliest"

@@ -121,7 +121,7 @@ def test_a_checkpoint_that_is_no_folder_refuses_a_reset_and_says_why():
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"current": 2}', '{"current": "x"}'])
-def test_a_broken_pointer_is_told_and_never_guessed(root, text):
+def test_a_broken_pointer_is_reported_and_never_guessed(root, text):
     root.mkdir()
     (root / POINTER_FILE).write_text(text)
     with pytest.raises(GenerationError, match=POINTER_FILE):

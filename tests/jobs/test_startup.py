@@ -119,7 +119,7 @@ def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_new_one(settings, t
         prepare(settings, NeverStopped())
 
 
-def test_what_retention_took_stops_the_job_with_the_gap_named_until_it_is_told_to_go_on(
+def test_what_retention_took_stops_the_job_with_the_gap_named_unless_it_may_go_on(
     settings, broker, admin, tmp_path
 ):
     (topic,) = settings.input_topics

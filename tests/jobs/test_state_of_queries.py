@@ -21,7 +21,7 @@ def stream(spark, name, *, has_watermark=True):
     return renamed.withWatermark(f"{name}_at", "10 seconds") if has_watermark else renamed
 
 
-def test_a_join_of_streams_without_a_bound_on_its_state_is_told(spark):
+def test_a_join_of_streams_without_a_bound_on_its_state_is_reported(spark):
     sales, shipments = stream(spark, "sale"), stream(spark, "shipment")
     ids = "sale_id = shipment_id"
     hour = "shipment_at BETWEEN sale_at - INTERVAL 1 HOUR AND sale_at"

@@ -57,7 +57,7 @@ def test_a_batch_is_applied_once_and_known_when_it_comes_again(next_batch, verdi
         batch(5, 51, 60),
         batch(5, 49, 60),
         batch(0, 0, 60, checkpoint="b"),
-        batch(4, 40, 55),  # planned anew, with other records in it
+        batch(4, 40, 55),  # planned again, with other records in it
     ],
 )
 def test_a_batch_that_leaves_a_gap_or_overlaps_is_refused(other):

@@ -22,7 +22,7 @@ __all__ = ["JobSettings", "add_common_arguments", "common_settings", "duration"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """What every job is told."""
+    """The settings of every job."""
 
     name: str
     bootstrap_servers: str
@@ -40,7 +40,7 @@ class JobSettings:
     trigger_ms: int
     output_mode: str
     is_available_now: bool
-    #: Whether nothing is waited for behind what is available now.
+    #: Whether the input ends with what is available now: nothing waits for later records.
     ends_input: bool
     #: 0 is never.
     idle_timeout_seconds: float

@@ -97,7 +97,7 @@ class Outputs:
         self.metrics.partitions_progressed(came_to)
         rejected = tagged.rejected(frame)
         has_rejected = any(each["late"] + each["malformed"] for each in came_to)
-        # A transform without state has no such rows: there a look at the batch tells.
+        # A transform without state has no such rows: there the batch itself shows it.
         if not came_to:
             has_rejected = not rejected.isEmpty()
         if self.dead_letters is not None and has_rejected:

@@ -1,6 +1,6 @@
-"""Puts late records right: `python -m headrace_jobs.jobs.replay_late MODULE [the job's arguments]`.
+"""Corrects late records: `python -m headrace_jobs.jobs.replay_late MODULE [the job's arguments]`.
 
-A late record cannot be sent again: it would be late again. What it belongs to is computed anew: the
+A late record cannot be sent again: it would be late again. Its results are computed again: the
 job's transform over the late records alone says which results they touch, and over the whole input
 what these have to be. They replace the former ones where rows of a key replace each other; in files
 they are appended, and the greatest `revision` of a key is right.
@@ -77,7 +77,7 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
     topic = settings.dead_letter_topic
     if not job.result_key:
         raise JobError(
-            f"job {job.name} does not say by which columns its results are told apart"
+            f"job {job.name} does not say which columns identify its results"
             " (result_key), so none of them can be computed alone. Begin a new generation, which"
             " reads all of the past again"
         )
@@ -175,7 +175,7 @@ def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClie
 
 
 def _check_sinks(job: Job, results: DataFrame) -> None:
-    """Refuse sinks whose readers could not tell a correction from what it corrects."""
+    """Refuse sinks whose readers could not distinguish a correction from what it corrects."""
     for sink in job.sinks:
         reason = sink.refusal(Delivery.AT_LEAST_ONCE, "update")
         if reason is not None and "revision" not in results.columns:

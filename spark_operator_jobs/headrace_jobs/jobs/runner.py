@@ -212,7 +212,7 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
     try:
         _follow(query, settings, parts, listener)
         if settings.ends_input and silence is not None and not parts.stop.is_requested:
-            silence.tell()
+            silence.request_tick()
             _follow(_start(session, settings, parts), settings, parts, listener)
     finally:
         if silence is not None:
@@ -244,7 +244,7 @@ def _warn_without_clock(settings: JobSettings) -> None:
 
 
 def _silence(session: SparkSession, settings: JobSettings, parts: _Parts) -> Silence | None:
-    """Return what looks for silence; queries that are built after it have its clock."""
+    """Return the detector of silence; queries that are built after it have its clock."""
     from headrace_jobs.sources.clock import Silence
 
     if settings.idle_timeout_seconds == 0:

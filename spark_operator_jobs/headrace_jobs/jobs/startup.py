@@ -53,7 +53,7 @@ class Start:
 
     client: GroupClient
     generation: Generation
-    #: For every partition of the input topics; empty when only the query's first batch will tell.
+    #: For every partition of the input topics; empty when only the first batch will show them.
     position: dict[TopicPartition, int]
     #: `startingOffsets` of the source; its checkpoint knows better once it has a batch.
     starting_offsets: str
@@ -109,14 +109,14 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         )
     position = starting_position(begin, generation.position, added=earliest)
     _check_gaps(settings, gaps(position, earliest, latest))
-    # Where it is told to go on with a gap, what is left begins here.
+    # With --no-fail-on-data-loss, what is left begins here.
     position = {at: max(offset, earliest[at]) for at, offset in position.items()}
     return Start(
         client=client,
         generation=generation,
         # What is on another file system is read by Spark alone: a guess could run ahead of it.
         position=position if local_folder(settings.checkpoint) is not None else {},
-        # Named, so that what `latest` means is what the group is told. A checkpoint that has a
+        # As offsets, so that the group is given what `latest` means. A checkpoint that has a
         # batch knows better, and Spark then takes nothing from here.
         starting_offsets=format_offsets(position),
     )
@@ -142,14 +142,14 @@ def gaps(
 
 
 def _check_gaps(settings: JobSettings, found: Sequence[str]) -> None:
-    """Say what retention, or a topic made anew, took from the job; stop unless told to go on."""
+    """Say what retention, or a recreated topic, took from the job; stop if it must not go on."""
     if not found:
         return
     gap = "; ".join(found)
     if settings.fail_on_data_loss:
         raise JobError(
             f"records that the job has not read are no longer there: {gap}. Retention took them, or"
-            " the topic was made anew. --no-fail-on-data-loss goes on with the gap; a reset of the"
+            " the topic was recreated. --no-fail-on-data-loss goes on with the gap; a reset of the"
             " group begins elsewhere"
         )
     _log.warning("the job goes on with a gap, as --no-fail-on-data-loss says", gap=gap)

@@ -32,7 +32,7 @@ def is_stateful(frame: DataFrame) -> bool:
 def unbounded_joins(frame: DataFrame) -> list[str]:
     """Return the conditions of joins of two streams that would keep rows of either for ever.
 
-    A join is bounded where a watermark tells, on both sides, when a row can match no more: by the
+    A join is bounded where a watermark says, on both sides, when a row can match no more: by the
     times in its condition, or by a window among its keys. Spark's own helper decides, over the
     optimised plan, in which a `where` after the join is part of its condition.
     """

@@ -1,4 +1,4 @@
-"""What a running query tells the world: offsets of its ConsumerGroup, and metrics.
+"""What a running query reports: offsets of its ConsumerGroup, and metrics.
 
 Spark keeps a stream's position in its checkpoint, where no lag tool looks (SPARK-27549). After each
 committed batch the job commits the batch's end offsets to its group as well. The checkpoint stays

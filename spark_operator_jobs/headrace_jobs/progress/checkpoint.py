@@ -39,7 +39,7 @@ def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
     """Return the end offsets of the last committed batch, or where its sources began before one.
 
     Empty for a new checkpoint, and for one that is no local folder, of which the first batch will
-    tell. Raises `CheckpointError`.
+    show them. Raises `CheckpointError`.
     """
     root = local_folder(checkpoint)
     if root is None or not root.exists():

@@ -67,7 +67,7 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def offsets_of(topic: str, starting_offsets: str) -> str:
-    """Return what one topic's source is told: a source refuses partitions of other topics.
+    """Return the offsets for one topic's source, which refuses partitions of other topics.
 
     `starting_offsets` is earliest, latest, or the JSON for the partitions of several topics.
     """
@@ -118,8 +118,8 @@ class LagClock:
         for partition, end in latest.items():
             samples = self._samples.setdefault(partition, deque(maxlen=self._samples_max))
             if samples and end < samples[-1][0]:
-                samples.clear()  # the topic was made anew
-            # Of samples with the same end the first one tells when that end was reached.
+                samples.clear()  # the topic was recreated
+            # Of samples with the same end the first one shows when that end was reached.
             if not samples or end > samples[-1][0]:
                 samples.append((end, now_seconds))
 

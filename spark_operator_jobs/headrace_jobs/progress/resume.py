@@ -2,7 +2,7 @@
 
 The sinks are right: their progress was stored with the rows. A stateless query can go on from
 wherever they stand, with a new checkpoint. A stateful one cannot: what it had counted of open
-windows is in the checkpoint alone, so it is refused, and told what to do.
+windows is in the checkpoint alone, so it is refused, with what to do.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class _Report:
 class SourceWatermarks:
     """Keeps the newest report of each group and partition.
 
-    A group without rows reports nothing; after `idle_seconds` its last word counts no more.
+    A group without rows reports nothing; after `idle_seconds` its last report no longer counts.
     """
 
     def __init__(self, *, idle_seconds: float = 60.0) -> None:

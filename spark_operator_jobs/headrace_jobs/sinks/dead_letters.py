@@ -81,7 +81,7 @@ class DeadLetters:
 
 
 def _cause(error: Exception) -> str:
-    """Return the innermost cause of a Java stack, or the first line of what Python says."""
+    """Return the innermost cause of a Java stack, or the first line of a Python error."""
     lines = str(error).splitlines()
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return (causes[-1:] or lines or [repr(error)])[0].removeprefix("Caused by: ")[:300]

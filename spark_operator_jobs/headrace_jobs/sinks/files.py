@@ -163,7 +163,7 @@ class FileWriter:
         return files
 
     def _commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
-        """Commit the batch; a number that is taken is somebody's: look who, and judge again."""
+        """Commit the batch; a number that is taken: see by whom, and decide again."""
         while True:
             after = self._stored.after(batch)
             try:

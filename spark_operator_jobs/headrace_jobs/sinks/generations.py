@@ -1,4 +1,4 @@
-"""Generations of a job's output: what can be listed, compared, swapped and thrown away.
+"""Generations of a job's output: listed, compared, swapped and deleted.
 
 A new generation reads the past again, by a changed program, into a shadow beside the live output.
 It is compared, then swapped in one step or thrown away; the old one can be gone back to by the same

@@ -38,7 +38,7 @@ class KafkaSink:
 
     `value_column` is the record's value as it is; without it that is all columns as JSON. Texts in
     `number_columns` are numbers there where they are integers: `"0"` is `0`, `"total"` stays.
-    Without a name the job is told the topic with `--output-topic`.
+    Without a name, `--output-topic` gives it.
     """
 
     key_columns: tuple[str, ...]

@@ -9,7 +9,7 @@ The transactional id is that of (job, generation, topic). Whoever initialises it
 broker fences the one before. The transaction commits, for a group of that name, a marker (an offset
 of the output topic's partition 0, whose metadata is the progress) and the batch's end offsets, and
 the end offsets for the job's own group as well. A new driver reads them back, so a lost answer to a
-commit is never guessed: initialising ends what is pending, then the group tells.
+commit is never guessed: initialising ends what is pending, then the group has it.
 
 A group without members forgets its offsets after `offsets.retention.minutes` (a week): a job that
 was down for longer finds no progress, and is refused until `--adopt-checkpoint`.
@@ -86,7 +86,7 @@ class TransactionalWriter:
         try:
             self._transact(after, records.to_batches())
         except _InDoubtError:
-            # Initialising again ends the transaction, one way or the other; the group tells which.
+            # Initialising again ends the transaction, one way or the other; the group says which.
             self._begin()
             if self._stored.epoch != self._epoch:
                 raise FencedError(f"another driver has epoch {self._stored.epoch}") from None

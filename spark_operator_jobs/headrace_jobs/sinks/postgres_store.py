@@ -7,7 +7,7 @@ a driver that was replaced finds another epoch than its own.
 
 An answer to COMMIT that is lost says nothing. `transact` asks again on a new connection: locking
 the row waits until the server has ended the transaction whose fate is in doubt, and then the row
-tells.
+shows it.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class PostgresStore:
             try:
                 return self._transact_once(batch, work)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                # Refused, or lost on the way, or done and its answer lost: the row will tell.
+                # Refused, or lost on the way, or done and its answer lost: the row will show it.
                 structlog.get_logger(__name__).warning(
                     "the transaction's outcome is unknown; asking the server",
                     batch=batch.batch_id,

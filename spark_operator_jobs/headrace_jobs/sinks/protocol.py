@@ -32,7 +32,7 @@ class Run:
     generation: int
     delivery: Delivery
     bootstrap_servers: str
-    #: Of a job with one output topic: the topic that it was told instead of the declared one.
+    #: Of a job with one output topic: the topic that was given instead of the declared one.
     output_topic: str | None = None
     input_topics: tuple[str, ...] = ()
     #: The group that progress is committed to, beside what the sink keeps for itself.

@@ -128,7 +128,7 @@ class SearchWriter:
         index_rows(frame, self._hosts, what, version)
 
     def _mark(self, batch: Batch) -> Verdict:
-        """Write the marker. A lost answer is read back: the marker's own conflict tells."""
+        """Write the marker. A lost answer is read back: the marker's own conflict shows it."""
         while True:
             verdict = judge(self._marker.stored, self._epoch, batch)
             if verdict is Verdict.SKIP:

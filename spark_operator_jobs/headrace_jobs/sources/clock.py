@@ -47,24 +47,24 @@ class Silence:
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-clock-"))
         self._file = self._folder / TICK
         self._heard_at = time.monotonic()
-        self._is_told = False
+        self._is_requested = False
         session.dataSource.register(_Clock)
         session.conf.set(_FILE, str(self._file))
         session.conf.set(_TOPIC, topic)
 
     def heard(self) -> None:
         """Note that a batch had records."""
-        self._heard_at, self._is_told = time.monotonic(), False
+        self._heard_at, self._is_requested = time.monotonic(), False
 
     def idle(self) -> None:
         """Note that a trigger found none."""
         is_due = time.monotonic() - self._heard_at >= self._idle_seconds
-        if is_due and not self._is_told:
-            self.tell()
+        if is_due and not self._is_requested:
+            self.request_tick()
 
-    def tell(self) -> None:
+    def request_tick(self) -> None:
         """Ask for a tick."""
-        self._is_told = True
+        self._is_requested = True
         self._file.touch()
 
     def close(self) -> None:

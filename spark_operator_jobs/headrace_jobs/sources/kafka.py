@@ -27,7 +27,7 @@ class KafkaSource:
     `starting_offsets` (earliest, latest, or Spark's JSON) holds only for a new checkpoint;
     after that the checkpoint decides.
     `fail_on_data_loss`: when offsets that the checkpoint names are gone (retention was faster than
-    the job, or the topic was made anew) the query fails and says so. False goes on with what is
+    the job, or the topic was recreated) the query fails and says so. False goes on with what is
     left: choose it where a gap matters less than a stop.
     `max_offsets_per_trigger` bounds a batch, so that a long backlog is worked off in steps whose
     progress is committed and seen.

@@ -61,7 +61,7 @@ class GroupStep(Protocol):
 class GroupProcessor(StatefulProcessor):
     """Calls `fold` with a group's rows of one batch, and keeps what it returns as state.
 
-    Where it `wants_ticks`, rows of other groups that tell how far their partition has come are
+    Where it `wants_ticks`, rows of other groups that say how far their partition has come are
     among them, with a `turn` that is not 0.
     """
 
@@ -187,7 +187,7 @@ def _with_clock(grouped: DataFrame) -> DataFrame:
     ticks = read_ticks(grouped.sparkSession, KEY_GROUPS)
     if ticks is None:
         return grouped
-    told = {
+    columns = {
         "partition": F.lit(-1),
         "offset": F.lit(-1),
         "now_ms": F.unix_millis(F.current_timestamp()),
@@ -198,7 +198,7 @@ def _with_clock(grouped: DataFrame) -> DataFrame:
     return grouped.unionByName(
         ticks.select(
             *(
-                told.get(field.name, _nothing(field.dataType))
+                columns.get(field.name, _nothing(field.dataType))
                 .cast(field.dataType)
                 .alias(field.name)
                 for field in grouped.schema.fields

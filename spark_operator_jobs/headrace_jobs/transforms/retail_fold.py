@@ -125,7 +125,7 @@ def fold_retail(
 ) -> RetailStep:
     """Take a group's rows: `source, id, event_us, topic, partition, offset, turn` and the fields.
 
-    Rows with a `turn`, and those without an id, only tell how far their partition has come.
+    Rows with a `turn`, and those without an id, only say how far their partition has come.
     `is_silent`: all topics were silent for the idle timeout; nothing is held for the slower one.
     """
     order, products = _read(state)
@@ -297,7 +297,7 @@ def _late(rows: pd.DataFrame, late: dict[int, int]) -> pd.DataFrame:
 
 
 def _partitions(rows: pd.DataFrame, taken: Taken) -> pd.DataFrame:
-    """Count what came of the group's own rows. A row without an id is counted: it told a time."""
+    """Count what came of the group's own rows. A row without an id is counted: it has a time."""
     is_late, is_duplicate = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     is_late[list(taken.late)] = True
     is_duplicate[taken.duplicates] = True
