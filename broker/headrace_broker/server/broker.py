@@ -27,7 +27,6 @@ from headrace_broker.metadata.entities import (
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.protocol.apis import BROKER, CONTROLLER
 from headrace_broker.protocol.schema import Message
-from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.api import api_versions
 from headrace_broker.server.api.dispatch import load_api_table, served_by
 from headrace_broker.server.api.write_txn_markers import write_markers
@@ -43,6 +42,7 @@ from headrace_broker.server.groups.group_driver import GroupCoordinator
 from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
 from headrace_broker.server.membership.broker_lifecycle import BrokerLifecycle
 from headrace_broker.server.membership.departures import Departures
+from headrace_broker.server.membership.process_watch import ProcessWatch
 from headrace_broker.server.monitoring.http_port import HttpPort
 from headrace_broker.server.monitoring.loop_delay import LoopDelay
 from headrace_broker.server.monitoring.partition_changes import PartitionChanges
@@ -126,7 +126,7 @@ class Broker:
         self._metadata_quorum: MetadataQuorum | None = None
         self._acceptors: list[Acceptor] = []
         self._controller_acceptors: list[Acceptor] = []
-        self._fencing: set[asyncio.Task[None]] = set()
+        self._process_watch: ProcessWatch
         self._elections: list[Elections] = []
         self._http = HttpPort(config.http_listener)
         self._log_managers: list[LogManager] = []
@@ -254,7 +254,6 @@ class Broker:
             frame_bytes_max=config.values["socket.request.max.bytes"],
             own=(config.node_id, self._call_controller),
         )
-        self.peers.on_process_died(self._broker_died)
         self.lifecycle = BrokerLifecycle(
             config,
             self.peers,
@@ -267,8 +266,7 @@ class Broker:
             config.node_id, self.peers, quorum.loader, lambda: self.lifecycle.epoch
         )
         self.controller.forwarding = self.forwarding
-        self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
-        self.controller.subscribe_activity(self._activity_changed)
+        self._compose_controller()
         self.producer_ids = ProducerIds(self.controller.allocate_producer_ids)
         self.replicas = ReplicaManager(
             config.node_id,
@@ -293,6 +291,18 @@ class Broker:
         self.controller.subscribe(self.departures.changed)
         self.controller.subscribe(self._live.changed)
         self.controller.subscribe(self._metadata_changed)
+
+    def _compose_controller(self) -> None:
+        config = self.config
+        self.controller_tasks = ControllerTasks(self.controller, config.values, self.on_failure)
+        self._process_watch = ProcessWatch(
+            config.node_id,
+            self.incarnation_id,
+            peers=self.peers,
+            raft=self.raft,
+            controller=self.controller,
+            tasks=self.controller_tasks,
+        )
 
     def _compose_transactions(self) -> None:
         config = self.config
@@ -367,52 +377,9 @@ class Broker:
         result = entry.handle(self, context, request)
         return await result if asyncio.isfuture(result) or asyncio.iscoroutine(result) else result
 
-    # the active controller's part
-
-    def _activity_changed(self, is_active: bool, image: MetadataImage) -> None:  # noqa: FBT001 (an observer's signature)
-        if is_active:
-            self.controller_tasks.begin(image)
-            former = self.raft.former_leader_id
-            if former not in {None, self.config.node_id}:
-                self.controller_tasks.sessions.doubt(former)
-            own = image.brokers.get(self.config.node_id)
-            if own is not None and own.incarnation_id != self.incarnation_id:
-                # The former process of this node is certainly gone: this one has its directory.
-                self.controller_tasks.sessions.declare_dead(own.node_id, own.epoch)
-            for node_id in self.peers.refusing:
-                self._broker_died(node_id)
-        else:
-            self.controller_tasks.end()
-        self._watch_brokers(image)
-
-    def _watch_brokers(self, image: MetadataImage) -> None:
-        """Hold a connection to each broker: the active controller to fence it when it dies.
-
-        The others, to know that what they could say of its partitions is about to change.
-        """
-        wanted = {
-            node_id
-            for node_id, broker in image.brokers.items()
-            if not broker.fenced and node_id != self.config.node_id
-        }
-        for node_id in sorted(self.peers.watched - wanted):
-            self.peers.unwatch(node_id)
-        for node_id in sorted(wanted - self.peers.watched):
-            self.peers.watch(node_id)
-
-    def _broker_died(self, node_id: NodeId) -> None:
-        broker = self.metadata.brokers.get(node_id)
-        if broker is None or broker.fenced or not self.controller.is_active:
-            return
-        task = asyncio.ensure_future(
-            self.controller_tasks.broker_process_died(node_id, broker.epoch)
-        )
-        self._fencing.add(task)
-        task.add_done_callback(self._fencing.discard)
-
     async def _metadata_changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.brokers_changed:
-            self._watch_brokers(image)
+            self._process_watch.follow(image)
         self.changes.count(delta, image, self.config.node_id, self.incarnation_id)
         if not self.config.is_broker:
             return
