@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_operator.balance import BalanceError, alter_broker_configs, set_cordons
+from headrace_operator.features import set_feature_levels
 from headrace_operator.live_config import alter_live_config
 from headrace_operator.plan import (
     Action,
@@ -26,6 +27,7 @@ from headrace_operator.plan import (
     MoveReplicas,
     RemoveVoter,
     ResetOffsets,
+    SetFeatureLevels,
     UnregisterBroker,
 )
 from headrace_operator.plan.cordons import DRAINED_BROKERS
@@ -50,6 +52,7 @@ ADMIN_ACTIONS = (
     RemoveVoter,
     UnregisterBroker,
     AlterClusterConfig,
+    SetFeatureLevels,
 )
 #: The name of the controller listener, everywhere.
 CONTROLLER_LISTENER = "CONTROLLER"
@@ -89,6 +92,7 @@ def apply_actions(
         _change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
         _unregister(admin, _of(actions, UnregisterBroker)),
         _alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
+        _set_features(admin, _of(actions, SetFeatureLevels)),
         _create_topics(admin, _of(actions, CreateTopic), check),
         _create_partitions(admin, _of(actions, CreatePartitions)),
         _alter_configs(admin, _of(actions, AlterTopicConfig)),
@@ -194,6 +198,13 @@ def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure
 def _alter_cluster_config(admin: Any, actions: list[AlterClusterConfig]) -> Iterator[Failure]:
     for action in actions:
         refusal = alter_live_config(admin, action.set, action.delete)
+        if refusal:
+            yield Failure(action=action, message=refusal)
+
+
+def _set_features(admin: Any, actions: list[SetFeatureLevels]) -> Iterator[Failure]:
+    for action in actions:
+        refusal = set_feature_levels(admin, action.levels)
         if refusal:
             yield Failure(action=action, message=refusal)
 

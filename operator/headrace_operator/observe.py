@@ -11,8 +11,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.features import observe_levels
 from headrace_operator.lag import lag_seconds, oldest_unread
 from headrace_operator.live_config import observe_live_config
+from headrace_operator.observe_moves import observe_reassignments, observe_sizes
 from headrace_operator.plan import (
     Observed,
     ObservedBroker,
@@ -25,8 +27,6 @@ from headrace_operator.plan import (
     ObservedTopic,
     pending_reset,
 )
-from headrace_operator.plan.cordons import DRAINED_BROKERS
-from headrace_operator.plan.moves import MOVES_THROTTLE
 from headrace_operator.quorum import describe_quorum
 from headrace_operator.resources.durations import parse_duration_ms
 
@@ -68,6 +68,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
             live_config=live_config,
             full=observe_full(admin, described["brokers"]),
             quorum=observe_quorum(admin),
+            **observe_levels(admin, described["brokers"], desired.cluster),
         ),
         topics=topics,
         groups=observe_groups(admin, desired.groups, topics, now_ms=now_ms),
@@ -130,6 +131,8 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
         live_config=brokers.cluster.live_config,
         full=brokers.cluster.full,
         quorum=brokers.cluster.quorum,
+        features=brokers.cluster.features,
+        supported_features=brokers.cluster.supported_features,
         departed=tuple(
             broker.node_id
             for broker in brokers.cluster.brokers
@@ -153,41 +156,6 @@ def observe_partitions(listed: list[dict[str, Any]]) -> dict[TopicPartition, Obs
         for topic in listed
         for entry in topic["partitions"]
     }
-
-
-def observe_reassignments(admin: Any) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the partitions whose replicas are being moved, with those that are added."""
-    return {
-        (partition.topic, partition.partition): tuple(moving["adding_replicas"])
-        for partition, moving in admin.list_partition_reassignments().items()
-    }
-
-
-def observe_sizes(
-    admin: Any,
-    brokers: Iterable[Mapping[str, Any]],
-    moving: Mapping[TopicPartition, Any],
-    live_config: Mapping[str, str],
-) -> dict[TopicPartition, dict[int, int]]:
-    """Return the bytes of all replicas, by broker, while some move; else nothing: it is much."""
-    from kafka.errors import KafkaError
-
-    if not moving and live_config.keys().isdisjoint({MOVES_THROTTLE, DRAINED_BROKERS}):
-        return {}
-    alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
-    try:
-        answers = admin.describe_log_dirs(None, alive)
-    except KafkaError:
-        return {}
-    sizes: dict[TopicPartition, dict[int, int]] = {}
-    for answer in answers:
-        for directory in answer["log_dirs"]:
-            for topic in directory["topics"]:
-                for each in topic["partitions"]:
-                    if not each["is_future_key"]:
-                        key = (topic["name"], each["partition_index"])
-                        sizes.setdefault(key, {})[answer["broker"]] = each["partition_size"]
-    return sizes
 
 
 def observe_full(

@@ -9,17 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_operator.features import observe_features, observe_levels
 from headrace_operator.live_config import observe_live_config
 from headrace_operator.observe import (
     observe_groups,
     observe_partitions,
     observe_quorum,
-    observe_reassignments,
-    observe_sizes,
     observe_topics,
     registered_brokers,
 )
+from headrace_operator.observe_moves import observe_reassignments, observe_sizes
 from headrace_operator.plan import ObservedCluster, ObservedTopic
+from headrace_operator.plan.features import differing_features
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,6 +52,10 @@ def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) 
                 partitions.pop((name, index), None)
         partitions |= observe_partitions(found)
         cluster = replace(cluster, partitions=partitions)
+        wanted = desired.cluster
+        if wanted is not None and differing_features(wanted, cluster.features or {}):
+            alive = [{"broker_id": each.node_id} for each in cluster.brokers if each.is_registered]
+            cluster = replace(cluster, **observe_levels(admin, alive, wanted))
     return replace(known, cluster=cluster, topics=topics, groups=groups)
 
 
@@ -75,6 +80,8 @@ def observe_health(admin: Any, known: Observed) -> Observed:
         live_config=live_config,
         full=known.cluster.full if known.cluster else (),
         quorum=observe_quorum(admin),
+        features=observe_features(admin),
+        supported_features=known.cluster.supported_features if known.cluster else {},
     )
     names = {topic["name"] for topic in listed}
     topics = {

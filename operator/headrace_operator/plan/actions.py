@@ -138,6 +138,18 @@ class AlterClusterConfig(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SetFeatureLevels(Action):
+    """Let the whole cluster work at other levels of features: before and after, by name."""
+
+    levels: Mapping[str, tuple[int, int]]
+
+    def describe(self) -> str:
+        """See Action."""
+        listed = (f"{name} {old} -> {new}" for name, (old, new) in sorted(self.levels.items()))
+        return f"~ features: {', '.join(listed)}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnregisterBroker(Action):
     """Let the cluster forget a broker that was stopped for good."""
 

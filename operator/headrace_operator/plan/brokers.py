@@ -20,6 +20,7 @@ from headrace_operator.plan.actions import (
     StartBroker,
     UnregisterBroker,
 )
+from headrace_operator.plan.features import plan_features
 from headrace_operator.plan.losses import plan_losses
 from headrace_operator.plan.model import (
     Action,
@@ -73,10 +74,11 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     # A refused drain does not hold up new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
-    if observed.cluster is not None and not any(
-        isinstance(each, MoveReplicas | Waiting) for each in outcomes
-    ):
-        outcomes += plan_end_of_throttle(cluster, observed.cluster)
+    if observed.cluster is not None:
+        if not any(isinstance(each, MoveReplicas | Waiting) for each in outcomes):
+            outcomes += plan_end_of_throttle(cluster, observed.cluster)
+        busy = [each for each in (*actions, *outcomes) if not isinstance(each, Problem)]
+        outcomes += plan_features(cluster, observed.cluster, is_settled=not busy)
     # Nor does a change of voters that waits for a broker, which may need these settings.
     outcomes += [each for each in voting if isinstance(each, Waiting)]
     # Said first: all else waits for these.
@@ -156,6 +158,7 @@ def target_of(cluster: Cluster) -> str:
         # Only where they are set: what was approved before these fields existed stays approved.
         *((spec.image,) if spec.image else ()),
         *(spec.image_pull_secrets or ()),
+        *((sorted(spec.features.items()),) if spec.features else ()),
     )
     return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()[:16]
 

@@ -158,6 +158,10 @@ class ObservedCluster:
     full: tuple[str, ...] = ()
     #: Who votes in the metadata quorum; None: not asked, or nobody leads it now.
     quorum: ObservedQuorum | None = None
+    #: The levels that features work at, by name; None: not asked.
+    features: Mapping[str, int] | None = None
+    #: The levels that each broker can work at, lowest and highest; asked for before one changes.
+    supported_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     #: Whether it was ever seen to serve: before that, nobody can lose anything by a restart.
     is_formed: bool = True
     is_reachable: bool = True

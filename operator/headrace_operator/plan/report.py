@@ -186,8 +186,10 @@ def _cluster(
     if seen is not None and seen.is_reachable:
         if progress := progress_of(cluster, seen):
             document["moves"] = _moves(cluster, progress)
+        if seen.features:
+            document["features"] = dict(seen.features)
     else:
-        document |= _kept(cluster.status, ("moves",))
+        document |= _kept(cluster.status, ("moves", "features"))
     if plan.proposed:
         actions = [action.describe()[:TEXT_MAX] for action in plan.proposed]
         document["plan"] = {"hash": plan.hash, "actions": actions}

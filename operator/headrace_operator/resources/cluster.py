@@ -146,6 +146,8 @@ class ClusterSpec(Spec, frozen=True, kw_only=True):
     image: str | None = None
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     moves: Moves = Moves()
+    #: Levels that the whole cluster is to work at, by feature; the others stay.
+    features: dict[str, int] = msgspec.field(default_factory=dict)
     listeners: tuple[Listener, ...] = (Listener(name="plain"),)
     config: dict[str, ConfigValue] = msgspec.field(default_factory=dict)
     deletion_policy: DeletionPolicy = "Retain"
@@ -201,6 +203,7 @@ class ClusterStatus(Spec, frozen=True, kw_only=True):
     plan: PlanStatus = PlanStatus()
     orphan_topics: OrphanTopics = OrphanTopics()
     moves: MovesStatus | None = None
+    features: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Cluster(Object, frozen=True, kw_only=True):

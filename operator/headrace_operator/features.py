@@ -1,0 +1,93 @@
+"""The levels that a cluster's features work at, as brokers tell them and are asked for (KIP-584).
+
+Blocking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace_operator.plan.features import differing_features
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace_operator.resources import Cluster
+
+
+__all__ = ["observe_features", "observe_levels", "set_feature_levels"]
+
+UPGRADE, SAFE_DOWNGRADE = 1, 2
+TIMEOUT_MS = 10_000
+
+
+def observe_features(admin: Any) -> dict[str, int]:
+    """Return the finalized levels. `admin`: a `kafka.KafkaAdminClient`. Raises KafkaError."""
+    return {
+        name: told["finalized"][1]
+        for name, told in sorted(admin.describe_features().items())
+        if "finalized" in told
+    }
+
+
+def observe_levels(
+    admin: Any, brokers: Iterable[Mapping[str, Any]], wanted: Cluster | None
+) -> dict[str, Any]:
+    """Return what features work at; where the spec wants another level, what brokers can, too."""
+    features = observe_features(admin)
+    if wanted is None or not differing_features(wanted, features):
+        return {"features": features}
+    alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
+    supported = _supported_features(admin, alive)
+    return {"features": features, "supported_features": supported}
+
+
+def _supported_features(
+    admin: Any, node_ids: Iterable[int]
+) -> dict[int, dict[str, tuple[int, int]]]:
+    """Return which levels each broker can work at. Raises KafkaError."""
+    from kafka.protocol.metadata import ApiVersionsRequest
+
+    request = ApiVersionsRequest(
+        client_software_name="headrace-operator", client_software_version="1", min_version=3
+    )
+    manager = admin._manager  # noqa: SLF001 - its own call asks any broker
+    found = {}
+    for node_id in node_ids:
+        answer = manager.run(manager.send, request, node_id)
+        found[node_id] = {
+            each.name: (each.min_version, each.max_version)
+            for each in answer.supported_features or ()
+        }
+    return found
+
+
+def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str:
+    """Set levels (before and after, by name), all or none; return '' or what the brokers say."""
+    from kafka.errors import for_code
+    from kafka.protocol.admin import UpdateFeaturesRequest
+
+    request = UpdateFeaturesRequest(
+        timeout_ms=TIMEOUT_MS,
+        feature_updates=[
+            UpdateFeaturesRequest.FeatureUpdateKey(
+                feature=name,
+                max_version_level=after,
+                allow_downgrade=after < before,
+                # One that would lose metadata is never asked for.
+                upgrade_type=SAFE_DOWNGRADE if after < before else UPGRADE,
+            )
+            for name, (before, after) in sorted(levels.items())
+        ],
+        validate_only=False,
+    )
+
+    async def send() -> Any:
+        # Its own call drops the brokers' words.
+        return await admin._send_request_to_controller(request, get_errors_fn=lambda _: [])  # noqa: SLF001
+
+    answer = admin._manager.run(send)  # noqa: SLF001
+    if not answer.error_code:
+        return ""
+    error = for_code(answer.error_code).__name__.removesuffix("Error")
+    return f"{error} ({answer.error_code}): {answer.error_message}"
