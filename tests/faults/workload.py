@@ -77,6 +77,18 @@ class Workload:
         for producer in self.producers:
             producer.wait_acknowledged(count, seconds)
 
+    def progress_everywhere(self, seconds: float = 60) -> None:
+        """Wait until every producer got something acknowledged in every partition, from now on."""
+        began = time.monotonic()
+        for producer in self.producers:
+            wait_until(
+                lambda producer=producer: (
+                    producer.acknowledged_since(began) >= set(self.partitions)
+                ),
+                seconds,
+                f"an acknowledgement in each partition of producer {producer.number}'s",
+            )
+
     def longest_gap(self, since: float) -> float:
         return max(producer.longest_gap(since) for producer in self.producers)
 

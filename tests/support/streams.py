@@ -133,6 +133,10 @@ class ProducerStream:
     def acknowledged_count(self) -> int:
         return sum(record.is_acknowledged for record in self.sent)
 
+    def acknowledged_since(self, since: float) -> set[int]:
+        """Return the partitions with acknowledgements since, on the monotonic clock."""
+        return {record.partition for record in list(self.sent) if record.at_seconds > since}
+
     def last_acknowledged(self) -> float:
         """Return when the latest acknowledgement came, on the monotonic clock."""
         return max((record.at_seconds for record in self.sent), default=0.0)

@@ -280,7 +280,7 @@ class Broker:
             config.node_id, self.peers, lambda: self.lifecycle.epoch, self.on_failure
         )
         self.replicas.note_directory = self.assignments.note
-        self.replication = Replication(self.replicas, self.peers, config.values)
+        self.replication = Replication(self.replicas, self.peers, config.values, self.lifecycle)
         self.shares = Shares(self, self.controller.ensure_internal_topic)
         self.groups = compose_groups(self, self.shares.initialize)
         self.shares.administer(self.groups)

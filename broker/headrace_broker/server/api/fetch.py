@@ -33,7 +33,12 @@ from headrace_broker.server.fetch.fetch_sessions import FetchPartition, FetchSes
 from headrace_broker.server.fetch.follower_fetch import handle_follower
 from headrace_broker.server.membership.leader_hints import HINTED, LeaderHints
 from headrace_broker.server.network.delayed import DelayedOperation
-from headrace_broker.server.partitions.partition import ISOLATION_READ_COMMITTED, not_leader
+from headrace_broker.server.network.slots import LastAnswer
+from headrace_broker.server.partitions.partition import (
+    ISOLATION_READ_COMMITTED,
+    CutOffError,
+    not_leader,
+)
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
@@ -52,7 +57,7 @@ class Node(WithBudget, WithConfig, WithFetchSessions, WithReplicas, Protocol):
 
 def handle(
     broker: Node, context: RequestContext, request: FetchRequest
-) -> FetchResponse | DelayedOperation:
+) -> FetchResponse | LastAnswer | DelayedOperation:
     """Answer at once where there is enough, or an error; else wait for appends or max_wait_ms."""
     if max(request.replica_id, request.replica_state.replica_id) >= 0:
         return handle_follower(broker, context, request)
@@ -61,7 +66,7 @@ def handle(
         return FetchResponse(error_code=error)
     fetch = _Fetch(broker, context, request, session)
     if fetch.read() or request.max_wait_ms <= 0:
-        return fetch.response()
+        return LastAnswer(fetch.response()) if fetch.is_cut_off else fetch.response()
     delayed = _DelayedFetch(fetch, context)
     wait_ms = min(request.max_wait_ms, broker.config.values["headrace.fetch.max.wait.ms"])
     delayed.delay(broker.replicas.host.purgatory, wait_ms)
@@ -82,6 +87,8 @@ class _Fetch:
         self.session = session
         self.found: list[tuple[FetchPartition, PartitionData]] = []
         self.bytes_found = 0
+        self.is_cut_off = False
+        """Whether a leader that is cut off has no more."""
         self._limit = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
         self._budget = broker.budget
         self._by_id = context.api_version >= TOPIC_IDS_FROM
@@ -91,7 +98,7 @@ class _Fetch:
             context.api_version >= FROM_FOLLOWERS_FROM and broker.replicas.selects_by_rack
         )
         self._hints = (
-            LeaderHints(broker.replicas.host.image, context.listener)
+            LeaderHints(broker.replicas.host.image, context.listener, broker.replicas.host.node_id)
             if context.api_version >= LEADER_HINTS_FROM
             else None
         )
@@ -119,6 +126,7 @@ class _Fetch:
         """Read every partition; True where the answer should go out now."""
         self.found.clear()
         self.bytes_found = 0
+        self.is_cut_off = False
         now = not self._wanted
         isolation = self.request.isolation_level
         remaining = min(self._limit, self._budget.left)
@@ -139,7 +147,10 @@ class _Fetch:
                         isolation=isolation,
                         at_least_one=at_least_one and not self.bytes_found,
                     )
+                    if partition.is_cut_off:
+                        _check_may_wait(partition, wanted.fetch_offset, isolation)
             except ApiError as error:
+                self.is_cut_off |= isinstance(error, CutOffError)
                 self._fail(wanted, data, error.code)
                 now = True
             else:
@@ -182,7 +193,7 @@ class _Fetch:
         data.high_watermark = -1
         data.records = b""
         if self._hints is not None and code in HINTED:
-            leader, epoch = self._hints.leader_of(wanted.topic_id, wanted.topic, wanted.index)
+            leader, epoch = self._hints.leader_of(wanted.topic_id, wanted.topic, wanted.index, code)
             data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
     def response(self) -> FetchResponse:
@@ -219,6 +230,15 @@ class _Fetch:
         return response
 
 
+def _check_may_wait(partition: Partition, fetch_offset: int, isolation: int) -> None:
+    """Raise ApiError where a reader has all that a leader has that is cut off.
+
+    What is committed there can be read. Whoever waits for more would wait for ever.
+    """
+    if fetch_offset >= partition.readable_end(isolation):
+        raise CutOffError
+
+
 def _has_changed(wanted: FetchPartition, data: PartitionData) -> bool:
     """An incremental answer holds what changed since the session's last one (KIP-227)."""
     return bool(
@@ -253,6 +273,11 @@ class _DelayedFetch(DelayedOperation):
         if self._missing <= 0 and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._retry)
+
+    def give_up(self) -> bool:
+        """A leader is cut off: who waits there for more is told so."""
+        self._retry()
+        return self._fetch.is_cut_off
 
     def expire(self) -> None:
         """The consumer's time is over."""

@@ -31,7 +31,8 @@ from headrace_broker.server.api.services import (
     WithVerifier,
 )
 from headrace_broker.server.membership.leader_hints import HINTED, LeaderHints
-from headrace_broker.server.network.slots import CLOSE_CONNECTION
+from headrace_broker.server.network.slots import CLOSE_CONNECTION, LastAnswer
+from headrace_broker.server.partitions.partition import CutOffError
 from headrace_broker.server.produce.append import (
     ACKS_NONE,
     TOPIC_IDS_FROM,
@@ -61,7 +62,7 @@ class Node(WithClock, WithConfig, WithReplicas, WithVerifier, Protocol):
 
 def handle(
     broker: Node, context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | DelayedProduce | Awaitable[Any] | object | None:
+) -> ProduceResponse | LastAnswer | DelayedProduce | Awaitable[Any] | object | None:
     """Append, and answer as `acks` asks: 0 nothing at all, 1 at once, -1 when committed."""
     if request.transactional_id is None:
         return _append(broker, context, request)
@@ -80,11 +81,11 @@ def _append(
     context: RequestContext,
     request: ProduceRequest,
     admissions: Admissions | None = None,
-) -> ProduceResponse | DelayedProduce | Awaitable[Any] | object | None:
+) -> ProduceResponse | LastAnswer | DelayedProduce | Awaitable[Any] | object | None:
     """Append what is admitted: everything, unless the request names a transactional id."""
     delayed: DelayedProduce | None = None
     hints: LeaderHints | None = None
-    failed = False
+    failed = is_cut_off = False
     now_ms = broker.clock.now_ms()
     by_id = context.api_version >= TOPIC_IDS_FROM
     topics: list[TopicProduceResponse] = []
@@ -105,10 +106,14 @@ def _append(
                 info = partition.append(_records(data), request.acks, now_ms, verification)
             except ApiError as error:
                 failed = True
+                is_cut_off |= isinstance(error, CutOffError)
                 fail(answer, error)
                 if error.code in HINTED and context.api_version >= LEADER_HINTS_FROM:
-                    hints = hints or LeaderHints(broker.replicas.host.image, context.listener)
-                    leader, epoch = hints.leader_of(topic.topic_id, topic.name, data.index)
+                    host = broker.replicas.host
+                    hints = hints or LeaderHints(host.image, context.listener, host.node_id)
+                    leader, epoch = hints.leader_of(
+                        topic.topic_id, topic.name, data.index, error.code
+                    )
                     answer.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
                 continue
             answer.base_offset = info.first_offset
@@ -128,7 +133,7 @@ def _append(
             for node_id, host, port, rack in hints.endpoints()
         ]
     if delayed is None or not delayed.is_waiting:
-        return response
+        return LastAnswer(response) if is_cut_off else response
     delayed.response = response
     delayed.delay(broker.replicas.host.purgatory, request.timeout_ms)
     return delayed

@@ -69,6 +69,11 @@ class ReplicaFetch:
 
     # Partition's FollowerFetch
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The session and its epoch, which counts the follower's requests."""
+        return self._session.identity, self._session.epoch
+
     def appended(self) -> None:
         """Records came, or the leader did."""
         session = self._session

@@ -1,4 +1,4 @@
-"""Replication of one broker: fetchers and in-sync sets, put to its replicas and its peers."""
+"""Replication of one broker: fetchers, in-sync sets and the lease, put to replicas and peers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Any
 from headrace_broker.server.follower.replica_fetcher import FetcherConfig
 from headrace_broker.server.follower.replica_fetchers import ReplicaFetchers
 from headrace_broker.server.partitions.isr_updates import IsrUpdates
+from headrace_broker.server.partitions.leader_lease import (
+    LeaderLease,
+    Membership,
+    lease_seconds,
+)
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from headrace_broker.server.peers.peers import PeerConnections
 
@@ -23,7 +28,11 @@ class Replication:
     """Starts and ends what keeps replicas together."""
 
     def __init__(
-        self, replicas: ReplicaManager, peers: PeerConnections, values: Mapping[str, Any]
+        self,
+        replicas: ReplicaManager,
+        peers: PeerConnections,
+        values: Mapping[str, Any],
+        membership: Membership,
     ) -> None:
         config = FetcherConfig(
             wait_max_ms=values["replica.fetch.wait.max.ms"],
@@ -34,6 +43,10 @@ class Replication:
         )
         self._fetchers = ReplicaFetchers(replicas.host, peers, config)
         self._isr_updates = IsrUpdates(replicas, peers)
+        seconds = lease_seconds(
+            values["broker.session.timeout.ms"], values["controller.quorum.fetch.timeout.ms"]
+        )
+        self._lease = LeaderLease(replicas, membership, seconds)
         self._replicas = replicas
 
     def start(self) -> None:
@@ -41,9 +54,11 @@ class Replication:
         self._replicas.host.request_isr_update = self._isr_updates.request
         self._replicas.start_following(self._fetchers)
         self._isr_updates.start()
+        self._lease.start()
 
     async def stop(self) -> None:
         """End; the replicas stay as they are."""
+        self._lease.close()
         self._replicas.followers = None
         await self._fetchers.close()
         await self._isr_updates.close()

@@ -45,6 +45,9 @@ _STOPPING_REQUEST_MS = 1000
 # For how many heartbeats' time an answer is waited for: `Beats` keep the session meanwhile.
 _REQUEST_HEARTBEATS = 5
 
+_NOBODYS = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
+"""What whoever leads no quorum answers."""
+
 log = structlog.get_logger()
 
 
@@ -78,6 +81,8 @@ class BrokerLifecycle:
         self._request = BrokerRegistrationRequest()
         self._failed_directories: list[UUID] = []
         self.epoch = BrokerEpoch(-1)
+        self.heard_at = asyncio.get_running_loop().time()
+        """When an active controller answered last, on the event loop's clock."""
         self.registered = asyncio.Event()
         self.unfenced = asyncio.Event()
 
@@ -201,6 +206,8 @@ class BrokerLifecycle:
             await asyncio.sleep(_RETRY_SECONDS)
             return True
         code = response.error_code
+        if code not in _NOBODYS:
+            self.heard_at = asyncio.get_running_loop().time()
         if code in {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED}:
             return False
         is_settled = code == ErrorCode.NONE and self._take(response)

@@ -8,7 +8,7 @@ from uuid import UUID
 from headrace_broker.metadata.entities import TopicImage
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.types import NodeId, PartitionIndex, TopicId
+from headrace_broker.protocol.types import NO_NODE, NodeId, PartitionIndex, TopicId
 
 HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -16,12 +16,16 @@ HINTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 class LeaderHints:
     """The leaders that one response names, with their addresses on one listener."""
 
-    def __init__(self, image: MetadataImage, listener: str) -> None:
+    def __init__(self, image: MetadataImage, listener: str, own: NodeId = NO_NODE) -> None:
+        """`own`: who answers, and names itself to nobody whom it refuses as no leader."""
         self._image = image
         self._listener = listener
+        self._own = own
         self.leaders: set[NodeId] = set()
 
-    def leader_of(self, topic_id: UUID, name: str, index: int) -> tuple[int, int]:
+    def leader_of(
+        self, topic_id: UUID, name: str, index: int, code: int = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ) -> tuple[int, int]:
         """Return (leader, leader epoch), (-1, -1) where that is not known."""
         topic: TopicImage | None = (
             self._image.topics.get(name)
@@ -30,6 +34,8 @@ class LeaderHints:
         )
         partition = None if topic is None else topic.partitions.get(PartitionIndex(index))
         if partition is None:
+            return -1, -1
+        if partition.leader == self._own and code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return -1, -1
         if partition.leader >= 0:
             self.leaders.add(partition.leader)

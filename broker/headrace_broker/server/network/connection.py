@@ -32,7 +32,7 @@ from headrace_broker.server.network.frames import (
     buffer_bytes,
     client_id_of,
 )
-from headrace_broker.server.network.slots import CLOSE_CONNECTION, Slot, framed
+from headrace_broker.server.network.slots import CLOSE_CONNECTION, LastAnswer, Slot, framed
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.api_entry import ApiEntry
@@ -298,6 +298,10 @@ class Connection(asyncio.BufferedProtocol):
             elif result is CLOSE_CONNECTION:
                 self.close()
                 return False
+            elif isinstance(result, LastAnswer):
+                self._answer(entry, context, started, result.response)
+                self.close()
+                return False
             else:
                 self._wait_for(entry, context, started, asyncio.ensure_future(result))
         except Exception as error:  # noqa: BLE001 (whatever it is, it ends this connection and is logged)
@@ -384,16 +388,22 @@ class Connection(asyncio.BufferedProtocol):
                 self._slots[self._slots.index(slot)] = operation
                 operation.join(self, slot.entry, slot.started)
             return
+        is_last = False
         if error is None:
             try:
-                slot.parts = slot.entry.encoders[version](done.result())
+                result = done.result()
+                if is_last := isinstance(result, LastAnswer):
+                    result = result.response
+                slot.parts = slot.entry.encoders[version](result)
             except Exception as failure:  # noqa: BLE001 (handled as the handler's own failure)
                 error = failure
         if error is not None:
             self._fail(slot.entry, version, error)
             return
         self.settle(slot)
-        if self._held:
+        if is_last:
+            self.close()
+        elif self._held:
             self.resume()
 
     def settle(self, slot: Slot) -> None:

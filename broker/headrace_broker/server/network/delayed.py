@@ -25,6 +25,9 @@ class Slots(Protocol):
     def settle(self, slot: Slot) -> None:
         """Send the parts of a slot that has got them, and what waited behind it."""
 
+    def close(self) -> None:
+        """Close after what is written has been sent."""
+
     def fail(self, operation: DelayedOperation, error: Exception) -> None:
         """Say a bug with its cause, and end the connection."""
 
@@ -78,6 +81,15 @@ class DelayedOperation(Slot):
     def expire(self) -> None:
         """The time is over: complete it, and answer with what there is."""
         raise NotImplementedError
+
+    def give_up(self) -> bool:
+        """Complete it if what it waits for will most likely not come; return whether that is so."""
+        return False
+
+    def end_connection(self) -> None:
+        """Close the connection, once what is written has been sent."""
+        if self._slots is not None:
+            self._slots.close()
 
     def send_frame(self, parts: list[Any]) -> None:
         """Have a whole frame sent as soon as all before it are."""
@@ -136,6 +148,22 @@ class Purgatory:
         operations = self._by_timeout.get(timeout_ms)
         if operations is not None:
             operations.pop(operation, None)
+
+    def give_up(self) -> None:
+        """Have all look whether what they wait for may still come; whose may not, look elsewhere.
+
+        Their connections end with the answers: see `LastAnswer`.
+        """
+        ended: list[DelayedOperation] = []
+        for operations in list(self._by_timeout.values()):
+            for operation in list(operations):
+                try:
+                    if operation.give_up():
+                        ended.append(operation)
+                except Exception as error:  # noqa: BLE001 (the others go on)
+                    operation.fail(error)
+        for operation in ended:
+            operation.end_connection()
 
     def _expire(self, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()

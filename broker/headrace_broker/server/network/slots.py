@@ -16,6 +16,18 @@ CLOSE_CONNECTION = object()
 """What a handler returns where the protocol leaves closing as the only way to tell an error."""
 
 
+class LastAnswer:
+    """A response after which the connection is closed: its client should look elsewhere.
+
+    Where it is connected to this broker alone, it would ask nobody else who leads.
+    """
+
+    __slots__ = ("response",)
+
+    def __init__(self, response: Any) -> None:
+        self.response = response
+
+
 class Slot:
     """A request that waits for its response; `parts` is None until that is known.
 

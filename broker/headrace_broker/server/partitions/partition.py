@@ -47,6 +47,17 @@ ISOLATION_READ_COMMITTED = 1
 ANY_EPOCH = -1  # a client that knows no leader epoch
 
 
+class CutOffError(ApiError):
+    """A leader that has most likely been replaced takes no write; its client looks for another."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "neither the controller nor an in-sync follower was heard for long: "
+            "another broker may lead",
+        )
+
+
 class Partition:
     """A replica. `leading` is there while this broker leads."""
 
@@ -61,6 +72,7 @@ class Partition:
         "host",
         "in_sync_replicas",
         "index",
+        "is_cut_off",
         "is_follower_throttled",
         "is_leader_throttled",
         "leader",
@@ -100,6 +112,8 @@ class Partition:
         self.high_watermark = Offset(max(log.high_watermark, log.log_start_offset))
         self.flushing: GroupCommit | None = None
         self.is_leader_throttled = self.is_follower_throttled = False
+        self.is_cut_off = False
+        """Whether this leader is most likely none any more (`leader_lease.py`)."""
         self.fetch_waiters: dict[AppendWaiter, None] = {}
         self.follower_fetches: dict[NodeId, FollowerFetch] = {}
         self._commit_waiters = CommitWaiters()
@@ -125,6 +139,7 @@ class Partition:
         self.replicas = image.replicas
         is_new = image.leader_epoch > self.leader_epoch
         if is_new:
+            self.is_cut_off = False
             self.leader = image.leader
             self.leader_epoch = image.leader_epoch
             # What a former process led has another leader, or epoch, once this one is registered:
@@ -199,7 +214,9 @@ class Partition:
         leading = self.leading
         if leading is None:
             raise not_leader()
-        if acks == -1 and leading.is_under_min_isr:
+        if acks == -1 and (self.is_cut_off or leading.is_under_min_isr):
+            if self.is_cut_off:
+                raise CutOffError
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{len(leading.isr)} in-sync replicas, min.insync.replicas is "

@@ -27,6 +27,10 @@ class AppendWaiter(Protocol):
 class FollowerFetch(Protocol):
     """One follower's standing request for this partition."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its session, and the epoch there, which counts the follower's requests."""
+
     def appended(self) -> None:
         """There are records to send."""
 

@@ -16,6 +16,7 @@ from headrace_broker.protocol.messages.produce import (
 )
 from headrace_broker.protocol.types import Offset
 from headrace_broker.server.network.delayed import DelayedOperation
+from headrace_broker.server.partitions.partition import CutOffError
 from headrace_broker.server.produce.append import TOPIC_IDS_FROM, Wait, not_in_time
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 class DelayedProduce(DelayedOperation):
     """The general codec: any number of partitions, whose answers are messages."""
 
-    __slots__ = ("_count", "_waiting", "response")
+    __slots__ = ("_commits", "_count", "_waiting", "response")
 
     def __init__(self, version: int, correlation_id: int) -> None:
         super().__init__(version, correlation_id)
         self.response: ProduceResponse | None = None
+        self._commits = False
         self._count = 0
         self._waiting: dict[int, tuple[Partition, PartitionProduceResponse]] = {}
 
@@ -42,6 +44,7 @@ class DelayedProduce(DelayedOperation):
         """Wait until records are committed, or on this broker's disk; `answer` says success."""
         number = self._count = self._count + 1
         self._waiting[number] = partition, answer
+        self._commits = wait is Wait.COMMIT  # one `acks` for all
         when = partition.when_committed if wait is Wait.COMMIT else partition.when_durable
         when(Offset(last_offset + 1), lambda error: self._settle(number, error))
 
@@ -56,6 +59,13 @@ class DelayedProduce(DelayedOperation):
         for partition, answer in waiting.values():
             fail(answer, not_in_time(partition))
         self._finish()
+
+    def give_up(self) -> bool:
+        """A leader that is cut off commits nothing: its producers look for another."""
+        for number, (partition, _) in list(self._waiting.items()):
+            if self._commits and partition.is_cut_off:
+                self._settle(number, CutOffError())
+        return not self._waiting
 
     def _settle(self, number: int, error: ApiError | None) -> None:
         found = self._waiting.pop(number, None)
@@ -98,6 +108,12 @@ class FastDelayedProduce(DelayedOperation):
     def expire(self) -> None:
         """The producer's timeout is over."""
         self._settle(not_in_time(self._partition))
+
+    def give_up(self) -> bool:
+        """As above."""
+        if self._partition.is_cut_off:
+            self._settle(CutOffError())
+        return self._partition.is_cut_off
 
     def _settle(self, error: ApiError | None) -> None:
         if not self.complete():
