@@ -4,10 +4,12 @@ import json
 import time
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.workload import create_topic
-from support.kube import kubectl
+from support.kube import apply, condition, get, kubectl, resource
+from support.kube_chaos import wait_all_ready
 from support.kube_cluster import KubeCluster
 from support.kube_traffic import judged, topic_of
 from support.processes import wait_until
@@ -115,6 +117,43 @@ def test_volumes_stay_when_the_cluster_goes_and_are_taken_up_again(namespace):
         assert second.identity()[part] == identity[part]
     assert ("before-the-cluster-goes", 0) in second.partitions()
     second.wait_in_sync("before-the-cluster-goes")
+
+
+def test_moves_can_be_paused_and_say_how_far_they_are(namespace):
+    pool = {"name": "a", "replicas": 3, "storage": {"size": "1Gi", "deletionPolicy": "Delete"}}
+    with KubeCluster(namespace, pools=[pool], moves={"paused": True}) as cluster:
+        name = {"name": cluster.name}
+        spec = {"clusterRef": name, "partitions": 6, "replicas": 1}
+        apply(resource("Topic", namespace, "grows", **spec))
+        wait_all_ready(namespace)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+        for number in range(120):
+            producer.produce("grows", bytes(100_000), partition=number % 6)
+        assert producer.flush(60) == 0
+        apply(resource("Topic", namespace, "grows", **{**spec, "replicas": 2}))
+
+        def told():
+            return condition(get(namespace, "topic", "grows"))["reason"]
+
+        wait_until(lambda: told() == "Paused", 60, "the pause to be told")
+        assert all(len(each.replicas) == 1 for each in cluster.partitions("grows").values())
+        # Twelve megabytes onto three brokers: some forty seconds.
+        cluster.spec["moves"] = {"throttle": "100k"}
+        cluster.apply()
+        moves = {}
+        deadline = time.monotonic() + 60
+        while not moves.get("bytesLeft"):
+            assert time.monotonic() < deadline, cluster.resource()["status"]
+            moves = cluster.resource()["status"].get("moves", {})
+        assert moves["partitionsMoving"] > 0
+        assert 0 < moves["bytesLeft"] <= moves["bytesTotal"] <= 13_000_000
+        assert moves["secondsLeft"] > 0
+        # It is found too slow: what moves already goes on faster.
+        cluster.spec["moves"] = {"throttle": "50Mi"}
+        cluster.apply()
+        wait_all_ready(namespace)
+        assert all(len(each.isrs) == 2 for each in cluster.partitions("grows").values())
+        wait_until(lambda: "moves" not in cluster.resource()["status"], 60, "the end of it")
 
 
 def test_a_cluster_corrected_before_it_ever_started_starts_nothing_else(namespace):

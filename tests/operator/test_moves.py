@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from headrace_operator.plan import (
+    AlterClusterConfig,
     MoveReplicas,
     Observed,
     ObservedCluster,
@@ -11,7 +12,7 @@ from headrace_operator.plan import (
     plan,
 )
 from headrace_operator.plan.cordons import DRAINED_BROKERS
-from headrace_operator.plan.moves import progress_of
+from headrace_operator.plan.moves import MOVES_THROTTLE, progress_of
 from headrace_operator.plan.report import report
 from headrace_operator.resources import Cluster, Reason
 from support.operator_resources import broker, cluster, desired, make
@@ -109,3 +110,22 @@ def test_a_pause_begins_no_move_and_says_so() -> None:
     planned = plan(Observed(cluster=joined), paused)
     assert [each.reason for each in planned.waiting] == [Reason.PAUSED]
     assert not planned.actions
+
+
+def test_another_throttle_holds_for_what_moves_already() -> None:
+    def changed(throttle: object, **rest: Any) -> list[tuple[dict[str, str], tuple[str, ...]]]:
+        slow = {DRAINED_BROKERS: "3", MOVES_THROTTLE: "100"}
+        found = seen(**({"live_config": slow} | rest))
+        wanted = cluster(POOLS, moves={"throttle": throttle, "concurrent": 1})
+        actions = plan(Observed(cluster=found), desired(cluster=wanted)).actions
+        return [
+            (dict(each.set), each.delete)
+            for each in actions
+            if isinstance(each, AlterClusterConfig)
+        ]
+
+    assert changed("2k") == [({MOVES_THROTTLE: "2000"}, ())]
+    assert changed(0) == [({}, (MOVES_THROTTLE,))]
+    assert changed(100) == []
+    # None was set: what moves is somebody else's.
+    assert changed("2k", live_config={DRAINED_BROKERS: "3"}) == []

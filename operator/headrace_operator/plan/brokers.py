@@ -30,7 +30,7 @@ from headrace_operator.plan.model import (
     Problem,
     Waiting,
 )
-from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_throttle
+from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_throttle, plan_throttle
 from headrace_operator.plan.removal import plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
 from headrace_operator.plan.voters import count_voters, plan_voters
@@ -77,6 +77,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     if observed.cluster is not None:
         if not any(isinstance(each, MoveReplicas | Waiting) for each in outcomes):
             outcomes += plan_end_of_throttle(cluster, observed.cluster)
+        outcomes += plan_throttle(cluster, observed.cluster)
         busy = [each for each in (*actions, *outcomes) if not isinstance(each, Problem)]
         outcomes += plan_features(cluster, observed.cluster, is_settled=not busy)
     # Nor does a change of voters that waits for a broker, which may need these settings.

@@ -31,6 +31,7 @@ __all__ = [
     "new_throttle",
     "next_moves",
     "plan_end_of_throttle",
+    "plan_throttle",
     "progress_of",
 ]
 
@@ -88,6 +89,19 @@ def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[Al
             resource=cluster.key,
             delete=(MOVES_THROTTLE,),
             changes=(f"{MOVES_THROTTLE}: {has} -> default, since nothing moves any more",),
+        )
+
+
+def plan_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[AlterClusterConfig]:
+    """Follow the spec's throttle while replicas move: who finds it wrong need not wait for them."""
+    has = (seen.live_config or {}).get(MOVES_THROTTLE)
+    wanted = new_throttle(cluster, seen)
+    if has is not None and wanted is not None and seen.reassigning:
+        yield AlterClusterConfig(
+            resource=cluster.key,
+            set={MOVES_THROTTLE: str(wanted)} if wanted else {},
+            delete=() if wanted else (MOVES_THROTTLE,),
+            changes=(f"{MOVES_THROTTLE}: {has} -> {wanted or 'default'}",),
         )
 
 
