@@ -126,6 +126,8 @@ def failure_of(pod: Object | None) -> str:
         if waiting.get("reason") in FAILING_REASONS:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             code = f", exit code {ended['exitCode']}" if ended else ""
+            # Who runs out of memory is ended without a word of its own.
+            code += ", OOMKilled" if ended.get("reason") == "OOMKilled" else ""
             said = ended.get("message") or waiting.get("message") or ""
             return f"{waiting['reason']}{code}{_last_words(said)}"
     for condition in status.get("conditions") or []:
