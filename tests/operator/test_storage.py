@@ -26,15 +26,26 @@ BOUND = claim("data-0-c-a-0", "slow", volumeName="pv-1")
 def test_the_class_of_volumes_stays_and_the_way_to_another_is_said() -> None:
     wanted = cluster([pool("a", "fast"), pool("b", "fast")])
     new = claim("data-0-c-b-0", "fast", volumeName="pv-2")
-    found, reason = with_classes_kept(wanted, {"a": [BOUND], "b": [new]})
+    found, reason = with_classes_kept(wanted, {"a": [BOUND], "b": [new]}, {})
     assert [each.storage.storage_class_name for each in found.spec.pools] == ["slow", "fast"]
     assert "volume data-0-c-a-0 is of class slow and the spec says fast" in reason
     assert "pool b" not in reason
 
 
+def test_a_set_that_left_the_class_to_the_default_is_not_recreated() -> None:
+    template = {"metadata": {"name": "data-0"}, "spec": {}}
+    found, reason = with_classes_kept(
+        cluster([pool("a", "fast")]),
+        {"a": [BOUND]},
+        {"a": {"spec": {"volumeClaimTemplates": [template]}}},
+    )
+    assert reason
+    assert found.spec.pools[0].storage.storage_class_name is None
+
+
 def test_a_claim_without_a_volume_is_named_and_the_new_class_taken() -> None:
     wanted = cluster([pool("a", "fast")])
-    found, reason = with_classes_kept(wanted, {"a": [claim("data-0-c-a-0", "typo")]})
+    found, reason = with_classes_kept(wanted, {"a": [claim("data-0-c-a-0", "typo")]}, {})
     assert found == wanted
     assert "delete this claim and its pod" in reason
 
@@ -53,4 +64,4 @@ def test_where_nothing_differs_nothing_is_said(
     storage_class: str | None, claims: list[Any]
 ) -> None:
     wanted = cluster([pool("a", storage_class)])
-    assert with_classes_kept(wanted, {"a": claims}) == (wanted, "")
+    assert with_classes_kept(wanted, {"a": claims}, {}) == (wanted, "")

@@ -26,6 +26,7 @@ from headrace_operator.plan import Observed, ObservedCluster, Problem
 from headrace_operator.plan.brokers import target_of
 from headrace_operator.render.names import (
     HTTP_PORT,
+    POOL_LABEL,
     REPLICATION_PORT,
     bootstrap_service,
     headless_service,
@@ -114,7 +115,11 @@ class BrokersOnKubernetes:
         claims: dict[str, list[Object]] = {}
         for node in identity.nodes:
             claims.setdefault(node.pool, []).extend(self._identities.claims_of(cluster, node))
-        found, kept = with_classes_kept(found, claims)
+        sets = {
+            live["metadata"]["labels"].get(POOL_LABEL, ""): live
+            for live in self._seen(cluster).stateful_sets.values()
+        }
+        found, kept = with_classes_kept(found, claims, sets)
         reasons = ((Reason.ROLLED_BACK, taken_back), (Reason.STORAGE_CLASS_DIFFERS, kept))
         problems = (
             Problem(resource=cluster.key, reason=reason, message=message)

@@ -60,12 +60,14 @@ def have_templates_changed(live: Object, wanted: Object) -> bool:
 
 
 def with_classes_kept(
-    cluster: Cluster, claims: Mapping[str, Sequence[Object]]
+    cluster: Cluster,
+    claims: Mapping[str, Sequence[Object]],
+    sets: Mapping[str, Object],
 ) -> tuple[Cluster, str]:
     """Return the Cluster with pools of the class that their volumes have, and why; '' if no other.
 
-    `claims`: of each pool's brokers. One that has no volume yet keeps its class as well, but
-    nothing is lost with it: whoever corrects a class deletes it.
+    `claims`: of each pool's brokers; `sets`: of pools that have one. A claim without a volume keeps
+    its class as well, but nothing is lost with it: whoever corrects a class deletes it.
     """
     pools, reasons = [], []
     for pool in cluster.spec.pools:
@@ -85,7 +87,9 @@ def with_classes_kept(
                 f" that of a volume does not change: add a pool of class {wanted} and then remove"
                 f" this one, or write {has}"
             )
-            storage = msgspec.structs.replace(pool.storage, storage_class_name=has)
+            # As the set says it: where that is nothing, for the default, it is not recreated.
+            said = _class_of(sets[pool.name]) if pool.name in sets else has
+            storage = msgspec.structs.replace(pool.storage, storage_class_name=said)
             pool = msgspec.structs.replace(pool, storage=storage)  # noqa: PLW2901 - the pool as it is
         elif others:
             name = min(others)
@@ -127,6 +131,12 @@ async def expand_claims(
         elif has is not None and quantity(has) < quantity(size):
             messages.append(f"volume {name} grows from {has} to {size}")
     return messages
+
+
+def _class_of(stateful_set: Object) -> str | None:
+    templates = stateful_set["spec"].get("volumeClaimTemplates") or [{"spec": {}}]
+    found: str | None = templates[0]["spec"].get("storageClassName")
+    return found
 
 
 def _comparable(templates: list[dict[str, Any]]) -> list[Any]:
