@@ -67,7 +67,7 @@ class Group:
     leader_id: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # instance id -> member id
-    pending_members: set[str] = field(default_factory=set)  # told their id, not joined (KIP-394)
+    pending_members: set[str] = field(default_factory=set)  # got their id, not joined (KIP-394)
     awaiting_sync: set[str] = field(default_factory=set)  # joined this generation, not synced
     initial_delay_left_ms: int | None = None  # only while a group that was empty collects members
     has_new_member: bool = False  # one came during the initial delay, so it is extended once more

@@ -249,8 +249,8 @@ def _kept_place(
 ) -> JoinGroupResponse:
     """Tell a restarted static member of the generation that goes on.
 
-    A leader must not assign anew. From version 9 on it is told so (KIP-814); an older client is
-    told that its former incarnation leads, so that it takes itself for a follower.
+    A leader must not assign again. From version 9 on the answer says so (KIP-814). An older client
+    hears that its former incarnation leads, and takes itself for a follower.
     """
     is_leader = member.member_id == group.leader_id
     if api_version >= _VERSION_THAT_CAN_SKIP_ASSIGNMENT:

@@ -192,7 +192,7 @@ def read_offsets(
 
     Where nothing is committed the offset is -1 and there is no error: the client starts where its
     reset policy says. Topics are asked for by name; `topic_id_of` gives the id that the name has
-    now (zero: none), so that a topic made anew does not inherit what was committed to the former.
+    now (zero: none), so that a recreated topic does not inherit what was committed to the former.
     Raises ApiError for a member of a consumer group that is in another epoch.
     """
     consumer_group = shard.consumer_groups.get(request.group_id)

@@ -204,7 +204,7 @@ def drop_member(step: GroupStep, member: Member, error: ErrorCode) -> None:
 
 
 def drop_pending_member(step: GroupStep, member_id: str) -> None:
-    """Forget a member that was told its id but has not joined; others may wait for it."""
+    """Forget a member that got its id but has not joined; others may wait for it."""
     step.group.pending_members.discard(member_id)
     step.end_session(member_id)
     maybe_complete_join(step)

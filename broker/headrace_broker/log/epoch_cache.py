@@ -48,7 +48,7 @@ class LeaderEpochCache:
         """Note from `recovered_from` on what the batches there say: (epoch, base offset) of each.
 
         What was noted stays where no batch contradicts it: compaction may have removed all that an
-        epoch wrote, and a follower that stopped in it would be told to cut what is committed.
+        epoch wrote, and a follower that stopped in it would cut what is committed.
 
         It is written once and durably: below the recovery point nobody looks at the batches again,
         and a power cut that left a part of it would pass for the whole.

@@ -145,7 +145,7 @@ class LogDirectories:
 
         That is the one which has it, the assigned one if several do; a new one goes where it is
         assigned to, else to the directory with the fewest that is not `cordoned` (a path).
-        None where it may be in a failed directory: made anew, it would pass for one without
+        None where it may be in a failed directory: a new log would pass for one without
         records.
         """
         usable = list(self)

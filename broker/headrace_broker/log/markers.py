@@ -16,7 +16,7 @@ _VALUE: Final = Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as a partition is told of it."""
+    """The end of a transaction, as a partition gets it."""
 
     producer_id: int
     producer_epoch: int

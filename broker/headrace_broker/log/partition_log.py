@@ -120,9 +120,9 @@ class PartitionLog:
         """Where the part that compaction has not seen yet begins."""
         self.removal = FileRemoval()
         self.before_truncation: Callable[[int], None] = lambda _offset: None
-        """Told where the log is about to end: a checkpoint above that has to come down first."""
+        """Called with the log's coming end: a checkpoint above that has to come down first."""
         self.on_damage: Callable[[], None] = lambda: None
-        """Told when records are found damaged."""
+        """Called when records are found damaged."""
         self.is_damaged = False
         """Whether there are `damages`, which readers have to go around."""
         self.is_abandoned = False
@@ -691,7 +691,7 @@ class PartitionLog:
     def look_for_damage(self, segment: LogSegment, position: int) -> bool:
         """Look what is wrong around a position; True where that is known, or mended, by now.
 
-        A damaged index is built again; damaged records are noted and told to `on_damage`.
+        A damaged index is built again; damaged records are noted and reported to `on_damage`.
         """
         following = self.segments.after(segment)
         limit = self.log_end_offset if following is None else following.base_offset

@@ -242,7 +242,7 @@ def _rebuild(segment: LogSegment, limit: int) -> bool:
 
 
 def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str:
-    """Check the batches at or above the recovery point and index them anew.
+    """Check the batches at or above the recovery point and index them again.
 
     Returns why the segment was cut, or "" when all of it was whole.
     """

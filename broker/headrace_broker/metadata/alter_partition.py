@@ -144,7 +144,7 @@ def _epoch_error(partition: PartitionImage, asked: AlterPartitionRequestPartitio
 def _recovery_is_legal(
     partition: PartitionImage, asked: AlterPartitionRequestPartitionData, isr_size: int
 ) -> bool:
-    """Whether the state may be so: a recovering leader is alone, and recovery never begins anew."""
+    """Whether the state is legal: a recovering leader is alone, and recovery begins once."""
     if asked.leader_recovery_state == LeaderRecoveryState.RECOVERED:
         return True
     return (

@@ -1,4 +1,4 @@
-"""The image as the records that make it anew, and the way from one image to another (KIP-630)."""
+"""The image as the records that restore it, and the way from one image to another (KIP-630)."""
 
 from headrace_broker.metadata.brokers.registration import (
     METADATA_VERSION_FEATURE,

@@ -1,4 +1,4 @@
-"""Record batches, format version 2: the records inside, and batches made anew.
+"""Record batches, format version 2: the records inside, and rebuilt batches.
 
 Owns the record format (KIP-98, Kafka's ``DefaultRecord``) and re-exports ``batch_header``. Produce
 and fetch pass batches on by their headers; only coordinators, compaction and lookups by time look

@@ -181,6 +181,6 @@ class VoterHistory:
         del self._changes[:drop], self._offsets[:drop]
 
     def restart(self, change: VotersAt) -> None:
-        """Begin anew with what a snapshot says."""
+        """Begin again with what a snapshot says."""
         self._changes = [change]
         self._offsets = [change.offset]

@@ -19,7 +19,7 @@ from .replica import Replica
 from .roles import Leader, Progress
 from .types import METADATA_TOPIC, ReplicaKey
 
-# From v2 on nodes and directories are told (KIP-853).
+# From v2 on the answer has nodes and directories (KIP-853).
 _NODES_VERSION_MIN = 2
 
 

@@ -138,7 +138,7 @@ class VotersChanged:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotPart:
-    """Write a piece of a leader's snapshot; position 0 begins it anew."""
+    """Write a piece of a leader's snapshot; position 0 starts over."""
 
     snapshot_id: OffsetAndEpoch
     position: int

@@ -84,7 +84,7 @@ def ask_voters(replica: Replica, ballot: Ballot) -> None:
 
 
 def handle_vote(replica: Replica, event: ReceivedRequest, request: VoteRequest) -> None:
-    """Grant or refuse a vote or a pre-vote; a granted vote is durable before it is told."""
+    """Grant or refuse a vote or a pre-vote; a granted vote is durable before it is sent."""
     partition = sole_partition(request.topics)
     error = check_cluster(replica, request.cluster_id)
     if not error and (partition is None or not _is_sound(partition)):

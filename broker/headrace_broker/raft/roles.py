@@ -39,7 +39,7 @@ class Role(StrEnum):
 
 
 # The one table of legal moves; Replica.enter raises on any other. A move to the role that one is in
-# already is listed where it begins that role anew.
+# already is listed where it begins that role again.
 LEGAL_MOVES: Final[Mapping[Role, frozenset[Role]]] = MappingProxyType(
     {
         # a higher epoch or a vote; the election timeout; the leader made itself known
@@ -117,7 +117,7 @@ class Follower:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a replica has told its leader that it fetched, durably."""
+    """How far a replica has reported to its leader that it fetched, durably."""
 
     end_offset: Offset = NO_OFFSET
     last_fetch_ms: int | None = None

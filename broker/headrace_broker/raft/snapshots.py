@@ -88,7 +88,7 @@ def note_resigned(replica: Replica, follower: Follower) -> None:
 
 
 def note_leader_heard(replica: Replica, follower: Follower) -> None:
-    """Note that the leader answered well: the fetch timeout begins anew."""
+    """Note that the leader answered well: the fetch timeout starts over."""
     follower.heard_ms = replica.now_ms
     replica.gone_until_ms.pop(follower.leader_id, None)
     timeout = replica.config.fetch_timeout_ms

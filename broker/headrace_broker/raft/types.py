@@ -154,7 +154,7 @@ class LogState:
 
     `epochs`: (epoch, first offset) ascending, as the leader-epoch checkpoint has it, for what lies
     at or above `start_offset`. `snapshots`: ids ascending. `start_offset` is a snapshot's end or 0.
-    A log that a crash left shorter than its latest snapshot is begun anew at that snapshot's end
+    A log that a crash left shorter than its latest snapshot begins again at that snapshot's end
     before this is made (Kafka's truncateToLatestSnapshot).
     """
 

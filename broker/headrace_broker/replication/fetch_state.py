@@ -33,7 +33,7 @@ class Round(NamedTuple):
 
 
 class FetchState(Generic[Key]):
-    """One session: partitions by key, their positions as last told, and the dirty ones.
+    """One session: partitions by key, their positions as last sent, and the dirty ones.
 
     A request may go out while the one before still waits for data; an answer therefore counts for
     a partition only where no later request, and no change, has spoken of it since.
@@ -43,16 +43,16 @@ class FetchState(Generic[Key]):
         self.session_id = 0
         self.epoch = FIRST_EPOCH
         self._number = 0
-        self._told: dict[Key, tuple[Position, int]] = {}
+        self._sent: dict[Key, tuple[Position, int]] = {}
         self._dirty: dict[Key, Position] = {}
         self._forgotten: list[Key] = []
         self._held: set[Key] = set()
 
     def __len__(self) -> int:
-        return len(self._told.keys() | self._dirty.keys())
+        return len(self._sent.keys() | self._dirty.keys())
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._told or key in self._dirty
+        return key in self._sent or key in self._dirty
 
     @property
     def is_dirty(self) -> bool:
@@ -61,8 +61,8 @@ class FetchState(Generic[Key]):
 
     def set(self, key: Key, position: Position) -> None:
         """Ask for a partition from `position` on, from the next request on."""
-        told = self._told.get(key)
-        if told is not None and told[0] == position:
+        sent = self._sent.get(key)
+        if sent is not None and sent[0] == position:
             self._dirty.pop(key, None)
         else:
             self._dirty[key] = position
@@ -79,15 +79,15 @@ class FetchState(Generic[Key]):
         """Ask no longer for a partition."""
         self._held.discard(key)
         self._dirty.pop(key, None)
-        if self._told.pop(key, None) is not None and self.epoch != FIRST_EPOCH:
+        if self._sent.pop(key, None) is not None and self.epoch != FIRST_EPOCH:
             self._forgotten.append(key)
 
     def answered(self, key: Key, number: int) -> Position | None:
         """Return what request `number` asked for; None where its answer is out of date."""
-        told = self._told.get(key)
-        if told is None or told[1] > number or key in self._dirty:
+        sent = self._sent.get(key)
+        if sent is None or sent[1] > number or key in self._dirty:
             return None
-        return told[0]
+        return sent[0]
 
     def take(self) -> Round:
         """Return the next request, and count it as sent."""
@@ -97,7 +97,7 @@ class FetchState(Generic[Key]):
         dirty = list(self._dirty.items())
         forgotten = [key for key in self._forgotten if key not in self._dirty]
         for key, position in dirty:
-            self._told[key] = position, number
+            self._sent[key] = position, number
         self._dirty = held
         self._forgotten = [key for key in self._forgotten if key in held]
         self.epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
@@ -105,13 +105,13 @@ class FetchState(Generic[Key]):
 
     def restart(self) -> None:
         """The session is gone: the next request opens a new one with every partition."""
-        told = {key: position for key, (position, _) in self._told.items()}
-        self._dirty = told | self._dirty
-        self._told = {}
+        sent = {key: position for key, (position, _) in self._sent.items()}
+        self._dirty = sent | self._dirty
+        self._sent = {}
         self._forgotten = []
         self.session_id = 0
         self.epoch = FIRST_EPOCH
 
     def keys(self) -> list[Key]:
         """Every partition that is asked for."""
-        return list(self._told.keys() | self._dirty.keys())
+        return list(self._sent.keys() | self._dirty.keys())

@@ -41,7 +41,7 @@ class ConsumerGroup:
     assignors: Counter[str] = field(default_factory=Counter)
     native_count: int = 0  # members that speak the consumer protocol
     empty_since_ms: TimestampMs | None = None
-    """Memory only: offsets' retention counts from here (KIP-211); a new coordinator starts anew."""
+    """Memory only: offsets' retention counts from here (KIP-211); a new coordinator starts over."""
     _subscribed: frozenset[str] | None = None
 
     @property

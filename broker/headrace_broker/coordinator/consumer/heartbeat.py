@@ -273,7 +273,7 @@ def _response(
     member: ConsumerMember,
     context: ConsumerContext,
 ) -> ConsumerGroupHeartbeatResponse:
-    """Return the assignment when it changed, or when the member told everything it knows."""
+    """Return the assignment when it changed, or when the member sent all of its fields."""
     is_full = (
         request.rebalance_timeout_ms != -1
         and (

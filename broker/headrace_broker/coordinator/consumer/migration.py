@@ -33,7 +33,7 @@ from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Generation
 
-# librdkafka's sticky assignor returns what members told it; nothing is lost with that, while an
+# librdkafka's sticky assignor returns what members sent; nothing is lost with that, while an
 # assignor that nobody knows may keep there what its members rely on (Kafka refuses both).
 _KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 _GROUP_TIMERS: Final = (TimerKind.JOIN, TimerKind.SYNC)

@@ -196,7 +196,7 @@ def _update_epoch(step: ConsumerStep, update: MemberUpdate) -> int:
 
 
 def _stale_patterns(step: ConsumerStep, member: ConsumerMember) -> frozenset[str]:
-    """Return the group's expressions when any of them must be resolved anew, else none."""
+    """Return the group's expressions when any of them must be resolved again, else none."""
     group, context = step.group, step.context
     patterns = group.patterns()
     if member.topic_regex:

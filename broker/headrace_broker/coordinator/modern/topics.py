@@ -2,7 +2,7 @@
 
 A group keeps the hash of its topics in the record of its epoch (KIP-848's successor of the record
 that kept the partition counts themselves, KIP-1101): a new coordinator that computes another one
-knows that something changed while nobody looked, and assigns anew.
+knows that something changed meanwhile, and assigns again.
 """
 
 from collections.abc import Iterable, Mapping

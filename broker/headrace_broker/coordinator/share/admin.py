@@ -101,7 +101,7 @@ def group_end(group: ShareGroup) -> Iterator[CoordinatorRecord]:
 def decide_partitions(
     group: ShareGroup, names: Mapping[UUID, str], made: Partitions, gone: Collection[UUID] = ()
 ) -> GroupDecision:
-    """Note partitions whose state was made anew, or topics whose state is gone."""
+    """Note partitions whose state was initialised again, or topics whose state is gone."""
     initialized = {key: item for key, item in group.initialized.items() if key not in gone}
     initializing = {key: item for key, item in group.initializing.items() if key not in gone}
     for topic_id, items in made.items():

@@ -9,7 +9,7 @@ retry, never a word on the next transaction (KIP-890). PF: PRODUCER_FENCED, ITS:
     CompleteCommit │ ITS          │ bumps          │ NONE          │ ITS
 
 Before version 2 only Complete* takes its own outcome again; all else there is ITS. While markers
-are written all are told to wait, also with the next epoch, which the client has since the decision.
+are written all have to wait, also with the next epoch, which the client has since the decision.
 """
 
 from headrace_broker.coordinator.transactions.shard import (
@@ -64,7 +64,7 @@ def decide_end(
     following = found.prepare(
         circumstances.now_ms, client_version, commits=commits, next_producer_id=next_id
     )
-    # The client goes on as if all markers were written; until they are it is told to wait.
+    # The client goes on as if all markers were written; until they are it has to wait.
     answer = following.complete(circumstances.now_ms).identity if bumps else Identity()
     return TransactionDecision(response=answer, record=record_of(following))
 

@@ -121,7 +121,7 @@ def _next_state(
     if now is _State.FENCED or request.want_fence:
         if request.want_shut_down:
             return _State.STOPPED
-        # One that was told to stop does: only a new registration brings it back.
+        # One that was allowed to stop does: only a new registration brings it back.
         is_ready = request.current_metadata_offset >= broker.epoch and not request.want_fence
         is_welcome = is_ready and not broker.in_controlled_shutdown
         return _State.UNFENCED if is_welcome else _State.FENCED

@@ -2,7 +2,7 @@
 
 Versions: 0 · 1 a rebalance timeout of its own (KIP-62) · 2 throttle time · 3 as 2 · 4 a first join
 is answered MEMBER_ID_REQUIRED (KIP-394) · 5 static members (KIP-345) · 6 flexible · 7 protocol type
-in the answer (KIP-559) · 8 reason (KIP-800) · 9 a leader may be told to skip assignment (KIP-814).
+in the answer (KIP-559) · 8 reason (KIP-800) · 9 a leader may have to skip assignment (KIP-814).
 """
 
 from typing import TYPE_CHECKING

@@ -78,7 +78,7 @@ def _look_up(
     log = partition.log
     timestamp = asked.timestamp
     leading = partition.leading
-    # A new leader's high watermark may be behind what the former one told clients: an end that
+    # A new leader's high watermark may be behind what the former one answered: an end that
     # went back would make them read again (KIP-207).
     is_behind = leading is not None and partition.high_watermark < leading.epoch_start_offset
     if timestamp == LATEST:

@@ -58,7 +58,7 @@ async def handle(
 ) -> ShareFetchResponse:
     """Answer when records are acquired, or max_wait_ms is over; and acknowledgements are durable.
 
-    An acknowledgement that is refused is told at its partition and refuses nothing else.
+    A refused acknowledgement is an error of its partition and refuses nothing else.
     """
     try:
         if SHARE_VERSION_FEATURE not in broker.metadata.features:

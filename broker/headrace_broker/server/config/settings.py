@@ -42,7 +42,7 @@ _IDENTITY = (
 _NETWORK = (
     list_setting("listeners", ["PLAINTEXT://:9092"], "Addresses to bind, NAME://host:port."),
     list_setting(
-        "advertised.listeners", None, "Addresses told to clients; `listeners` where it is not set."
+        "advertised.listeners", None, "Addresses for clients; `listeners` where it is not set."
     ),
     list_setting(
         "config.providers",

@@ -216,7 +216,7 @@ class FetchedPartitions:
             high_watermark_before=high_watermark,
         )
         if partition.position() == before:
-            self._delay(key)  # it would be told the same again
+            self._delay(key)  # the answer would be the same
         else:
             self.state.set(key, partition.position())
 

@@ -1,4 +1,4 @@
-"""Heartbeats from a thread of its own, so that a busy broker is told from a stopped one.
+"""Heartbeats from a thread of its own, so that a busy broker does not look like a stopped one.
 
 The event loop's heartbeats are late whenever the loop is: behind a long decision, a slow disk, a
 neighbour's load. A session that bears that lets a stopped broker be missed late. A thread that only

@@ -75,7 +75,7 @@ class BrokerLifecycle:
         self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._was_told_to_stop = asyncio.Event()
+        self._may_stop = asyncio.Event()
         self._may_serve = False
         self._soon = asyncio.Event()
         self._request = BrokerRegistrationRequest()
@@ -136,7 +136,7 @@ class BrokerLifecycle:
         self._soon.set()
         try:
             async with asyncio.timeout(_SHUTDOWN_SECONDS_MAX):
-                await self._was_told_to_stop.wait()
+                await self._may_stop.wait()
         except TimeoutError:
             log.warning("controlled shutdown took too long", seconds=_SHUTDOWN_SECONDS_MAX)
 
@@ -154,7 +154,7 @@ class BrokerLifecycle:
 
     async def _run(self) -> None:
         try:
-            while not self._was_told_to_stop.is_set():
+            while not self._may_stop.is_set():
                 if not self.registered.is_set():
                     await self._register()
                 elif not await self._beat():
@@ -202,7 +202,7 @@ class BrokerLifecycle:
             log.debug("heartbeat failed", cause=str(error))
             if self._is_stopping:
                 # Nobody is there to move leaders: the whole cluster may be stopping.
-                self._was_told_to_stop.set()
+                self._may_stop.set()
             await asyncio.sleep(_RETRY_SECONDS)
             return True
         code = response.error_code
@@ -222,7 +222,7 @@ class BrokerLifecycle:
         """Take note of an answer; whether there is nothing to wait for."""
         if self._is_stopping:
             if response.should_shut_down:
-                self._was_told_to_stop.set()
+                self._may_stop.set()
             return response.should_shut_down
         if response.is_fenced:
             self.unfenced.clear()

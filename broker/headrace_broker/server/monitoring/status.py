@@ -348,7 +348,7 @@ class ServerStatus:
 
 
 def controller_status(image: MetadataImage) -> ControllerStatus:
-    """Return what is told of a cluster."""
+    """Return the description of a cluster."""
     every = [item for topic in image.topics.values() for item in topic.partitions.values()]
     return ControllerStatus(
         brokers_active=len(image.active_brokers()),

@@ -58,7 +58,7 @@ class Acceptor:
         self.listener = listener
         self.port = listener.port
         self.on_disconnect: list[Callable[[tuple[str, int]], None]] = []
-        """Told the listener's name and the number of each connection that ends."""
+        """Called with the listener's name and the number of each connection that ends."""
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.metrics: NetworkMetrics = node.network_metrics

@@ -1,6 +1,6 @@
 """`Elections`: tells a coordinator which partitions of its topic this broker has come to lead.
 
-Owns which leader epoch the coordinator was told of: somebody else may have led between two images.
+Owns which leader epoch the coordinator knows of: somebody else may have led between two images.
 """
 
 from __future__ import annotations

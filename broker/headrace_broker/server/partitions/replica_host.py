@@ -61,7 +61,7 @@ class ReplicaHost:
         """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
         self.on_failure: Callable[[BaseException], None] = _raise
         self.on_damage: Callable[[UUID, int], None] = lambda _topic_id, _index: None
-        """Told of a replica whose records are found damaged."""
+        """Called with a replica whose records are found damaged."""
 
     def belong_to(self, incarnation_id: UUID, on_failure: Callable[[BaseException], None]) -> None:
         """Be a process that registers under this id, and whose log directories may fail."""

@@ -96,7 +96,7 @@ class ReplicaManager:
         self._offline: set[tuple[UUID, int]] = set()
         """Replicas in log directories that failed."""
         self.note_directory: Callable[[UUID, int, UUID, UUID], None] = _ignore
-        """Told of each replica which directory the metadata names and which one holds it."""
+        """Called for each replica: which directory the metadata names, and which one holds it."""
         self._has_looked_for_strays = False
         self.host.on_damage = self._damaged
 

@@ -1,7 +1,7 @@
 """Folders of replicas that are none of this broker's any more.
 
 Their topic was deleted, or they were moved to other brokers, while this broker was down; or their
-log directory was away, and they were made anew in another. As Kafka does (KAFKA-14616), they are
+log directory was away, and they were recreated in another. As Kafka does (KAFKA-14616), they are
 renamed and kept: nobody reads them, and an operator may remove them. Without a topic id that can be
 read nothing says whose a folder is, and it stays as it is.
 """

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class QuorumObserver(Protocol):
-    """Who is told about leadership. Called within a step: it must not append."""
+    """An observer of leadership. Called within a step: it must not append."""
 
     def became_leader(self, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
         """This node leads; it is up to date once the record at the start is applied."""

@@ -93,7 +93,7 @@ class RaftSnapshots:
     def write_part(
         self, snapshot_id: OffsetAndEpoch, position: int, data: bytes | bytearray | memoryview
     ) -> None:
-        """Write a piece of a leader's snapshot; position 0 begins it anew."""
+        """Write a piece of a leader's snapshot; position 0 starts over."""
         part, view = self._part(snapshot_id), memoryview(data)
         with failing_the_directory(part):
             fd = os.open(part, os.O_WRONLY | (0 if position else os.O_CREAT | os.O_TRUNC), 0o644)

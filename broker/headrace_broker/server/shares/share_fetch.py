@@ -62,7 +62,7 @@ class ShareFetch:
         """Whether there is something to answer with."""
 
     async def run(self) -> None:
-        """Return when something is acquired, an error is to be told, or the time is over.
+        """Return when something is acquired, there is an error to answer, or the time is over.
 
         While there are less than `min_bytes` nothing is acquired: locks would run meanwhile.
         """
@@ -107,7 +107,7 @@ class ShareFetch:
         return [driver.partition for driver in drivers], drivers
 
     def _is_enough(self) -> bool:
-        """Whether `min_bytes` can be read, or an error is to be told."""
+        """Whether `min_bytes` can be read, or there is an error to answer."""
         missing = self._bounds.min_bytes
         if missing <= 1:
             return True

@@ -144,7 +144,7 @@ class SharePartitionDriver:
         return int(partition.high_watermark)
 
     def close(self, error: ApiError) -> None:
-        """Stop; whoever waits is told why."""
+        """Stop; what waits fails with the reason."""
         if self.status is Status.CLOSED:
             return
         self.status, self.error = Status.CLOSED, error
@@ -304,7 +304,7 @@ class SharePartitionDriver:
         try:
             while self.status is Status.ACTIVE and self.state.needs_write:
                 write = self.state.take_write()
-                told, self._acknowledging = self._acknowledging, []
+                waiting, self._acknowledging = self._acknowledging, []
                 change = StateChange(
                     state_epoch=self._state_epoch,
                     leader_epoch=self._leader_epoch,
@@ -317,7 +317,7 @@ class SharePartitionDriver:
                 except ApiError as error:
                     self.state.failed(write)
                     refusal = _for_clients(error)
-                    _fail(told, refusal)
+                    _fail(waiting, refusal)
                     if error.code in _FENCED or error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                         self.close(refusal)
                         return
@@ -326,10 +326,10 @@ class SharePartitionDriver:
                     self._expire_now()
                     return
                 except asyncio.CancelledError:
-                    _fail(told, self.error)
+                    _fail(waiting, self.error)
                     raise
                 self.state.committed(write)
-                for future in told:
+                for future in waiting:
                     if not future.done():
                         future.set_result(None)
                 self._wake()

@@ -2,7 +2,7 @@
 
 A share partition is loaded when the first member fetches from it, and forgotten when this broker
 leads it no more or the group's last session here is closed: an administrator may change the state
-of a group without members, and whoever comes then reads it anew.
+of a group without members, and the next member reads it again.
 """
 
 import asyncio
@@ -77,7 +77,7 @@ class SharePartitions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open_session(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
-        """Make a member's session. The group's first one reads its state anew. Raises ApiError."""
+        """Make a member's session. The group's first one reads its state again. Raises ApiError."""
         if not self.sessions.has_group(group_id):
             for driver in self._of_group(group_id):
                 if driver.is_settled:

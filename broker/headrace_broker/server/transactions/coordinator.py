@@ -241,7 +241,7 @@ class TransactionCoordinator:
     ) -> ResponseT:
         """Decide; where the transaction before is being completed, wait a little for that.
 
-        A client that is told CONCURRENT_TRANSACTIONS pauses for longer than the markers take
+        A client that gets CONCURRENT_TRANSACTIONS pauses for longer than the markers take
         (KAFKA-18654).
         """
         loop = asyncio.get_running_loop()

@@ -43,7 +43,7 @@ _IN_FLIGHT_MAX: Final = 5
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Outcome:
-    """A decided transaction and the partitions that one broker is to be told for."""
+    """A decided transaction, and those of its partitions that one broker leads."""
 
     shard: "ShardDriver"
     transaction: Transaction

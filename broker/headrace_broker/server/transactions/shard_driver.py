@@ -1,7 +1,7 @@
 """The owner of one partition's transactional ids: performs what the pure coordinator decides.
 
 Unlike a group's state, a transaction's moves when its record is committed, never before: until then
-the id is held, and whoever else asks is told to wait. A record whose outcome is not known because
+the id is held, and other requests for it have to wait. A record whose outcome is not known because
 the leadership is gone holds its id until the partition is unloaded.
 """
 
@@ -245,7 +245,7 @@ class ShardDriver:
             self._complete(name)
 
     def wants_markers(self, transaction: Transaction) -> bool:
-        """Whether the outcome of this very transaction is still to be told."""
+        """Whether the outcome of this very transaction is not answered yet."""
         return (
             self.status is Status.ACTIVE
             and self.shard.transactions.get(transaction.transactional_id) is transaction
