@@ -115,7 +115,7 @@ def start_scenario() -> Scenario:
 def replicated_scenario(records: int, *, after_restart: bool = False) -> Scenario:
     """Records per second and CPU of all three brokers with acks=all.
 
-    With `after_restart` each round starts the three anew, warmed up by 200,000 records.
+    With `after_restart` each round starts three new ones, warmed up by 200,000 records.
     """
     load = ReplicatedLoad(
         records=records, record_size=1000, batch_size=131_072, after_restart=after_restart

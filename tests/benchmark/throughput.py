@@ -85,7 +85,7 @@ def producer_scenario(
 ) -> Scenario:
     """Records per second and broker CPU for one kind of load.
 
-    With `after_restart` each round starts the broker anew, warmed by 200,000 records.
+    With `after_restart` each round starts a new broker, warmed by 200,000 records.
     """
     warm_up = min(WARM_UP_RECORDS, load.records)
 

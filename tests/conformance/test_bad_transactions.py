@@ -74,7 +74,7 @@ def name():
     return f"bad-{uuid.uuid4().hex[:8]}"
 
 
-def test_an_id_of_another_cluster_is_told_so(connection, new_topic, name):
+def test_an_id_of_another_cluster_is_answered_so(connection, new_topic, name):
     topic = new_topic()
     error, producer_id, epoch = init(connection, name)
     assert error == "none"

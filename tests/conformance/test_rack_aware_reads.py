@@ -1,6 +1,6 @@
 """Consumers read the follower of their rack (KIP-392), and the leader where that one cannot serve.
 
-Three brokers, a rack each, and the topics' leader always in the first. Which broker served is told
+Three brokers, a rack each, and the topics' leader always in the first. Which broker served is shown
 by the bytes that each one sent.
 """
 

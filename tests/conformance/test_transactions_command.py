@@ -69,7 +69,7 @@ def open_transaction(bootstrap, topic, name):
 
 
 def leave_hanging(bootstrap, topic, age_ms):
-    """Write a transactional batch of an id that told its coordinator nothing of the partition."""
+    """Write a transactional batch to a partition that the coordinator does not know of."""
     with RawConnection(bootstrap) as connection:
         request = InitProducerIdRequest(
             transactional_id=None, transaction_timeout=timedelta(seconds=60)
@@ -198,7 +198,7 @@ def test_a_marker_is_not_written_into_a_live_transaction_unless_forced(
         (["abort", "--topic", "absent", "--partition", 0, "--start-offset", 0], 1, "absent"),
     ],
 )
-def test_a_mistake_is_told(headrace, wrong, status, said):
+def test_a_mistake_is_reported(headrace, wrong, status, said):
     done = headrace(*wrong)
     assert done.returncode == status, done.stderr
     assert said in done.stderr

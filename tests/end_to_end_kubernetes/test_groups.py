@@ -19,7 +19,7 @@ PARTITIONS = 4
 RECORDS = 12_000
 #: A reader reads one partition to its end before it begins with its next.
 READ_SECONDS = 150
-#: Each of them reads some 40 records a second; it leaves its group when it is told to end.
+#: Each of them reads some 40 records a second; it leaves its group when it ends.
 READER = """
 import signal, sys, time
 from kafka import KafkaConsumer

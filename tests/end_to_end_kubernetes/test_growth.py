@@ -1,4 +1,4 @@
-"""Volumes grow where their class allows it; what it does not allow is told and stops nothing.
+"""Volumes grow where their class allows it; what it does not allow is reported and stops nothing.
 
 The resizing itself is a storage driver's, and the lab has none: its part is the test's.
 """
@@ -67,13 +67,17 @@ def test_a_volume_grows_when_its_class_allows_it_and_no_pod_restarts(namespace, 
         storage["size"] = "20Gi"
         cluster.apply()
         refusal = f"volume {claim} cannot grow from 1Gi to 20Gi"
-        wait_until(lambda: refusal in cluster.condition()["message"], 60, "the refusal to be told")
+        wait_until(
+            lambda: refusal in cluster.condition()["message"], 60, "the refusal in the condition"
+        )
         assert asked() == "1Gi"
 
         allow_expansion(allowed=True)
         wait_until(lambda: asked() == "20Gi", 60, "the claim to ask for more")
         growing = f"volume {claim} grows from 10Gi to 20Gi"
-        wait_until(lambda: growing in cluster.condition()["message"], 60, "the wait to be told")
+        wait_until(
+            lambda: growing in cluster.condition()["message"], 60, "the wait in the condition"
+        )
         assert cluster.condition()["status"] == "False"
 
         capacity = {"storage": "20Gi"}

@@ -44,7 +44,7 @@ def give_address(cluster, service, address):
 
 
 def list_brokers(address):
-    """Return the brokers' addresses as a client is told them there; {} where nobody answers."""
+    """Return the addresses that brokers advertise to a client there; {} where nobody answers."""
     admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": f"{address}:{PORT}"})
     with suppress(KafkaException):
         found = admin.list_topics(timeout=2).brokers.items()
@@ -97,7 +97,7 @@ def test_brokers_advertise_the_addresses_that_their_load_balancers_have_and_foll
     admin.create_topics([NewTopic("t", 1, 2)])["t"].result(10)
     produce(BOOTSTRAP, range(10))
     assert [value for _, value in read_partition(f"{BOOTSTRAP}:{PORT}", "t", 0)] == list(range(10))
-    # Others are told the addresses of the listener that they came in by.
+    # Other clients get the addresses of the listener that they connected to.
     assert LISTENER in {each["name"] for each in cluster.spec["listeners"]}
     assert {FIRST, SECOND}.isdisjoint(broker.host for broker in cluster.brokers().values())
 

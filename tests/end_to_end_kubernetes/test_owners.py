@@ -229,7 +229,7 @@ def test_a_group_scales_what_allows_it_and_never_brokers(kept: Served) -> None:
     assert get(kept.namespace, "statefulset", "kept-a")["spec"]["replicas"] == 1
 
 
-def test_a_set_that_selects_by_what_it_did_formerly_is_made_anew(kept: Served) -> None:
+def test_a_set_that_selects_by_what_it_did_formerly_is_recreated(kept: Served) -> None:
     """What a former release made: claims get what a set selects by, and Argo CD prunes by that."""
     instance = "app.kubernetes.io/instance"
 
@@ -249,5 +249,5 @@ def test_a_set_that_selects_by_what_it_did_formerly_is_made_anew(kept: Served) -
     kubectl("create", "-f", "-", stdin=json.dumps(former))
     assert instance in selector()
     made(kept, "kept")
-    wait_until(lambda: selector() and instance not in selector(), 60, "the set made anew")
+    wait_until(lambda: selector() and instance not in selector(), 60, "the recreated set")
     assert uid(kept, "pod", "kept-a-0") == pod

@@ -48,7 +48,7 @@ def test_the_rack_is_the_zone_of_the_node(namespace, zone):
         assert racks(cluster) == [zone, zone]
         settings = get(namespace, "configmap", "c-a")["data"].values()
         assert all(f"broker.rack={zone}\n" in text for text in settings)
-        wait_until(lambda: set(cluster.racks().values()) == {zone}, 60, "the racks as told")
+        wait_until(lambda: set(cluster.racks().values()) == {zone}, 60, "the racks in Metadata")
 
 
 def test_ready_waits_for_racks_that_the_operator_learns_of_late(namespace, zone, lab, operator):

@@ -136,7 +136,7 @@ def test_namespaces_are_allowed_by_their_labels(served: Served) -> None:
     )
 
 
-def test_what_is_not_ready_is_counted_and_told_once(served: Served) -> None:
+def test_what_is_not_ready_is_counted_and_reported_once(served: Served) -> None:
     reference = {"name": "nowhere"}
     apply(served.topic("found"), resource("Topic", served.namespace, "lost", clusterRef=reference))
     served.wait_ready("Topic", "found")

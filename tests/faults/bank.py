@@ -51,7 +51,7 @@ def decode(value: bytes) -> Entry:
 
 
 class _Thread:
-    """A client that goes on until it is told to stop; its errors are kept."""
+    """A client that goes on until it is stopped; its errors are kept."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self.errors: list[BaseException] = []
@@ -101,7 +101,7 @@ class _Customer(_Thread):
 
 
 class _Teller(_Thread):
-    """Books orders in transactions; after what it cannot go on from it begins anew."""
+    """Books orders in transactions; after a fatal error it starts over."""
 
     def __init__(self, bootstrap: str, orders: str, entries: str, number: int) -> None:
         super().__init__(self._book)

@@ -1,6 +1,6 @@
 """Judge what clients saw against what a log may do, in the terms of Jepsen's Kafka workload.
 
-A history is what producers were told and what consumers read; `check` returns every anomaly that no
+A history is what producers and consumers were answered; `check` returns every anomaly that no
 log of acks=all, idempotent producers may show. It knows no broker and no time.
 """
 
@@ -39,7 +39,7 @@ class Anomaly(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send:
-    """A record and what its producer was told; values are unique and rise per producer."""
+    """A record and what its producer was answered; values are unique and rise per producer."""
 
     producer: int
     partition: PartitionIndex

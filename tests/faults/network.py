@@ -3,7 +3,7 @@
 Brokers get addresses out of the range for benchmarks (RFC 2544) on a bridge in a namespace of its
 own, so no rule or bridge of this machine is touched. The clients, in the test's process, reach all
 of them by one more leg. Packets are dropped where they arrive, one direction at a time; nothing is
-refused and nobody is told, as with a broken switch.
+refused without an answer, as with a broken switch.
 """
 
 import os
@@ -154,7 +154,7 @@ class NetworkedCluster(HeadraceCluster):
 
     @contextmanager
     def asked_without(self, *nodes: ClusterNode) -> Iterator[None]:
-        """Ask the other nodes only who leads: these have not heard the news."""
+        """Ask the other nodes only who leads: these have not heard of the change."""
         self.not_asked = nodes
         try:
             yield

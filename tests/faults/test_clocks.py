@@ -260,7 +260,7 @@ def test_retention_takes_a_jump_for_the_time_and_leaves_what_is_younger(tmp_path
             assert ends("week") == (0, 5)
         finally:
             consumer.close()
-        # Back again: nothing is deleted anew, and offsets go on.
+        # Back again: nothing more is deleted, and offsets go on.
         _jump(cluster.nodes, 0)
         assert _append(cluster, f"{topic}-hour", 5) == [None] * 5
         time.sleep(1.5)

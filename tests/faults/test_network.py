@@ -1,6 +1,6 @@
 """Networks that lose packets between three brokers, one way or both: nothing acknowledged is lost.
 
-Nobody is told that a packet was dropped, so timeouts alone decide. `HEADRACE_FAULTS_SECONDS`
+Packets are dropped without a word, so timeouts alone decide. `HEADRACE_FAULTS_SECONDS`
 (`make faults`) is how long the random cuts go on.
 """
 
@@ -126,26 +126,26 @@ def test_two_brokers_that_do_not_hear_one_another_while_the_third_hears_both(clu
 
 
 @pytest.mark.java
-@pytest.mark.parametrize("is_told", [True, False], ids=["told", "untold"])
+@pytest.mark.parametrize("hears_controller", [True, False], ids=["hears", "cut-off"])
 def test_readers_in_the_rack_of_a_follower_that_falls_behind_read_on(
-    cluster, topic, is_told, tmp_path
+    cluster, topic, hears_controller, tmp_path
 ):
     """It answers its clients, but hears no more of the leader, or of the controller either.
 
-    The controller takes it out of the in-sync set; where that cannot tell it so, it has to know.
+    The controller takes it out of the in-sync set. Cut off from both, it has to notice by itself.
     """
     for attempt in range(3):
-        if _has_read_on(cluster, f"{topic}-{attempt}", is_told, tmp_path / str(attempt)):
+        if _has_read_on(cluster, f"{topic}-{attempt}", hears_controller, tmp_path / str(attempt)):
             return
     raise AssertionError("another controller became the active one each time")
 
 
-def _has_read_on(cluster, topic, is_told, directory):
+def _has_read_on(cluster, topic, hears_controller, directory):
     """Whether the test was run; a busy machine may move the active controller before the cut."""
     directory.mkdir()
     active = controller = cluster.active_controller()
     leader, nearby = cluster.others(controller)
-    if not is_told:
+    if not hears_controller:
         leader, controller = controller, leader
     ids = _ids([leader, nearby, controller])
     create_topic(cluster, topic, 1, assignment=[ids])

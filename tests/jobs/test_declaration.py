@@ -105,7 +105,7 @@ JOB = Job(
 """
 
 
-def test_the_topics_of_several_sources_are_told_apart_by_name(tmp_path):
+def test_the_topics_of_several_sources_are_distinguished_by_name(tmp_path):
     (tmp_path / "two.py").write_text(TWO_TOPICS)
     common = ("two", "--checkpoint", "/nowhere", "--bootstrap-servers", "127.0.0.1:1")
     wrong = run_module(*common, "--input-topic", "b", cwd=tmp_path)

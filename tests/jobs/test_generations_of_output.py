@@ -68,7 +68,7 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
 
     generations.swap(2)
     assert seen(postgres, sink) == {"a": 1, "b": 20, "d": 4}
-    # Neither driver was told: each goes on in its own generation's rows.
+    # Neither driver knows of it: each goes on in its own generation's rows.
     old.write(rows(spark, e=5), batch(1))
     new.write(rows(spark, f=6), batch(1))
     assert seen(postgres, sink) == {"a": 1, "b": 20, "d": 4, "f": 6}

@@ -47,7 +47,7 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
 
 
 class Repository:
-    """A Maven repository over HTTP that fails as often as it is told to."""
+    """A Maven repository over HTTP that fails as often as the test says."""
 
     def __init__(self, root: Path) -> None:
         self.requests: list[str] = []

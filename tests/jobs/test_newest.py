@@ -142,7 +142,7 @@ def test_a_shuffled_stream_ends_with_the_table_of_the_past_and_bad_events_beside
 
 
 @pytest.mark.spark
-def test_keys_of_several_columns_are_told_apart_whatever_is_in_them(spark):
+def test_keys_of_several_columns_are_distinguished_whatever_is_in_them(spark):
     rows = [("a/b", "c"), ("a", "b/c"), ("a%2Fb", "c")]
     frame = spark.createDataFrame(rows, "x STRING, y STRING")
     keys = [row.key for row in as_json_records(frame, ("x", "y")).collect()]

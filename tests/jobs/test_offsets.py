@@ -69,7 +69,7 @@ def test_lag_in_seconds_is_the_age_of_the_first_unprocessed_record():
     assert clock.lag_seconds({FIRST: 0}, now_seconds=125.0) == {"t": 25.0}
 
 
-def test_a_topic_that_was_made_anew_starts_its_lag_anew():
+def test_a_topic_that_was_recreated_starts_its_lag_again():
     clock = LagClock()
     clock.sample({FIRST: 1_000}, now_seconds=100.0)
     clock.sample({FIRST: 1}, now_seconds=200.0)

@@ -133,7 +133,7 @@ def test_what_retention_took_stops_the_job_with_the_gap_named_unless_it_may_go_o
     assert start.position == {(topic, 0): 50, (topic, 1): 0}
 
 
-def test_a_topic_that_was_made_anew_is_a_gap_too():
+def test_a_topic_that_was_recreated_is_a_gap_too():
     at = At("t", 0)
     assert gaps({at: 9}, {at: 0}, {at: 4}) == ["t-0: ends at 4, and 9 was to be read next"]
     assert gaps({at: 4}, {at: 0}, {at: 4}) == []

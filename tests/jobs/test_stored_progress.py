@@ -130,7 +130,7 @@ def test_a_stateless_job_without_its_checkpoint_goes_on_from_the_sink(checkpoint
 
 
 @pytest.mark.parametrize("checkpoint", LOST)
-def test_a_stateful_job_without_its_checkpoint_is_refused_and_told_what_to_do(checkpoint):
+def test_a_stateful_job_without_its_checkpoint_is_refused_with_what_to_do(checkpoint):
     with pytest.raises(ResumeError, match=r"Restore the checkpoint.*--generation"):
         decide(STORED, checkpoint, is_stateful=True)
 

@@ -1,6 +1,6 @@
 """Every query of every panel, rule and autoscaler, on a real Prometheus that scrapes real brokers.
 
-The job's and the operator's exporters are the real ones, told of made-up batches and
+The job's and the operator's exporters are the real ones, given made-up batches and
 reconciliations. Windows of minutes are seconds here, so that the longest fits into a test.
 """
 

@@ -99,7 +99,7 @@ def test_lag_is_exact_also_where_the_coordinator_has_no_replica(cluster: Headrac
     assert 100 <= found.one("kafka_consumergroup_group_lag_seconds", **of) < 130
     committed = found.one("headrace_consumergroup_last_commit_timestamp_seconds", **of)
     assert abs(committed - time.time()) < 60
-    # Each offset is told by one broker, its partition's leader.
+    # Each offset is reported by one broker, its partition's leader.
     assert found.one("kafka_topic_partition_current_offset", topic="spread", partition="1") == 3
     assert found.sum("headrace_topic_current_offset_sum", topic="spread") == 9
     commit(cluster, "reader", *[TopicPartition("spread", index, 3) for index in range(3)])
@@ -128,7 +128,7 @@ def test_each_kind_of_group_has_members_and_lag(cluster: HeadraceCluster) -> Non
         consumer.close()
 
 
-def test_a_share_groups_lag_is_told_also_while_nobody_reads(cluster: HeadraceCluster) -> None:
+def test_a_share_groups_lag_is_reported_also_while_nobody_reads(cluster: HeadraceCluster) -> None:
     create(cluster, "queue", 3, 1)
     now_ms = int(time.time() * 1000)
     for partition in range(3):

@@ -205,7 +205,7 @@ def test_restarts_that_do_not_help_come_ever_more_seldom_and_say_so():
     assert changes_of(brokers.look(running("six", address=FIRST))[0]) != []
 
 
-def test_a_broker_is_told_the_address_that_is_wanted_of_it():
+def test_a_broker_gets_the_address_that_it_should_advertise():
     found = cluster(listeners=LISTENERS)
     node = with_addresses(found, NODE, services_of(found, service({"ip": SECOND})))
     text = render_properties(found, Identity(cluster_id="id", nodes=(node,)), node)
@@ -225,7 +225,7 @@ def test_the_port_where_clients_begin_is_kept_and_may_be_chosen():
     live = {bootstrap_service(found, "by-node"): service(port=30999)}
     known = with_bootstrap_ports(found, identity, live)
     assert bootstrap(found, known) == 30999
-    # Made anew by somebody who knew nothing of it: it gets its port back.
+    # Recreated by somebody who knew nothing of it: it gets its port back.
     live = {bootstrap_service(found, "by-node"): service(port=30111)}
     assert bootstrap(found, with_bootstrap_ports(found, known, {})) == 30999
     assert bootstrap(found, known) == 30999

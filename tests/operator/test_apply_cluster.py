@@ -41,7 +41,7 @@ async def observe(admin):
 
 
 async def settled_quorum(admin):
-    """Once every voter has told its disk's id, which takes it a moment after its first start."""
+    """Once every voter has reported its disk's id, a moment after its first start."""
     for _ in range(100):
         quorum = (await observe(admin)).quorum
         if quorum.leader_id > 0 and all(

@@ -113,7 +113,7 @@ def test_a_file_deletes_what_it_describes(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_are_reported_in_one_line(
     tmp_path: Path, arguments: tuple[str, ...], status: int, expected: str
 ) -> None:
     done = headrace("delete", *arguments, "--data-dir", tmp_path)
@@ -123,7 +123,7 @@ def test_mistakes_are_told_in_one_line(
 
 
 @pytest.mark.usefixtures("store")
-def test_down_keeps_protected_data_unless_told_twice(tmp_path: Path) -> None:
+def test_down_keeps_protected_data_unless_asked_twice(tmp_path: Path) -> None:
     refused = headrace("down", "--delete-data", "--yes", "--data-dir", tmp_path)
     assert refused.returncode == 1
     assert "topic/protect-topic is protected" in refused.stderr

@@ -49,7 +49,7 @@ def headrace(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess
         ("  partitions: 1\n  config: {retention.mss: 1}", 8, "retention.ms"),
     ],
 )
-def test_a_wrong_manifest_is_told_with_file_line_path_and_reason(
+def test_a_wrong_manifest_is_reported_with_file_line_path_and_reason(
     tmp_path: Path, wrong: str, line: int, expected: str
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
@@ -63,7 +63,7 @@ def test_a_wrong_manifest_is_told_with_file_line_path_and_reason(
     assert not (tmp_path / "data").exists()
 
 
-def test_yaml_that_cannot_be_read_is_told_with_its_line(tmp_path: Path) -> None:
+def test_yaml_that_cannot_be_read_is_reported_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("kind: Topic\n  wrong: [\n")
     done = headrace("up", file, "--data-dir", tmp_path / "data")
@@ -141,7 +141,7 @@ def test_delete_data_asks_before_it_deletes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["produce", "consume"])
-def test_brokers_that_name_themselves_in_vain_are_told_of_and_not_waited_for(
+def test_brokers_that_name_themselves_in_vain_are_reported_and_not_waited_for(
     tmp_path: Path, command: str
 ) -> None:
     # What a port-forward to one pod gives.

@@ -224,7 +224,7 @@ def test_a_port_that_nobody_listens_on_ends_the_connection(tunnel: Tunnel) -> No
     assert "nobody listens" in tunnel.problem
 
 
-def test_a_server_that_does_not_answer_is_told() -> None:
+def test_a_server_that_does_not_answer_is_reported() -> None:
     tunnel = Tunnel(Connection(server="http://127.0.0.1:1"), "n")
     try:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):

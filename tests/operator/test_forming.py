@@ -50,7 +50,7 @@ def pods(*found: dict[str, Any]) -> dict[str, dict[str, Any]]:
         pods(ENDED, WAITS, UNSCHEDULABLE),
     ],
 )
-def test_who_cannot_have_elected_anybody_begins_anew(found: dict[str, Any]) -> None:
+def test_who_cannot_have_elected_anybody_starts_over(found: dict[str, Any]) -> None:
     assert begins_anew(ONE, THREE, found)
     assert begins_anew(cluster([{"name": "b", "replicas": 3}]), THREE, found)
     assert not begins_anew(cluster([{"name": "a", "replicas": 3}]), THREE, found)
@@ -64,7 +64,7 @@ def test_a_majority_that_ran_may_have_formed_the_cluster(found: dict[str, Any]) 
     assert not begins_anew(ONE, noted, pods(WAITS, WAITS, WAITS))
 
 
-def test_a_cluster_that_served_is_never_begun_anew() -> None:
+def test_a_cluster_that_served_is_never_begun_again() -> None:
     formed = msgspec.structs.replace(THREE, is_formed=True)
     assert not begins_anew(ONE, formed, {})
     # Nor is anything noted for it any more: it would be written for nothing.

@@ -78,7 +78,7 @@ def test_only_what_was_seen_to_go_with_policy_delete_is_deleted():
         assert Seen().see(there, gone(deletionPolicy=policy)).planned() == []
 
 
-def test_a_deletion_that_no_watch_told_deletes_nothing():
+def test_a_deletion_that_no_watch_delivered_deletes_nothing():
     seen = Seen().see((document(deletionPolicy="Delete"), False))
     seen.informer.take_for_gone("Topic", ("default", "t"))
     assert seen.register.get(("Topic", "default", "t")) is None

@@ -27,7 +27,7 @@ def config_map(version: int, text: str) -> dict[str, Any]:
     return {"kind": "ConfigMap", "metadata": metadata, "data": {"text": text}}
 
 
-def test_the_answer_to_a_write_does_not_undo_what_a_watch_has_told_since() -> None:
+def test_the_answer_to_a_write_does_not_undo_what_a_watch_has_delivered_since() -> None:
     store = Store()
     store.upsert(config_map(12, "by somebody else"))
     store.learn(config_map(9, "ours"))

@@ -97,7 +97,7 @@ def test_who_votes_is_in_nobodys_settings_once_the_cluster_is_formed() -> None:
         assert servers == "127.0.0.1:9101,127.0.0.1:9102,127.0.0.1:9103"
 
 
-def test_an_empty_disk_beside_others_with_metadata_is_not_told_who_votes(tmp_path: Path) -> None:
+def test_an_empty_disk_beside_others_with_metadata_does_not_learn_who_votes(tmp_path: Path) -> None:
     old = Formation(cluster_id="an-id", brokers=3)
     disks = [tmp_path / str(number) for number in (1, 2, 3)]
     # Nobody has anything: this is how a cluster begins.

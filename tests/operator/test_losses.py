@@ -57,7 +57,7 @@ def said(found: Plan) -> str:
     return "\n".join(each.message for each in found.waiting)
 
 
-def test_by_default_a_lost_volume_waits_for_a_person_who_is_told_what_to_do() -> None:
+def test_by_default_a_lost_volume_waits_for_a_person_who_learns_what_to_do() -> None:
     found = planned("Wait")
     assert not replaced(found)
     assert "broker 2 (pod c-a-1) waits for node node2 with its volume data-0-c-a-1" in said(found)
@@ -164,7 +164,7 @@ def machine(ready: str = "True", **spec: Any) -> dict[str, Any]:
 PENDING: dict[str, Any] = {"metadata": {"name": "c-a-1"}, "spec": {}, "status": {}}
 
 
-def test_a_node_that_is_not_there_any_more_is_told_from_one_that_is_away() -> None:
+def test_a_node_that_is_not_there_any_more_is_distinguished_from_one_that_is_away() -> None:
     assert look([], PENDING)[2].is_gone
     away = look([machine("Unknown")], PENDING)[2]
     assert not away.is_gone

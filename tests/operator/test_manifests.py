@@ -70,7 +70,7 @@ def test_a_resource_is_written_as_it_was_read():
         ),
     ],
 )
-def test_mistakes_are_told_with_file_and_line(tmp_path, text, message):
+def test_mistakes_are_reported_with_file_and_line(tmp_path, text, message):
     file = tmp_path / "x.yaml"
     file.write_text(text)
     with pytest.raises(ManifestError) as caught:

@@ -474,7 +474,7 @@ def test_no_broker_is_restarted_while_another_is_not_ready_and_the_cluster_is_no
     assert "broker 2 is not ready" in planned.waiting[0].message
 
 
-def test_a_broker_that_cannot_start_as_it_was_told_is_the_next_whatever_else_is_wrong():
+def test_a_broker_that_cannot_start_as_it_should_is_the_next_whatever_else_is_wrong():
     brokers = [broker(1), joined(2), joined(3, is_registered=False, failing="CrashLoopBackOff")]
     (action,) = rolling(brokers, {("t", 0): partition(1, 3, in_sync=(1,))}).actions
     assert action.node_id == 3

@@ -91,7 +91,7 @@ def test_a_status_of_which_another_crd_drops_fields_is_written_once():
     asyncio.run(resync(5))
     assert server.manifest["status"]["applicationState"] == {"state": "SUSPENDED"}
     assert server.writes == 1
-    # A newer spec is told, and again once.
+    # A newer spec is reported, and again once.
     server.manifest["spec"]["timeToLiveSeconds"] = 5
     server.manifest["metadata"] |= {"generation": 2, "resourceVersion": "9"}
     store.upsert(copy.deepcopy(server.manifest))

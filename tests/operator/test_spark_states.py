@@ -154,7 +154,7 @@ def test_a_refused_submission_is_tried_again_as_often_as_the_policy_says():
     assert world.status["submissionAttempts"] == 3
 
 
-def test_a_submission_that_succeeds_begins_the_count_anew():
+def test_a_submission_that_succeeds_starts_the_count_again():
     policy = on_failure(onFailureRetries=5, onSubmissionFailureRetries=1)
     world = World(restartPolicy=policy)
     world.refusals = 1

@@ -107,7 +107,7 @@ def test_a_problem_names_file_line_path_reason_and_what_to_do(tmp_path):
     ]
 
 
-def test_an_unknown_topic_setting_is_told_with_the_nearest_name():
+def test_an_unknown_topic_setting_is_reported_with_the_nearest_name():
     spec = {"clusterRef": {"name": "c"}, "config": {"retention.msec": 1, "segment.bytes": "1GB"}}
     reasons = [problem.reason for problem in validate_object(manifest("Topic", spec))]
     assert reasons == [
@@ -116,7 +116,7 @@ def test_an_unknown_topic_setting_is_told_with_the_nearest_name():
     ]
 
 
-def test_an_unknown_broker_setting_is_told_before_a_broker_does_not_start():
+def test_an_unknown_broker_setting_is_reported_before_a_broker_does_not_start():
     spec = {"pools": [{"name": "a"}], "config": {"log.retention.ms": "1d", "num.partition": 3}}
     assert [problem.reason for problem in validate_object(manifest("Cluster", spec))] == [
         "'1d' is not an integer; Kafka's settings have no units",
@@ -146,7 +146,7 @@ def test_the_table_of_broker_settings_is_the_brokers_own():
     assert set(BROKER_SETTINGS) == {*broker_own.BROKER_SETTINGS, *BROKER_SYNONYMS} - owned
 
 
-def test_an_unknown_kind_of_our_group_is_told_and_other_groups_are_left_alone():
+def test_an_unknown_kind_of_our_group_is_reported_and_other_groups_are_left_alone():
     value = manifest("Topics", {})
     assert "did you mean Topic?" in validate_object(value)[0].reason
     assert validate_object({**value, "apiVersion": "example.com/v1"}) == []

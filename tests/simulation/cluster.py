@@ -156,7 +156,7 @@ class Node:
     def stop(self) -> None:
         """SIGTERM."""
         if self._stopping is not None and (self.is_ready or self.may_end()):
-            self.cluster.say(f"{self} is told to stop")
+            self.cluster.say(f"{self} gets a SIGTERM")
             self._stopping.set()
 
     def kill(self) -> None:
@@ -212,9 +212,9 @@ class Cluster:
         self.said: deque[str] = deque(maxlen=_LOGGED_LINES)
         self.on_failed: Callable[[Node, BaseException], None] = lambda _node, _error: None
         self.on_error: Callable[[str, BaseException | None], None] = lambda _text, _error: None
-        """Told of what a broker logs as an error: a bug of ours, or a failed disk."""
+        """Called with what a broker logs as an error: a bug of ours, or a failed disk."""
         self.on_moment: Callable[[str, Node | None], None] = lambda _moment, _node: None
-        """Told of all that a broker logs."""
+        """Called with all that a broker logs."""
         self.nodes = [Node(self, number) for number in range(1, profile.nodes + 1)]
         self.files.disks = [node.disk for node in self.nodes]
         self.files.on_fsync = self._slow_fsync

@@ -72,9 +72,9 @@ class History:
     cuts: dict[Any, int] = field(default_factory=dict)
     """The high watermarks of replicas that cut damage off."""
     on_proposed: Callable[[int, list[Any]], None] = lambda _node_id, _joining: None
-    """Told of the leader that asks for another in-sync set, and who is new in it."""
+    """Called with the leader that asks for another in-sync set, and who is new in it."""
     on_step: Callable[[str], None] = lambda _step: None
-    """Told of each step of a transaction's coordinator, in its process (`simulation.steps`)."""
+    """Called with each step of a transaction's coordinator (`simulation.steps`)."""
     on_acknowledged: Callable[[], None] = lambda: None
     shares: Any = None
     """The second book of share groups (`simulation.invariants.shares`)."""

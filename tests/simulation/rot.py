@@ -1,6 +1,6 @@
 """Bit rot: bytes of one node's logs are damaged while its process is down.
 
-One node of a seed, in some seeds: what it has been told to be in sync with keeps good copies. A bit
+One node of a seed, in some seeds: the replicas that are in sync with it keep good copies. A bit
 of a batch's records flips, or a page of them turns to zeros; what of a header may flip unseen is
 `tests/broker/log/test_damage.py`'s to try.
 """

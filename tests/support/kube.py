@@ -114,7 +114,7 @@ class Reader:
                 return {}
             if status == HTTPStatus.OK:
                 return json.loads(body)
-            # One that has just begun asks for patience.
+            # A server that has just started asks to retry later.
             time.sleep(_READ_AGAIN_SECONDS)
         raise RuntimeError(f"reading {where}: {status} {body[:200]!r}")
 

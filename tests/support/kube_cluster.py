@@ -187,7 +187,7 @@ class KubeCluster:
         return dict(admin.list_topics(timeout=10).brokers)
 
     def racks(self) -> dict[int, str]:
-        """Return the brokers' racks as clients are told them (Metadata)."""
+        """Return the brokers' racks as Metadata has them."""
         with RawConnection(self.bootstrap, 5) as link:
             request = MetadataRequest(topics=(), allow_auto_topic_creation=False)
             return {int(each.node_id): each.rack for each in link.call(request).brokers}

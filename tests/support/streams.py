@@ -62,7 +62,7 @@ class Sent:
 
 
 class ProducerStream:
-    """A thread that sends numbers to partitions in turn until it is told to stop."""
+    """A thread that sends numbers to partitions in turn until it is stopped."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class ProducerStream:
 
     @property
     def failures(self) -> list[str]:
-        """What the producer was told about the records that it gave up."""
+        """The errors of the records that the producer gave up."""
         return [record.error for record in self.sent if record.error is not None]
 
     @property
@@ -172,7 +172,7 @@ class ProducerStream:
 
 
 class ConsumerStream:
-    """A thread that reads assigned partitions from their start until it is told to stop."""
+    """A thread that reads assigned partitions from their start until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
         self.reads: dict[int, list[tuple[int, int]]] = {number: [] for number in partitions}

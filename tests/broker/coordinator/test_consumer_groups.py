@@ -59,7 +59,7 @@ def test_a_newcomer_waits_until_the_owner_has_given_up() -> None:
     assert answer.member_epoch == 2
     assert owned(simulation, "b") == [0]
     assert simulation.group.members["m-b"].state is MemberState.UNRELEASED_PARTITIONS
-    # a is told, but has not said yet that it gave anything up.
+    # a has its new assignment, but has not said yet that it gave anything up.
     simulation.heartbeat("a", topic_partitions=None)
     assert simulation.group.members["m-a"].state is MemberState.UNREVOKED_PARTITIONS
     simulation.heartbeat("b")
@@ -115,7 +115,7 @@ def test_the_previous_epoch_is_fenced_with_partitions_that_are_not_its_own() -> 
     assert simulation.heartbeat("a") is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_an_unknown_member_and_an_unknown_group_are_told_apart() -> None:
+def test_an_unknown_member_and_an_unknown_group_are_distinguished() -> None:
     simulation = ConsumerSimulation()
     assert simulation.heartbeat("a", member_epoch=4) is ErrorCode.GROUP_ID_NOT_FOUND
     simulation.join("a")
@@ -156,7 +156,7 @@ def test_a_full_group_refuses_newcomers_but_not_those_who_rejoin() -> None:
     assert simulation.join("a").member_epoch == 1
 
 
-def test_a_member_that_joins_again_is_told_everything() -> None:
+def test_a_member_that_joins_again_gets_everything() -> None:
     simulation = ConsumerSimulation()
     simulation.join("a")
     answer = simulation.join("a")

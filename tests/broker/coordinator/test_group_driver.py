@@ -255,12 +255,12 @@ def test_who_is_parked_when_the_coordinator_moves_is_sent_to_look_for_it():
     async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
         await become_member(coordinator, timeout_ms=10_000)
         newcomer = (await join(coordinator)).member_id
-        parked = asyncio.ensure_future(join(coordinator, newcomer))
+        waiting = asyncio.ensure_future(join(coordinator, newcomer))
         await asyncio.sleep(0.01)
-        assert not parked.done()
+        assert not waiting.done()
         coordinator.unload(ONLY)
         with pytest.raises(ApiError, match="NOT_COORDINATOR"):
-            await parked
+            await waiting
 
     run(scenario)
 
@@ -283,9 +283,9 @@ def test_a_client_that_went_away_while_parked_harms_nobody():
     async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
         member = await become_member(coordinator, timeout_ms=10_000)
         newcomer = (await join(coordinator, timeout_ms=10_000)).member_id
-        parked = asyncio.ensure_future(join(coordinator, newcomer, 10_000))
+        waiting = asyncio.ensure_future(join(coordinator, newcomer, 10_000))
         await asyncio.sleep(0.01)
-        parked.cancel()
+        waiting.cancel()
         answer = await join(coordinator, member.member_id, 10_000)
         assert len(answer.members) == 2
 

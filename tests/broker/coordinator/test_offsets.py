@@ -215,7 +215,7 @@ def test_a_deleted_topic_takes_its_offsets_along():
     assert fetched(simulation, "u").committed_offset == 2
 
 
-def test_a_topic_made_anew_does_not_inherit_offsets():
+def test_a_topic_recreated_does_not_inherit_offsets():
     simulation = GroupSimulation()
     simulation.commit("tool", 1)
     simulation.shard.offsets[GROUP]["t", 0].topic_id = UUID(int=1)

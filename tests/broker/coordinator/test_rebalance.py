@@ -1,4 +1,4 @@
-"""Transcripts of the classic protocol: what clients ask, what they are told, what is kept."""
+"""Transcripts of the classic protocol: what clients ask, what is answered, what is kept."""
 
 from inspect import cleandoc
 
@@ -223,7 +223,7 @@ def test_member_metadata_is_limited():
     assert not simulation.shard.groups
 
 
-def test_stale_generations_and_unknown_members_are_told_so():
+def test_stale_generations_and_unknown_members_are_answered_so():
     simulation = GroupSimulation()
     simulation.stable("a")
     simulation.client("a").generation += 1
@@ -235,7 +235,7 @@ def test_stale_generations_and_unknown_members_are_told_so():
     assert simulation.join("a").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_believes_in_another_protocol_is_told_so():
+def test_a_member_that_believes_in_another_protocol_is_answered_so():
     simulation = GroupSimulation()
     simulation.stable("a")
     answer = simulation.sync("a", protocol_type="consumer", protocol_name="robin")

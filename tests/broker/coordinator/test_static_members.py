@@ -42,7 +42,7 @@ def test_the_former_incarnation_is_fenced():
     assert simulation.join("old b").error_code == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_a_restarted_static_leader_is_told_to_keep_the_assignment():
+def test_a_restarted_static_leader_has_to_keep_the_assignment():
     simulation = stable_static()
     simulation.clients["a"] = Client(instance_id="i-a")
     answer = simulation.join("a")
@@ -51,7 +51,7 @@ def test_a_restarted_static_leader_is_told_to_keep_the_assignment():
     assert len(answer.members) == 2
 
 
-def test_an_older_client_that_led_is_told_that_its_former_self_leads():
+def test_an_older_client_that_led_hears_that_its_former_self_leads():
     simulation = stable_static()
     former = simulation.client("a").member_id
     simulation.clients["a"] = Client(instance_id="i-a")

@@ -39,7 +39,7 @@ def dump():
         command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
         command += ["kafka.tools.DumpLogSegments", *options, "--files", ",".join(map(str, files))]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-        # Mismatches are told on the standard error, between the logger's own lines.
+        # Mismatches are printed on the standard error, between the logger's own lines.
         told = [line for line in done.stderr.splitlines() if not line.startswith(LOGGER)]
         if is_compacted:
             # It says where offsets are missing, which is what compaction is for.

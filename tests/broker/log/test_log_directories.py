@@ -94,7 +94,7 @@ def test_a_replica_may_be_in_the_directory_that_does_not_open(open_all, tmp_path
     assert again.place("t", 0, UNASSIGNED) is not None
 
 
-def test_one_on_a_replaced_disk_is_made_anew(open_all, tmp_path):
+def test_one_on_a_replaced_disk_is_recreated(open_all, tmp_path):
     directories = open_all()
     lost = next(each.directory_id for each in directories if each.path.name == "b")
     directories.close(broker_epoch=1)

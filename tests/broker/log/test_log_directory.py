@@ -47,7 +47,7 @@ def test_a_second_process_is_kept_out(open_directory):
         open_directory()
 
 
-def test_a_clean_end_is_told_from_a_kill(open_directory):
+def test_a_clean_end_is_distinguished_from_a_kill(open_directory):
     directory = open_directory()
     assert not directory.was_clean
     directory.close(broker_epoch=42)

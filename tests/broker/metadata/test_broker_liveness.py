@@ -119,7 +119,7 @@ def test_a_session_that_is_only_presumed_keeps_no_restarted_broker_out():
     assert cluster.register(1, 11) > 1
 
 
-def test_a_former_process_is_told_that_its_epoch_is_stale():
+def test_a_former_process_hears_that_its_epoch_is_stale():
     cluster = _Cluster(MetadataImage())
     epoch = cluster.register(1, 1)
     cluster.register(1, 2)

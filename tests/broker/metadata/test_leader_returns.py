@@ -100,7 +100,7 @@ def test_others_leaders_are_left_alone():
     assert decide_preferred_leaders(image, POLICY, among={NodeId(3)}).response == 0
 
 
-def test_a_new_controller_begins_anew():
+def test_a_new_controller_starts_over():
     returns, image = _returns(), _image()
     returns.observe(image, 0)
     image = _back(_gone(image, 1), 1)

@@ -95,7 +95,7 @@ def test_a_move_ends_when_all_of_its_target_are_in_sync(image):
     assert partition.leader_epoch == 1
 
 
-def test_a_leader_that_moves_away_is_told_that_there_is_a_new_one(image):
+def test_a_leader_that_moves_away_hears_that_there_is_a_new_one(image):
     image, _ = _reassign(image, [4, 5])
     image, error = _in_sync(image, [1, 2, 3, 4, 5])
     assert error == ErrorCode.NEW_LEADER_ELECTED

@@ -151,7 +151,7 @@ def test_whole_batches_are_walked_and_a_torn_tail_ends_the_walk() -> None:
         list(iterate_batches(b"\0" * 100))
 
 
-def test_an_old_formats_magic_is_told() -> None:
+def test_an_old_formats_magic_is_reported() -> None:
     for magic in (0, 1):
         old = bytes(8) + b"\0\0\0\x10" + bytes(4) + bytes([magic]) + bytes(9)
         assert parse_batch_header(old).magic == magic

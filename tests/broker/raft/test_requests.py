@@ -99,7 +99,7 @@ def test_raft_5_4_1_a_vote_goes_to_a_log_that_is_at_least_as_up_to_date(end, gra
     assert answer.leader_epoch == 5
 
 
-def test_raft_5_2_a_vote_is_durable_before_it_is_told_and_given_once_in_an_epoch():
+def test_raft_5_2_a_vote_is_durable_before_it_is_sent_and_given_once_in_an_epoch():
     node = node_of()
     answer, effects = vote(node, 2, 1, OffsetAndEpoch(0, 0))
     kinds = [type(effect) for effect in effects]

@@ -1,6 +1,6 @@
 """What the quorum says and does, to be read: the files beside this one are the expectation.
 
-RAFT_WRITE_TRANSCRIPTS=1 writes them anew; read the difference before you commit it.
+RAFT_WRITE_TRANSCRIPTS=1 writes them again; read the difference before you commit it.
 """
 
 import os

@@ -174,7 +174,7 @@ def test_metadata_finds_topics_by_id(tmp_path):
     asyncio.run(run())
 
 
-def test_allowed_operations_are_told_only_when_asked_for(tmp_path):
+def test_allowed_operations_are_returned_only_when_asked_for(tmp_path):
     async def run():
         async with _broker(tmp_path) as broker:
             await _create(broker, creatable("t"))

@@ -144,7 +144,7 @@ def test_a_controller_outside_of_the_voters_says_where_it_is() -> None:
     assert raft_config(config, identity).endpoints == (Endpoint("c3", 9090, "CONTROLLER"),)
 
 
-def test_what_kafka_knows_and_means_nothing_here_is_taken_and_told() -> None:
+def test_what_kafka_knows_and_means_nothing_here_is_taken_and_reported() -> None:
     config = parse_config(GOOD + "num.io.threads=8\nqueued.max.requests=500\n")
     assert "num.io.threads" in config.without_meaning
     assert "num.io.threads" not in config.values

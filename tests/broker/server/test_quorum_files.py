@@ -112,7 +112,7 @@ def test_a_snapshots_records_make_the_same_image(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_delta_between_two_images_is_what_replaying_tells(seed):
+def test_the_delta_between_two_images_is_what_replaying_gives(seed):
     records = _history(random.Random(seed), 30)
     cut = random.Random(seed).randrange(1, len(records))
     before = _image(records[:cut])

@@ -138,7 +138,7 @@ def test_a_killed_broker_is_fenced_long_before_its_session_ends(cluster):
     told = f'event="broker fenced" broker={victim.node_id} '
     output = controller.directory / "broker.log"
     wait_until(lambda: told in output.read_text(), 1.5, "the fencing")
-    # Clients are told its address a little longer.
+    # Metadata names its address a little longer.
     cluster.wait_complete(others)
 
 

@@ -116,7 +116,7 @@ def test_a_killed_leader_costs_writers_a_moment_and_no_record(cluster):
     assert len(set(found.values())) == len(found)
 
 
-def test_below_min_insync_replicas_writers_are_told_and_nothing_new_is_read(cluster):
+def test_below_min_insync_replicas_writers_are_refused_and_nothing_new_is_read(cluster):
     _create(cluster, "under", min_insync_replicas="3")
     _wait_isr(cluster, "under", {1, 2, 3})
     assert _send(_producer(cluster), "under", b"all")[0] is None

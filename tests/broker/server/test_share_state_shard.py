@@ -32,7 +32,7 @@ def in_a_loop(test):
 
 
 class Log:
-    """A partition's log in memory, which commits when it is told to."""
+    """A partition's log in memory, which commits when the test says so."""
 
     def __init__(self):
         self.batches = []

@@ -27,7 +27,7 @@ PRODUCER = 7
 
 
 class Coordinator:
-    """Answers when it is told to; each question has an answer of its own."""
+    """Answers when the test says so; each question has an answer of its own."""
 
     def __init__(self):
         self.turns = {}

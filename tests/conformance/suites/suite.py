@@ -27,7 +27,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Broker:
-    """What a suite is told of the broker, and where it may write."""
+    """What a suite knows of the broker, and where it may write."""
 
     bootstrap: str
     directory: Path

@@ -20,7 +20,7 @@ class Metadata(Invariant):
         self._images: dict[int, Any] = {}
 
     def check_process(self, node: Node) -> None:
-        """Look at what a node was told last."""
+        """Look at the metadata that a node has published last."""
         replicas: Any = getattr(node.broker, "replicas", None)
         if replicas is None:
             return

@@ -25,7 +25,7 @@ class Partitions(Invariant):
             self._check_leader(node, partition)
 
     def _check_watermark(self, node: Node, partition: Any) -> None:
-        # A replica that was moved away and comes back, and one that was restarted, begin anew.
+        # A replica that was moved away and comes back, and one that was restarted, start over.
         high_watermark, end = partition.high_watermark, partition.log.log_end_offset
         known = self._watermarks.get(partition, 0)
         known = min(known, self.history.cuts.pop(partition, known))

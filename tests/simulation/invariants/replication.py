@@ -131,7 +131,7 @@ class Replication(Invariant):
                 )
 
     def _check_fetches(self, node: Node, partition: Any) -> None:
-        """A follower's progress is told by its newest process alone."""
+        """Only a follower's newest process reports its progress."""
         brokers = partition.host.image.brokers
         for member, progress in partition.leading.followers.items():
             broker = brokers.get(member)

@@ -76,7 +76,7 @@ class Shares(Invariant):
         """What members were given."""
         self.kept: dict[int, Kept] = {}
         self.moment: Callable[[str], None] = lambda _moment: None
-        """Told of what faults are aimed at."""
+        """Called with what faults are aimed at."""
         self._books: dict[SharePartition, Book] = {}
         self._checked: dict[int, int] = {}
         self._paused: dict[int, float] = {}

@@ -13,7 +13,7 @@ from simulation.mutants.mutant import Replace
 def edited(old: str, new: str) -> Replace:
     """Return what makes a function again with `old`, which it has once, in the place of `new`.
 
-    Raises LookupError where the product's source has changed: the bug has to be planted anew.
+    Raises LookupError where the product's source has changed: the bug has to be planted again.
     """
 
     def replace(original: Any) -> Any:

@@ -248,7 +248,7 @@ class Member:
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _commit(self, places: dict[Key, int]) -> bool:
-        """Commit once. After an unknown outcome this member begins anew, in a new generation."""
+        """Commit once. After an unknown outcome this member starts over, in a new generation."""
         acknowledged = self._checks.attempt(self._generation, places)
         codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
         for key, code in codes.items():

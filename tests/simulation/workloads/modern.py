@@ -216,7 +216,7 @@ class ModernMember:
         self._says_owned = True
 
     async def _commit(self) -> None:
-        """Commit once. After an unknown outcome this member begins anew, under another id."""
+        """Commit once. After an unknown outcome this member starts over, under another id."""
         if self._consumer is None:
             return
         places = {key: self._consumer.positions[key] for key in sorted(self._owned)}

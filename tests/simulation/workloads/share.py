@@ -135,7 +135,7 @@ class ShareMember:
     # ---- the group
 
     async def _heartbeat(self, epoch: int) -> bool:
-        """Keep the membership; false where it has to begin anew or there is nobody to ask."""
+        """Keep the membership; false where it has to join again or nobody answers."""
         caller = await self._client.coordinator(GROUP)
         if caller is None:
             await self._client.pause()

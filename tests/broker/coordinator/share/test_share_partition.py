@@ -427,7 +427,7 @@ TestSharePartition = SharePartitionMachine.TestCase
 TestSharePartition.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_what_was_rejected_is_told_from_what_was_delivered_too_often():
+def test_what_was_rejected_is_distinguished_from_what_was_delivered_too_often():
     partition = SharePartition(0)
     fetch(partition)
     say(partition, 0, 1, REJECT)

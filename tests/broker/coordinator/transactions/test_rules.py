@@ -111,7 +111,7 @@ def test_nothing_else_happens_to_an_id_while_its_record_is_on_its_way():
     coordinator.shard.reserve(decided.record)
     busy = ErrorCode.CONCURRENT_TRANSACTIONS
     assert refusal(coordinator.init) == busy
-    # The new producer's epoch is not known yet: it must not be told that it is fenced.
+    # The new producer's epoch is not known yet: it must not hear that it is fenced.
     assert refusal(lambda: coordinator.add(decided.response, P0)) == busy
     assert refusal(lambda: coordinator.add(first, P0)) == busy
     assert refusal(lambda: coordinator.end(first, commits=True)) == busy
@@ -215,7 +215,7 @@ def test_a_delayed_end_never_ends_the_next_transaction(was_commit):
 
 
 @pytest.mark.parametrize("was_commit", [True, False])
-def test_an_end_is_told_to_wait_for_markers(was_commit):
+def test_an_end_has_to_wait_for_markers(was_commit):
     coordinator = Coordinator()
     first = coordinator.init()
     coordinator.add(first, P0)
@@ -261,7 +261,7 @@ def test_version_one_takes_the_same_outcome_again_and_nothing_of_nothing():
         assert nothing == ErrorCode.INVALID_TXN_STATE
 
 
-def test_another_producers_id_is_told_apart_from_an_old_epoch():
+def test_another_producers_id_is_distinguished_from_an_old_epoch():
     coordinator = Coordinator()
     first = coordinator.init()
     foreign = identity(first.producer_id + 1, 0)
