@@ -25,7 +25,7 @@ def describe_consumer_group(
     """Describe one group; one that is not there, or is of another kind, is answered as such."""
     group = shard.consumer_groups.get(group_id)
     if group is None:
-        known = group_id in shard.groups
+        known = shard.has_other_kind(group_id, shard.consumer_groups)
         return DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
