@@ -100,11 +100,19 @@ def _totals(totals: Mapping[str, ShareTotalsStatus]) -> Iterator[Metric]:
         "Records that were given up: rejected, or delivered as often as they may be.",
         labels=["sharegroup", "reason"],
     )
+    dead = CounterMetricFamily(
+        "headrace_sharegroup_dead_letter_records",
+        "Records that were to go to the dead-letter topic, by what became of that.",
+        labels=["sharegroup", "outcome"],
+    )
     for group, item in sorted(totals.items()):
         redelivered.add_metric([group], item.redelivered)
         archived.add_metric([group, "rejected"], item.rejected)
         archived.add_metric([group, "delivery_limit"], item.undeliverable)
-    yield from (redelivered, archived)
+        if item.dead_lettered or item.dead_letters_lost:
+            dead.add_metric([group, "written"], item.dead_lettered)
+            dead.add_metric([group, "lost"], item.dead_letters_lost)
+    yield from (redelivered, archived, dead)
 
 
 def _gauge(name: str, text: str, values: Mapping[tuple[str, str], float]) -> GaugeMetricFamily:

@@ -106,6 +106,8 @@ class ShareTotalsStatus:
     redelivered: int
     rejected: int
     undeliverable: int
+    dead_lettered: int
+    dead_letters_lost: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "controller.quorum.retry.backoff.ms": SettingType.INTEGER,
     "default.replication.factor": SettingType.INTEGER,
     "delete.topic.enable": SettingType.BOOLEAN,
+    "errors.deadletterqueue.auto.create.topics.enable": SettingType.BOOLEAN,
+    "errors.deadletterqueue.topic.name.prefix": SettingType.TEXT,
     "fetch.max.bytes": SettingType.INTEGER,
     "group.consumer.assignors": (
         "uniform",

@@ -1,4 +1,4 @@
-"""The topic settings of Apache Kafka 4.2 and what kind of value each takes."""
+"""The topic settings of Kafka 4.2, and 4.4's of dead letters: what kind of value each takes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ TOPIC_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "compression.type": ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     "compression.zstd.level": SettingType.INTEGER,
     "delete.retention.ms": SettingType.INTEGER,
+    "errors.deadletterqueue.group.enable": SettingType.BOOLEAN,
     "file.delete.delay.ms": SettingType.INTEGER,
     "flush.messages": SettingType.INTEGER,
     "flush.ms": SettingType.INTEGER,

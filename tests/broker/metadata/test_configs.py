@@ -206,7 +206,7 @@ def test_only_what_is_asked_for_is_described(image):
     assert (entry.synonyms, entry.documentation, entry.config_type) == ([], None, ConfigType.LONG)
     _, entries = _describe(image, TOPIC, "t", ["segment.ms"], include_documentation=True)
     assert entries["segment.ms"].documentation
-    assert len(_describe(image, TOPIC, "t")[1]) == 33
+    assert len(_describe(image, TOPIC, "t")[1]) == 34
 
 
 def test_a_secret_is_never_described(image):

@@ -9,9 +9,10 @@ Acknowledgements take effect in two steps, `acknowledge` and then `take_write` w
 takes effect at once, as in Kafka, and is written behind.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from headrace_broker.coordinator.share_partition.acknowledgement import Acknowledgement, pieces
 from headrace_broker.coordinator.share_partition.runs import Outcome, Run, Runs
 from headrace_broker.coordinator.share_partition.states import AcknowledgeType, RecordState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -34,6 +35,7 @@ class ShareLimits:
     deliveries_max: int = 5  # group.share.delivery.count.limit
     locks_max: int = 2_000  # group.share.partition.max.record.locks
     lock_ms: int = 30_000  # group.share.record.lock.duration.ms
+    has_dead_letters: bool = False  # errors.deadletterqueue.topic.name
 
     @property
     def throttled_from(self) -> int:
@@ -72,12 +74,18 @@ class AcquireRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledgement:
-    """Offsets `first` to `last`, and one type for all of them or one for each."""
+class DeadLetter:
+    """Offsets that are to go to the dead-letter topic, and why (KIP-1191)."""
 
     first: int
     last: int
-    types: Sequence[int]
+    count: int
+    is_rejected: bool
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are."""
+        return self.last - self.first + 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +111,9 @@ class SharePartition:
         self.rejected = 0
         self.undeliverable = 0
         """Records that were delivered as often as they may be."""
+        self.dead_lettered = 0
+        self.dead_letters_lost = 0
+        """Records that were archived though the dead-letter topic did not take them."""
         self._writing: list[tuple[int, int]] = []
         for batch in sorted(batches, key=lambda item: item.first_offset):
             first = max(batch.first_offset, self.runs.end_offset)
@@ -135,6 +146,11 @@ class SharePartition:
     def complete(self) -> int:
         """How many records from the start offset on are done with."""
         return sum(run.size for run in self.runs.items if run.state.is_final)
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether records are on their way to the dead-letter topic."""
+        return any(run.state is RecordState.ARCHIVING for run in self.runs.items)
 
     @property
     def needs_write(self) -> bool:
@@ -285,8 +301,8 @@ class SharePartition:
         Raises INVALID_RECORD_STATE unless the member holds every record. Of a range that the start
         offset is in, what lies below it is passed over: it may have been deleted from the log.
         """
-        pieces = list(_pieces(acknowledgements, self.start_offset))
-        for first, last, _ in pieces:
+        said = list(pieces(acknowledgements, self.start_offset))
+        for first, last, _ in said:
             held = 0
             for run in self.runs.overlapping(first, last):
                 if run.is_held_by(member_id):
@@ -298,7 +314,7 @@ class SharePartition:
                 )
         decides = False
         outcomes: dict[Outcome, Outcome] = {}
-        for first, last, kind in pieces:
+        for first, last, kind in said:
             for run in list(self.runs.within(first, last)):
                 if kind is AcknowledgeType.RENEW:
                     run.deadline_ms = now_ms + limits.lock_ms
@@ -351,10 +367,37 @@ class SharePartition:
     def _move(self, run: Run, outcome: Outcome) -> None:
         run.move(outcome.state)
         run.count = outcome.count
+        run.is_rejected = outcome.is_rejected and outcome.state is RecordState.ARCHIVING
         if outcome.is_rejected:
             self.rejected += run.size
         if outcome.is_undeliverable:
             self.undeliverable += run.size
+
+    # ---- dead letters
+
+    def dead_letters(self, limits: ShareLimits) -> list[DeadLetter]:
+        """Return what is to be written to the dead-letter topic; only between two writes.
+
+        It is durable by then that these records are not delivered again.
+        """
+        return [
+            DeadLetter(
+                first=run.first,
+                last=run.last,
+                count=run.count,
+                is_rejected=run.is_rejected or run.count < limits.deliveries_max,
+            )
+            for run in self.runs.items
+            if run.state is RecordState.ARCHIVING and not run.is_dirty
+        ]
+
+    def archive_dead(self, first: int, last: int) -> None:
+        """Be done with dead letters that are durable, or are given up."""
+        for run in list(self.runs.within(first, last)):
+            if run.state is RecordState.ARCHIVING:
+                run.move(RecordState.ARCHIVED)
+                run.is_rejected, run.is_dirty = False, True
+        self.runs.tidy()
 
     # ---- the log
 
@@ -450,53 +493,11 @@ def _after(kind: AcknowledgeType, count: int, limits: ShareLimits) -> Outcome:
             return Outcome(state=RecordState.AVAILABLE, count=count)
         case _:
             return Outcome(
-                state=RecordState.ARCHIVED,
+                # A gap is no record.
+                state=RecordState.ARCHIVING
+                if limits.has_dead_letters and kind is not AcknowledgeType.GAP
+                else RecordState.ARCHIVED,
                 count=count,
                 is_undeliverable=kind is AcknowledgeType.RELEASE,
                 is_rejected=kind is AcknowledgeType.REJECT,
             )
-
-
-def _pieces(
-    acknowledgements: Iterable[Acknowledgement], start_offset: int
-) -> Iterable[tuple[int, int, AcknowledgeType]]:
-    """Yield runs of offsets with one type.
-
-    Raises INVALID_REQUEST for what makes no sense, INVALID_RECORD_STATE for what is done with.
-    """
-    position = -1
-    for item in acknowledgements:
-        size = item.last - item.first + 1
-        if item.first <= position or size <= 0 or len(item.types) not in {1, size}:
-            raise ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"The acknowledgement of {item.first} to {item.last} with {len(item.types)} types "
-                "is not valid: ranges must follow each other, with one type or one for each.",
-            )
-        if item.last < start_offset:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD_STATE,
-                f"The records {item.first} to {item.last} are done with already.",
-            )
-        position = item.last
-        kinds = [_kind(kind) for kind in item.types]
-        if len(kinds) == 1:
-            yield max(item.first, start_offset), item.last, kinds[0]
-            continue
-        first = item.first
-        for place, kind in enumerate(kinds):
-            offset = item.first + place
-            if place + 1 < size and kinds[place + 1] is kind:
-                continue
-            if offset >= start_offset:
-                yield max(first, start_offset), offset, kind
-            first = offset + 1
-
-
-def _kind(kind: int) -> AcknowledgeType:
-    try:
-        return AcknowledgeType(kind)
-    except ValueError as error:
-        raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"{kind} is no type of acknowledgement"
-        ) from error

@@ -43,6 +43,8 @@ class Run:
     """Decided but not durable: nobody may acquire or acknowledge them meanwhile."""
     is_dirty: bool = False
     """Changed since it was last written to `__share_group_state`."""
+    is_rejected: bool = False
+    """Why it goes to the dead-letter topic; not kept: a new leader goes by the count."""
 
     @property
     def size(self) -> int:
@@ -79,6 +81,7 @@ class Run:
             and self.deadline_ms == other.deadline_ms
             and self.outcome is other.outcome
             and self.is_dirty == other.is_dirty
+            and self.is_rejected == other.is_rejected
         )
 
 

@@ -3,6 +3,7 @@
 Available     it can be acquired
 Acquired      a member has it, under a lock that times out; never persisted
 Acknowledged  a member has processed it: it is never delivered again
+Archiving     it is not delivered again, and is on its way to the dead-letter topic (KIP-1191)
 Archived      it is not delivered again: rejected, delivered too often, or not there at all
 """
 
@@ -16,6 +17,7 @@ class RecordState(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
@@ -37,8 +39,14 @@ class AcknowledgeType(IntEnum):
 RECORD_TRANSITIONS: Final[dict[RecordState, frozenset[RecordState]]] = {
     RecordState.AVAILABLE: frozenset({RecordState.ACQUIRED, RecordState.ARCHIVED}),
     RecordState.ACQUIRED: frozenset(
-        {RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED}
+        {
+            RecordState.AVAILABLE,
+            RecordState.ACKNOWLEDGED,
+            RecordState.ARCHIVING,
+            RecordState.ARCHIVED,
+        }
     ),
+    RecordState.ARCHIVING: frozenset({RecordState.ARCHIVED}),
     RecordState.ACKNOWLEDGED: frozenset(),
     RecordState.ARCHIVED: frozenset(),
 }

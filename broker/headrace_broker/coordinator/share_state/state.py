@@ -69,13 +69,13 @@ def overlay(
 def without_steps_back(
     before: Iterable[StateBatch], changes: Iterable[StateBatch]
 ) -> tuple[StateBatch, ...]:
-    """Return changes without the offsets that are done with before and not after them."""
-    done = [batch for batch in before if is_done(batch)]
+    """Return changes without the offsets that were nearer to their end before than after them."""
+    known = list(before)
     kept: list[StateBatch] = []
     for change in changes:
         parts = [change]
-        if not is_done(change):
-            for batch in done:
+        for batch in known:
+            if _progress(batch) > _progress(change):
                 parts = [part for each in parts for part in _outside(each, batch)]
         kept += parts
     return tuple(kept)
@@ -84,6 +84,11 @@ def without_steps_back(
 def is_done(batch: StateBatch) -> bool:
     """Whether its records are done with."""
     return RecordState(batch.delivery_state).is_final
+
+
+def _progress(batch: StateBatch) -> int:
+    """Return how near its records are to their end: none is delivered again from 1 on."""
+    return 2 if is_done(batch) else int(batch.delivery_state == RecordState.ARCHIVING)
 
 
 def _outside(batch: StateBatch, change: StateBatch) -> Iterable[StateBatch]:

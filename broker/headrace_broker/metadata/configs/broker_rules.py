@@ -14,6 +14,8 @@ from headrace_broker.metadata.settings.broker_settings import (
     BALANCE_THROTTLE,
     CLUSTER_SETTINGS,
     CORDONED_LOG_DIRS,
+    DEAD_LETTER_AUTO_CREATE,
+    DEAD_LETTER_PREFIX,
     DRAINED_BROKERS,
     DYNAMIC_BROKER_SETTINGS,
     LIVE_SETTINGS,
@@ -26,6 +28,7 @@ from headrace_broker.metadata.settings.resources import ConfigSource, ConfigType
 from headrace_broker.metadata.settings.setting_types import (
     LONG_MAX,
     Bounds,
+    TopicNamePrefix,
     format_value,
     parse_value,
 )
@@ -38,6 +41,9 @@ from headrace_broker.metadata.settings.topic_config import (
 from headrace_broker.metadata.settings.topic_settings import BROKER_SYNONYMS
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
+_OF_THE_CLUSTER = frozenset(
+    {DRAINED_BROKERS, MOVES_THROTTLE, DEAD_LETTER_PREFIX, DEAD_LETTER_AUTO_CREATE}
+)
 _LIVE_BOUNDS = Bounds(low=1, high=LONG_MAX)
 _BOUNDS: Mapping[str, Bounds] = {
     **dict.fromkeys(REPLICATION_THROTTLES, Bounds(low=0, high=LONG_MAX)),
@@ -68,9 +74,7 @@ class BrokerRules:
 
     def check_name(self, name: str, *, is_set: bool) -> None:
         """Raise ApiError for a setting that only a restart changes, or only the cluster has."""
-        is_clusters = (
-            name in BALANCE_SETTINGS or name in (DRAINED_BROKERS, MOVES_THROTTLE) or is_piece(name)
-        )
+        is_clusters = name in BALANCE_SETTINGS or name in _OF_THE_CLUSTER or is_piece(name)
         if self._is_of_one_broker and (name in CLUSTER_WIDE or is_clusters):
             # The controller and all leaders must agree on it, or the ELR is wrong (KIP-966).
             raise ApiError(
@@ -122,7 +126,11 @@ class BrokerRules:
                 elif name == CORDONED_LOG_DIRS:
                     check_cordon(text)
                 elif name in LIVE_SETTINGS:
-                    _LIVE_BOUNDS.check(parse_value(text, ConfigType.LONG))
+                    value = parse_value(text, LIVE_SETTINGS[name])
+                    if LIVE_SETTINGS[name] is ConfigType.LONG:
+                        _LIVE_BOUNDS.check(value)
+                    elif name == DEAD_LETTER_PREFIX:
+                        TopicNamePrefix().check(value)
             except ValueError as error:
                 raise invalid_value(name, text, error) from error
         if not self._is_of_one_broker:

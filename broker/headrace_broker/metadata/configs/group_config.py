@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.names import validate_topic_name
+from headrace_broker.metadata.settings.broker_settings import DEAD_LETTER_PREFIX
 from headrace_broker.metadata.settings.resources import (
     ConfigResource,
     ConfigResourceType,
@@ -36,6 +38,8 @@ class GroupSetting:
     minimum: str | None = None  # the broker's settings that bound it
     maximum: str | None = None
     check: Check | None = None
+    is_topic: bool = False
+    """Whether the text names a topic that dead letters may go to, or is empty."""
 
     def default_of(self, values: Mapping[str, Any]) -> Any:
         """Return what holds where the group sets nothing."""
@@ -48,11 +52,29 @@ class GroupSetting:
             self.check.check(value)
         low = values.get(self.minimum) if self.minimum else None
         high = values.get(self.maximum) if self.maximum else None
+        if self.is_topic and value:
+            problem = dead_letter_topic_problem(value, values)
+            if problem is not None:
+                raise ValueError(problem)
         if low is not None and value < low:
             raise ValueError(f"{self.name} must be greater than or equal to {self.minimum} ({low})")
         if high is not None and value > high:
             raise ValueError(f"{self.name} must be less than or equal to {self.maximum} ({high})")
         return value
+
+
+def dead_letter_topic_problem(name: str, values: Mapping[str, Any]) -> str | None:
+    """Return why dead letters may not go to a topic of that name, None where they may."""
+    prefix = values.get(DEAD_LETTER_PREFIX, "")
+    if name.startswith("__"):
+        return "topics whose names begin with '__' are the cluster's own"
+    if not name.startswith(prefix):
+        return f"the name must begin with '{prefix}' ({DEAD_LETTER_PREFIX})"
+    try:
+        validate_topic_name(name)
+    except ApiError as error:
+        return error.message
+    return None
 
 
 def _time_ms(kind: str, name: str, doc: str, default: int, low: int = 1) -> GroupSetting:
@@ -116,6 +138,20 @@ GROUP_SETTINGS: Mapping[str, GroupSetting] = {
             doc="Whether a share group gets records of transactions that are open or aborted.",
             default="read_uncommitted",
             check=OneOf(("read_committed", "read_uncommitted")),
+        ),
+        GroupSetting(
+            name="errors.deadletterqueue.topic.name",
+            type=ConfigType.STRING,
+            doc="Where a share group's records go that are rejected, or delivered as often as they "
+            "may be (KIP-1191); empty: nowhere.",
+            default="",
+            is_topic=True,
+        ),
+        GroupSetting(
+            name="errors.deadletterqueue.copy.record.enable",
+            type=ConfigType.BOOLEAN,
+            doc="Whether dead letters hold keys and values of their records, or only tell of them.",
+            default=False,
         ),
     )
 }

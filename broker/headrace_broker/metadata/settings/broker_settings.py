@@ -136,22 +136,26 @@ CLUSTER_SETTINGS: Mapping[str, BrokerSetting] = {
     **BALANCE_SETTINGS,
 }
 
+#: Where share groups' dead letters may go (KIP-1191). Of the file or of the whole cluster.
+DEAD_LETTER_PREFIX = "errors.deadletterqueue.topic.name.prefix"
+DEAD_LETTER_AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
+
 #: Settings of the process that it takes from the metadata while it runs.
-LIVE_SETTINGS = frozenset(
-    {
-        "log.cleaner.backoff.ms",
-        "max.connections",
-        "max.connections.per.ip",
-        "producer.id.expiration.ms",
-    }
-)
+LIVE_SETTINGS: Mapping[str, ConfigType] = {
+    "log.cleaner.backoff.ms": ConfigType.LONG,
+    "max.connections": ConfigType.LONG,
+    "max.connections.per.ip": ConfigType.LONG,
+    "producer.id.expiration.ms": ConfigType.LONG,
+    DEAD_LETTER_PREFIX: ConfigType.STRING,
+    DEAD_LETTER_AUTO_CREATE: ConfigType.BOOLEAN,
+}
 
 #: Broker settings that may be changed without a restart: the first synonym of each topic setting,
 #: those of the cluster's metadata, and what a process takes from there.
 DYNAMIC_BROKER_SETTINGS = (
     frozenset(CLUSTER_SETTINGS)
     | frozenset(setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms)
-    | LIVE_SETTINGS
+    | frozenset(LIVE_SETTINGS)
 )
 
 

@@ -89,7 +89,25 @@ class ResetPolicy:
             raise ValueError("it must be latest, earliest or by_duration:PnDTnHnMn.nS")
 
 
-Check = Bounds | OneOf | ThrottledReplicas | ResetPolicy
+_TOPIC_CHARACTERS = re.compile(r"[a-zA-Z0-9._-]{0,200}")
+_OF_THE_CLUSTERS_OWN = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNamePrefix:
+    """What names of topics begin with, none of the cluster's own; it may be empty."""
+
+    def check(self, value: Any) -> None:
+        """Raise ValueError for what no topic's name begins with."""
+        if not _TOPIC_CHARACTERS.fullmatch(value):
+            raise ValueError(
+                "it must be at most 200 ASCII alphanumerics, '.', '_' and '-': topics begin with it"
+            )
+        if value.startswith(_OF_THE_CLUSTERS_OWN):
+            raise ValueError("names of the cluster's own topics begin with '__'")
+
+
+Check = Bounds | OneOf | ThrottledReplicas | ResetPolicy | TopicNamePrefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,10 @@ _TABLE = (
         "How long a compacted topic keeps tombstones; a reader from offset 0 must be done by then.",
         _NOT_NEGATIVE,
     ),
+    _flag(
+        "errors.deadletterqueue.group.enable",
+        "Whether groups may have the topic as their dead-letter topic (KIP-1191).",
+    ),
     _setting(
         "file.delete.delay.ms",
         _LONG,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from headrace_broker.server.config.setting import int_setting, list_setting
+from headrace_broker.metadata.settings.broker_settings import (
+    DEAD_LETTER_AUTO_CREATE,
+    DEAD_LETTER_PREFIX,
+)
+from headrace_broker.metadata.settings.resources import ConfigType
+from headrace_broker.metadata.settings.setting_types import TopicNamePrefix
+from headrace_broker.server.config.setting import Setting, flag_setting, int_setting, list_setting
 
 SHARE_GROUPS = (
     int_setting(
@@ -128,5 +134,17 @@ SHARE_GROUPS = (
         300000,
         "A share partition whose state is not written for so long gets a new snapshot.",
         low=1,
+    ),
+    Setting(
+        name=DEAD_LETTER_PREFIX,
+        type=ConfigType.STRING,
+        default="dlq.",
+        doc="What names of share groups' dead-letter topics must begin with (KIP-1191).",
+        check=TopicNamePrefix(),
+    ),
+    flag_setting(
+        DEAD_LETTER_AUTO_CREATE,
+        "Whether a share group's dead-letter topic is made when its first record comes.",
+        default=False,
     ),
 )

@@ -319,6 +319,8 @@ class ServerStatus:
                 redelivered=item.redelivered,
                 rejected=item.rejected,
                 undeliverable=item.undeliverable,
+                dead_lettered=item.dead_lettered,
+                dead_letters_lost=item.dead_letters_lost,
             )
             for group, item in self._broker.shares.partitions.totals().items()
         }

@@ -44,6 +44,7 @@ class Lane(Enum):
     QUORUM = "quorum"
     HEARTBEAT = "heartbeat"
     MARKERS = "markers"
+    PRODUCE = "produce"
     REQUEST = "request"
     WATCH = "watch"
 
@@ -57,6 +58,7 @@ _LANES = {
     ApiKey.BROKER_HEARTBEAT: Lane.HEARTBEAT,
     ApiKey.BROKER_REGISTRATION: Lane.HEARTBEAT,
     ApiKey.WRITE_TXN_MARKERS: Lane.MARKERS,
+    ApiKey.PRODUCE: Lane.PRODUCE,
 }
 
 

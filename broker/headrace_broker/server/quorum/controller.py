@@ -254,9 +254,12 @@ class ControllerDriver:
 
     async def ensure_internal_topic(self, name: str) -> None:
         """Make one of the cluster's own topics unless it exists; raises ApiError."""
-        if name in self.image.topics:
+        await self.ensure_topic(internal_topic(name, self._config))
+
+    async def ensure_topic(self, wanted: WantedTopic) -> None:
+        """Make a topic that this broker needs unless it exists; raises ApiError."""
+        if wanted.name in self.image.topics:
             return
-        wanted = internal_topic(name, self._config)
         if self.is_active or self.forwarding is None:
             await self.submit(
                 lambda image: decide_ensure_topic(image, wanted, self.policy, self.rng)

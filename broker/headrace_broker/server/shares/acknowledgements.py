@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 from uuid import UUID
 
-from headrace_broker.coordinator.share_partition.partition import Acknowledgement
+from headrace_broker.coordinator.share_partition.acknowledgement import Acknowledgement
 from headrace_broker.coordinator.share_partition.states import AcknowledgeType
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 

@@ -5,16 +5,17 @@ one leader epoch: a new leader reads the state from the share coordinator, which
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
 import structlog
 
+from headrace_broker.coordinator.share_partition.acknowledgement import Acknowledgement
 from headrace_broker.coordinator.share_partition.partition import (
-    Acknowledgement,
     Acquired,
     AcquireRequest,
+    DeadLetter,
     ReadBatch,
     SharePartition,
 )
@@ -53,6 +54,14 @@ class StatePersister(Protocol):
         ...
 
 
+class DeadLetterTopics(Protocol):
+    """Where records go that nobody could process."""
+
+    async def write(self, group_id: str, source: Partition, letters: Sequence[DeadLetter]) -> bool:
+        """Return when they are durable, False where the group wants none; raise ApiError."""
+        ...
+
+
 class Status(Enum):
     """Whether the share partition can be used."""
 
@@ -71,6 +80,7 @@ class SharePartitionDriver:
         persister: StatePersister,
         clock: Clock,
         settings: Callable[[], ShareSettings],
+        dead_letters: DeadLetterTopics,
     ) -> None:
         self.key = key
         self.partition = partition
@@ -90,6 +100,8 @@ class SharePartitionDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
+        self._dead_letters = dead_letters
+        self._burier: asyncio.Task[None] | None = None
         self._loader = self._loop.create_task(self._load())
 
     @property
@@ -102,7 +114,10 @@ class SharePartitionDriver:
     def is_settled(self) -> bool:
         """Whether nothing is held and all is durable: it can be forgotten."""
         return self.status is not Status.ACTIVE or (
-            self._writer is None and not self.state.needs_write and not self.state.in_flight
+            self._writer is None
+            and not self.state.needs_write
+            and not self.state.in_flight
+            and not self.state.has_dead_letters
         )
 
     def now_ms(self) -> int:
@@ -130,6 +145,7 @@ class SharePartitionDriver:
             return
         if self.status is Status.LOADING:
             self.status = Status.ACTIVE
+            self._bury_soon()
             self._changed()
 
     def _initial_offset(self) -> int:
@@ -151,7 +167,7 @@ class SharePartitionDriver:
         for handle in (self._timer, self._retry):
             if handle is not None:
                 handle.cancel()
-        for task in (self._loader, self._writer):
+        for task in (self._loader, self._writer, self._burier):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         _fail(self._acknowledging, error)
@@ -329,12 +345,42 @@ class SharePartitionDriver:
                     _fail(waiting, self.error)
                     raise
                 self.state.committed(write)
+                self._bury_soon()
                 for future in waiting:
                     if not future.done():
                         future.set_result(None)
                 self._wake()
         finally:
             self._writer = None
+
+    # ---- dead letters
+
+    def _bury_soon(self) -> None:
+        """Write dead letters of which is durable that nobody gets them; only between writes."""
+        if self._burier is None and self.status is Status.ACTIVE:
+            letters = self.state.dead_letters(self._settings().limits)
+            if letters:
+                self._burier = self._loop.create_task(self._bury(letters))
+
+    async def _bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Write them to the dead-letter topic, and be done with them whatever becomes of that."""
+        try:
+            state = self.state
+            try:
+                is_written = await self._dead_letters.write(
+                    self.key.group_id, self.partition, letters
+                )
+            except ApiError:
+                state.dead_letters_lost += sum(item.size for item in letters)
+            else:
+                state.dead_lettered += sum(item.size for item in letters) if is_written else 0
+            for item in letters:
+                state.archive_dead(item.first, item.last)
+        finally:
+            self._burier = None
+        if self._writer is None:
+            self._bury_soon()  # nothing is being written: what came meanwhile is durable
+        self._changed()
 
     def _expire_now(self) -> None:
         """Locks that ended while their acknowledgement was under way."""

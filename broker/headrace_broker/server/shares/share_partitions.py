@@ -17,6 +17,7 @@ from headrace_broker.server.clock import Clock
 from headrace_broker.server.partitions.partition import ANY_EPOCH, not_leader
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from headrace_broker.server.shares.share_partition_driver import (
+    DeadLetterTopics,
     SharePartitionDriver,
     StatePersister,
     Status,
@@ -39,12 +40,16 @@ class ShareTotals:
     redelivered: int = 0
     rejected: int = 0
     undeliverable: int = 0
+    dead_lettered: int = 0
+    dead_letters_lost: int = 0
 
     def add(self, state: SharePartition) -> None:
         """Take one share partition in."""
         self.redelivered += state.redelivered
         self.rejected += state.rejected
         self.undeliverable += state.undeliverable
+        self.dead_lettered += state.dead_lettered
+        self.dead_letters_lost += state.dead_letters_lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +71,14 @@ class SharePartitions:
         clock: Clock,
         configs: ShareConfigs,
         sessions_max: int,
+        dead_letters: DeadLetterTopics,
     ) -> None:
         self.configs = configs
         self.sessions = ShareSessions(sessions_max)
         self._replicas = replicas
         self._persister = persister
         self._clock = clock
+        self._dead_letters = dead_letters
         self._drivers: dict[ShareKey, SharePartitionDriver] = {}
         self._totals: dict[str, ShareTotals] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,6 +112,7 @@ class SharePartitions:
                 self._persister,
                 self._clock,
                 lambda: self.configs.of(group_id),
+                self._dead_letters,
             )
         return driver
 

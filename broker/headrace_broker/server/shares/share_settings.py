@@ -16,6 +16,9 @@ class ShareSettings:
     limits: ShareLimits
     reset: str = "latest"
     reads_committed: bool = False
+    dead_letter_topic: str = ""
+    copies_records: bool = False
+    """Whether dead letters hold their records' keys and values."""
 
 
 class ShareConfigs:
@@ -40,13 +43,17 @@ class ShareConfigs:
     def _make(self, image: MetadataImage, group_id: str) -> ShareSettings:
         values = self._values
         own = effective_group_config(image, group_id, values)
+        dead_letter_topic = own.get("errors.deadletterqueue.topic.name", "")
         lock_ms = own.get("share.record.lock.duration.ms")
         return ShareSettings(
             limits=ShareLimits(
                 deliveries_max=values["group.share.delivery.count.limit"],
                 locks_max=values["group.share.partition.max.record.locks"],
                 lock_ms=lock_ms or values["group.share.record.lock.duration.ms"],
+                has_dead_letters=bool(dead_letter_topic),
             ),
             reset=own.get("share.auto.offset.reset", "latest"),
             reads_committed=own.get("share.isolation.level") == "read_committed",
+            dead_letter_topic=dead_letter_topic,
+            copies_records=own.get("errors.deadletterqueue.copy.record.enable", False),
         )

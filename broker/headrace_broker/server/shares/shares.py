@@ -18,6 +18,7 @@ from headrace_broker.metadata.entities import SHARE_GROUP_STATE_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.partitions.elections import Elections
 from headrace_broker.server.shares.administration import ShareAdministration
+from headrace_broker.server.shares.dead_letters import DeadLetterWriter
 from headrace_broker.server.shares.persister import Persister
 from headrace_broker.server.shares.share_partitions import SharePartitions
 from headrace_broker.server.shares.share_settings import ShareConfigs
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.partitions.partition import Partition
     from headrace_broker.server.partitions.replica_manager import ReplicaManager
     from headrace_broker.server.peers.peers import PeerConnections
+    from headrace_broker.server.shares.dead_letters import TopicMaker
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +46,10 @@ class Node(Protocol):
     clock: Clock
     peers: PeerConnections
     replicas: ReplicaManager
+
+    @property
+    def controller(self) -> TopicMaker:
+        """Who makes topics."""
 
     @property
     def metadata(self) -> MetadataImage:
@@ -68,12 +74,14 @@ class Shares:
             ensure_topic,
             values["share.coordinator.write.timeout.ms"],
         )
+        configs = ShareConfigs(values, lambda: node.metadata)
         self.partitions = SharePartitions(
             node.replicas,
             self.persister,
             node.clock,
-            ShareConfigs(values, lambda: node.metadata),
+            configs,
             values["group.share.max.share.sessions"],
+            DeadLetterWriter(node, configs.of),
         )
         self.elections = Elections(
             SHARE_GROUP_STATE_TOPIC, node.replicas, self._load, self.coordinator.unload

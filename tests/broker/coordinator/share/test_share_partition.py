@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from headrace_broker.coordinator.share_partition.acknowledgement import Acknowledgement
 from headrace_broker.coordinator.share_partition.partition import (
-    Acknowledgement,
     AcquireRequest,
     ReadBatch,
     ShareLimits,
