@@ -21,3 +21,4 @@ class TransactionConfig:
     ids_max: int = 100_000  # headrace.max.transactional.ids; unlimited in Kafka
     retry_backoff_ms: int = 20  # add.partitions.to.txn.retry.backoff.ms
     retry_backoff_max_ms: int = 100  # add.partitions.to.txn.retry.backoff.max.ms
+    commit_timeout_ms: int = 5_000  # offsets.commit.timeout.ms; Kafka has its request.timeout.ms

@@ -12,7 +12,7 @@ from headrace_broker.coordinator.transactions.transaction import TransactionVers
 from headrace_broker.log.markers import Marker
 from headrace_broker.metadata.entities import GROUP_METADATA_TOPIC
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -21,7 +21,12 @@ from headrace_broker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from headrace_broker.server.api.services import WithClock, WithGroups, WithReplicas
+from headrace_broker.server.api.services import (
+    WithClock,
+    WithConfig,
+    WithGroups,
+    WithReplicas,
+)
 from headrace_broker.server.partitions.marker_writes import write_marker
 
 if TYPE_CHECKING:
@@ -30,14 +35,17 @@ if TYPE_CHECKING:
 API_KEY = ApiKey.WRITE_TXN_MARKERS
 
 
-class Node(WithClock, WithGroups, WithReplicas, Protocol):
+class Node(WithClock, WithConfig, WithGroups, WithReplicas, Protocol):
     """What this handler needs of the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """Answer when every marker is committed, and its group offsets are readable (KAFKA-17507)."""
+    """Answer when every marker is committed, and its group offsets are readable (KAFKA-17507).
+
+    One that is not committed in time is asked for again, and holds up no other.
+    """
     del context
     return await write_markers(broker, request)
 
@@ -62,12 +70,26 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
                 else:
                     if future is not None:
                         waiting.append((future, outcome))
+    if waiting:
+        # Half of the time for which the coordinator waits: it hears of those that are written.
+        seconds = broker.config.values["replica.socket.timeout.ms"] / 2000
+        await asyncio.wait([future for future, _ in waiting], timeout=seconds)
     for future, outcome in waiting:
-        try:
-            await future
-        except ApiError as error:
-            outcome.error_code = error.code
+        if not future.done():
+            future.add_done_callback(_retrieve)
+            outcome.error_code = ErrorCode.REQUEST_TIMED_OUT
+        else:
+            try:
+                future.result()
+            except ApiError as error:
+                outcome.error_code = error.code
     return response
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Take the error of what nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _marker(asked: WritableTxnMarker) -> Marker:

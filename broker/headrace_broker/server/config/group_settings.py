@@ -46,7 +46,7 @@ GROUPS = (
     int_setting(
         "offsets.commit.timeout.ms",
         5000,
-        "How long what a group writes may take to be committed.",
+        "How long what a group or a transactional id has written may take to be committed.",
         low=1,
     ),
     int_setting("group.min.session.timeout.ms", 6000, "The least session timeout.", low=1),

@@ -179,10 +179,13 @@ class Persister:
         leader = NO_NODE if partition is None else partition.leader
         if leader == NO_NODE:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if leader == self._node_id:
-            return await here()
         try:
+            if leader == self._node_id:
+                async with asyncio.timeout(self._timeout_ms / 1000):
+                    return await here()
             response = await self._peers.send(leader, request, timeout_ms=self._timeout_ms)
+        except TimeoutError as error:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not committed in time") from error
         except PeerUnavailable as error:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
         result = response.results[0].partitions[0]

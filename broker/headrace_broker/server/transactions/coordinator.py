@@ -60,6 +60,7 @@ def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
         ids_max=values["headrace.max.transactional.ids"],
         retry_backoff_ms=values["add.partitions.to.txn.retry.backoff.ms"],
         retry_backoff_max_ms=values["add.partitions.to.txn.retry.backoff.max.ms"],
+        commit_timeout_ms=values["offsets.commit.timeout.ms"],
     )
 
 

@@ -165,7 +165,12 @@ class ShardDriver:
         if decision.record is not None:
             committed: asyncio.Future[ApiError | None] = self._loop.create_future()
             self._append(decision.record, partial(_resolve, committed))
-            error = await committed
+            seconds = self._host.circumstances(None).config.commit_timeout_ms / 1000
+            late = self._loop.call_later(seconds, _resolve, committed, not_in_time())
+            try:
+                error = await committed
+            finally:
+                late.cancel()
             if error is not None:
                 raise error
         if decision.error is not ErrorCode.NONE:
@@ -281,6 +286,14 @@ def not_coordinator() -> ApiError:
     """Return NOT_COORDINATOR: look for who coordinates the id now."""
     return ApiError(
         ErrorCode.NOT_COORDINATOR, "this broker does not coordinate the transactional id"
+    )
+
+
+def not_in_time() -> ApiError:
+    """Return what a client hears whose record may still be committed; its id is held until then."""
+    return ApiError(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        "not committed in offsets.commit.timeout.ms; its outcome is unknown",
     )
 
 
