@@ -1,13 +1,18 @@
 """Rows and progress in one transaction of a real PostgreSQL, from Debian's package."""
 
 import contextlib
+import dataclasses
 import datetime as dt
 import decimal
+import tempfile
+import threading
 import uuid
+from pathlib import Path
 
 import psycopg
 import pytest
 
+from faults.disk import can_mount, fill, small_disk
 from headrace_jobs.declaration import Delivery
 from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
@@ -222,6 +227,76 @@ def test_a_server_that_crashes_after_staging_costs_the_batch_and_no_row(
     assert successor.stored.offsets == {P0: 10}
     successor.write(rows(spark, b=2), batch(1))
     assert table(postgres, sink) == {"a": 1, "b": 2}
+
+
+@contextlib.contextmanager
+def table_on_a_small_disk(postgres, table):
+    """The sink's table alone is on a disk of its own; yields that disk."""
+    if not can_mount():
+        pytest.skip("NOT TESTED: mounting a small disk needs root")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        with small_disk(Path(folder) / "disk", 8) as disk:
+            for path in (disk, disk / "space"):
+                path.mkdir(exist_ok=True)
+                postgres.own(path)
+            space = disk / "space"
+            name = f"space_{uuid.uuid4().hex[:8]}"
+            postgres.query(f"CREATE TABLESPACE {name} LOCATION '{space}'")
+            postgres.query(f"CREATE TABLE {table} (k text, v int) TABLESPACE {name}")
+            try:
+                yield disk
+            finally:
+                postgres.query(f"DROP TABLE {table}")
+                postgres.query(f"DROP TABLESPACE {name}")
+
+
+def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    from headrace_jobs.sinks import postgres_store
+
+    append = PostgresTable(table=sink.table, dsn=sink.dsn)
+    many = [("x" * 500, number) for number in range(5_000)]
+    frame = spark.createDataFrame(many, "k STRING, v INT")
+    with table_on_a_small_disk(postgres, sink.table) as disk:
+        writer = open_sink(sink=append)
+        writer.write(rows(spark, a=1), batch(0))
+        somebody_elses = fill(disk)
+        monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
+        with pytest.raises(SinkError, match=r"refuses the batch: .*No space left on device"):
+            writer.write(frame, batch(1))
+        assert table(postgres, sink) == {"a": 1}
+        # The driver that is started again waits for room, and the batch counts once.
+        successor = open_sink(sink=append)
+        assert successor.stored.offsets == {P0: 10}
+        monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 60.0)
+        threading.Timer(3, somebody_elses.unlink).start()
+        successor.write(frame, batch(1))
+        successor.write(frame, batch(1))
+        (count,) = postgres.query(f"SELECT count(*) FROM {sink.table}")  # noqa: S608 - as above
+        assert count == (len(many) + 1,)
+
+
+def test_a_servers_own_timeout_fails_the_batch_and_is_no_endless_repetition(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    from headrace_jobs.sinks import postgres_store
+
+    monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
+    writer = open_sink()
+    writer.write(rows(spark, a=1), batch(0))
+    postgres.query(
+        "CREATE OR REPLACE FUNCTION linger() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM pg_sleep(10); RETURN NEW; END $$"
+    )
+    postgres.query(
+        f"CREATE TRIGGER slow BEFORE INSERT ON {sink.table} FOR EACH ROW EXECUTE FUNCTION linger()"
+    )
+    slow = dataclasses.replace(sink, dsn=f"{sink.dsn} options='-c statement_timeout=300'")
+    with pytest.raises(SinkError, match="refuses the batch: canceling statement"):
+        open_sink(sink=slow).write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1}
 
 
 def test_at_most_once_stores_progress_first(spark, postgres, sink, open_sink, monkeypatch):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import time
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -40,7 +41,7 @@ __all__ = [
 ]
 
 PROGRESS_TABLE = "headrace_progress"
-#: How long a server may be away before the batch fails, and the job with it.
+#: How long a server may be away, or refuse, before the batch fails, and the job with it.
 OUTAGE_SECONDS_MAX = 60.0
 _RETRY_SECONDS = 0.5
 # Notices a server that is gone without a word (a cut cable) within this time.
@@ -185,21 +186,30 @@ class PostgresStore:
         """Do the work and store the batch's progress, both or nothing. Repeats what was in doubt.
 
         `work` gets the connection and the table's name, inside the transaction. Raises
-        `FencedError`, `GapError`, what `work` raises, and `SinkError` when the server stays away.
+        `FencedError`, `GapError`, what `work` raises, and `SinkError` when the server stays away,
+        or goes on to refuse (its disk is full, a timeout of its own is too short).
         """
         import psycopg
 
-        deadline = time.monotonic() + OUTAGE_SECONDS_MAX
+        deadline = math.inf
         while True:
             try:
                 return self._transact_once(batch, work)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
                 # Refused, or lost on the way, or done and its answer lost: the row will show it.
+                deadline = min(deadline, time.monotonic() + OUTAGE_SECONDS_MAX)
+                is_refused = error.sqlstate is not None
+                if is_refused and time.monotonic() > deadline - _RETRY_SECONDS:
+                    raise SinkError(f"PostgreSQL refuses the batch: {_brief(error)}") from error
                 structlog.get_logger(__name__).warning(
-                    "the transaction's outcome is unknown; asking the server",
+                    "the server refuses the transaction; trying again"
+                    if is_refused
+                    else "the transaction's outcome is unknown; asking the server",
                     batch=batch.batch_id,
-                    error=str(error).strip(),
+                    error=_brief(error),
                 )
+                if is_refused:
+                    time.sleep(_RETRY_SECONDS)
                 self._reconnect(deadline, error)
 
     def once(self, work: Callable[[Any, str], None]) -> None:
@@ -279,6 +289,10 @@ def lock_relation(connection: Any, job: str, output: str, *, is_shared: bool) ->
     number = int.from_bytes(hashlib.sha256(f"{job}/{output}".encode()).digest()[:8], signed=True)
     function = "pg_advisory_lock_shared" if is_shared else "pg_advisory_xact_lock"
     connection.execute(f"SELECT {function}(%s)", (number,))
+
+
+def _brief(error: Exception) -> str:
+    return str(error).strip()
 
 
 def _progress(row: tuple[Any, ...]) -> tuple[str, StoredProgress]:
