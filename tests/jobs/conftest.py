@@ -18,7 +18,7 @@ from headrace_jobs.session import LOG4J_CONFIGURATION, STATE_SETTINGS
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
 from support.peer import Peer
-from support.postgres import PostgresServer, postgres_binaries
+from support.postgres import PostgresServer, running_postgres
 
 JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
@@ -100,12 +100,5 @@ def example_application() -> Path:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    binaries = postgres_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL IS MISSING: apt-get install postgresql; its sink is NOT TESTED")
-    server = PostgresServer(binaries)
-    try:
-        server.start()
+    with running_postgres() as server:
         yield server
-    finally:
-        server.close()

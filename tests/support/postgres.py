@@ -6,15 +6,31 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from support.processes import LOOPBACK, free_port, wait_until
 
 _PLACES = ("/usr/lib/postgresql",)
 _START_SECONDS = 60
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator["PostgresServer"]:
+    """Run a server meanwhile; where it is not installed, the test is skipped, and says so."""
+    binaries = postgres_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL IS MISSING: apt-get install postgresql; NOT TESTED")
+    server = PostgresServer(binaries)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 def postgres_binaries() -> Path | None:
@@ -60,6 +76,12 @@ class PostgresServer:
                 command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, **self._as_user
             )
         wait_until(self._answers, _START_SECONDS, "an answer from PostgreSQL")
+
+    def own(self, path: Path) -> Path:
+        """Give a path to the user that the server runs as."""
+        if self._as_user:
+            os.chown(path, self._as_user["user"], self._as_user["group"])
+        return path
 
     def crash(self) -> None:
         """End without a checkpoint, as a killed server does: its next start replays its log."""

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.headrace_broker import HeadraceBroker
-from support.postgres import PostgresServer, postgres_binaries
+from support.postgres import running_postgres
 from support.processes import ManagedProcess, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -76,15 +76,8 @@ def consume(bootstrap: str, topic: str, dsn: str) -> None:
 
 @pytest.fixture
 def postgres():
-    binaries = postgres_binaries()
-    if binaries is None:
-        pytest.skip("PostgreSQL IS MISSING: apt-get install postgresql; NOT TESTED")
-    server = PostgresServer(binaries)
-    try:
-        server.start()
+    with running_postgres() as server:
         yield server
-    finally:
-        server.close()
 
 
 def produce(bootstrap: str, topic: str, numbers: range) -> None:
