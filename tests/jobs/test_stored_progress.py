@@ -1,5 +1,6 @@
 """What stored progress says about a batch, and about where a job goes on. No Spark, no store."""
 
+import os
 from dataclasses import replace
 
 import pytest
@@ -175,3 +176,16 @@ def test_the_next_driver_of_a_checkpoint_fences_the_one_before(tmp_path):
     for driver in drivers[:-1]:
         with pytest.raises(FencedError, match="another driver started on this checkpoint"):
             driver.check()
+
+
+def test_a_drivers_epoch_outlives_a_power_cut(tmp_path, monkeypatch):
+    """Its file has no bytes: the folder that names it has to be on the disk, and that one's name."""
+    synced, fsync = set(), os.fsync
+
+    def note(handle):
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    DriverEpoch(tmp_path)
+    assert {tmp_path.stat().st_ino, (tmp_path / "drivers").stat().st_ino} <= synced

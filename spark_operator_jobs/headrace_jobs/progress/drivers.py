@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from headrace_jobs.durable import sync
 from headrace_jobs.progress.stored import FencedError
 
 if TYPE_CHECKING:
@@ -35,9 +36,11 @@ class DriverEpoch:
                 handle = os.open(self._folder / str(self.epoch), os.O_CREAT | os.O_EXCL)
             except FileExistsError:
                 continue
-            os.fsync(handle)
             os.close(handle)
             break
+        # An epoch is a name: that is what must survive a power cut, and its folder's.
+        sync(self._folder)
+        sync(folder)
         for old in sorted(epochs)[:-_KEPT]:
             (self._folder / str(old)).unlink(missing_ok=True)
 
