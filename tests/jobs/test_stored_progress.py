@@ -179,7 +179,7 @@ def test_the_next_driver_of_a_checkpoint_fences_the_one_before(tmp_path):
 
 
 def test_a_drivers_epoch_outlives_a_power_cut(tmp_path, monkeypatch):
-    """Its file has no bytes: the folder that names it has to be on the disk, and that one's name."""
+    """Its file has no bytes: the folder that names it has to be on the disk, and its name."""
     synced, fsync = set(), os.fsync
 
     def note(handle):
