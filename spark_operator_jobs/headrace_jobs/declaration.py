@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace_jobs.delivery import Delivery
-from headrace_jobs.sinks.generations import Shadowing
+from headrace_jobs.sinks.generations import shadowing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,7 +111,7 @@ def problems(job: Job) -> list[str]:
     if job.generation < 1:
         found.append(f"generation: {job.generation} is not a number from 1")
     for sink in job.sinks:
-        if job.shadow and not isinstance(sink, Shadowing):
+        if job.shadow and shadowing(sink) is None:
             found.append(
                 f"shadow: {sink.describe()} cannot be swapped in one step; name another place for"
                 " the new generation instead"

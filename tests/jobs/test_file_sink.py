@@ -234,7 +234,7 @@ def test_the_plain_log_keeps_every_commit_of_writers_that_race(tmp_path):
     from headrace_jobs.sinks.files_log import ConflictError, DataFile
 
     def append(name):
-        log = PlainLog(tmp_path, name)
+        log = PlainLog(tmp_path, name, 1)
         for number in range(30):
             file = DataFile(path=f"data/{name}-{number}", rows=1, bytes=1)
             while True:
@@ -249,7 +249,7 @@ def test_the_plain_log_keeps_every_commit_of_writers_that_race(tmp_path):
     for thread in threads:
         thread.join()
     assert len(committed_files(tmp_path)) == 90
-    assert [PlainLog(tmp_path, name).load().batch_id for name in "abc"] == [29, 29, 29]
+    assert [PlainLog(tmp_path, name, 1).load().progress.batch_id for name in "abc"] == [29] * 3
 
 
 @pytest.mark.spark

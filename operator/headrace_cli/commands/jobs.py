@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -127,20 +128,21 @@ def generations(module: Module) -> None:
     from headrace_cli.output import print_table
     from headrace_jobs.progress.offsets import format_offsets
 
-    for sink, found in _outputs(module):
-        typer.echo(f"{sink}:")
-        rows = [
-            {
-                "GENERATION": str(each.generation),
-                "READERS": "see it" if each.is_live else "-",
-                "OUTPUT": each.output,
-                "DELIVERY": each.delivery,
-                "BATCH": str(each.batch_id),
-                "OFFSETS": format_offsets(each.offsets),
-            }
-            for each in found.all()
-        ]
-        print_table(rows, indent="  ")
+    with _refusals():
+        for sink, found in _outputs(module):
+            typer.echo(f"{sink}:")
+            rows = [
+                {
+                    "GENERATION": str(each.generation),
+                    "READERS": "see it" if each.is_live else "-",
+                    "OUTPUT": each.output,
+                    "DELIVERY": each.delivery,
+                    "BATCH": str(each.batch_id),
+                    "OFFSETS": format_offsets(each.offsets),
+                }
+                for each in found.all()
+            ]
+            print_table(rows, indent="  ")
 
 
 @jobs_app.command(name="diff")
@@ -153,18 +155,19 @@ def diff(
 ) -> None:
     """Compare the rows of two generations. Exit status 1 when they differ."""
     is_equal = True
-    for sink, found in _outputs(module):
-        result = found.diff(old, new, examples_max=examples)
-        is_equal = is_equal and result.is_none
-        typer.echo(
-            f"{sink}: {result.same:,} rows alike, {result.changed:,} changed,"
-            f" {result.only_old:,} in generation {old} only, {result.only_new:,} in generation"
-            f" {new} only"
-        )
-        for was, now in result.examples:
+    with _refusals():
+        for sink, found in _outputs(module):
+            result = found.diff(old, new, examples_max=examples)
+            is_equal = is_equal and result.is_none
             typer.echo(
-                "\n".join(f"  {sign} {row}" for sign, row in (("-", was), ("+", now)) if row)
+                f"{sink}: {result.same:,} rows alike, {result.changed:,} changed,"
+                f" {result.only_old:,} in generation {old} only, {result.only_new:,} in generation"
+                f" {new} only"
             )
+            for was, now in result.examples:
+                typer.echo(
+                    "\n".join(f"  {sign} {row}" for sign, row in (("-", was), ("+", now)) if row)
+                )
     if not is_equal:
         raise typer.Exit(1)
 
@@ -175,9 +178,10 @@ def swap(module: Module, generation: Generation) -> None:
 
     The same command with the number of the one before goes back. Drivers of both may run.
     """
-    for sink, found in _outputs(module):
-        found.swap(generation)
-        typer.echo(f"{sink}: readers see generation {generation}")
+    with _refusals():
+        for sink, found in _outputs(module):
+            found.swap(generation)
+            typer.echo(f"{sink}: readers see generation {generation}")
 
 
 @jobs_app.command(name="discard")
@@ -188,32 +192,43 @@ def discard(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Throw away a generation that readers do not see: its rows and its progress."""
-    for sink, found in _outputs(module):
-        if not yes:
-            typer.confirm(f"{sink}: delete the rows of generation {generation}?", abort=True)
-        found.discard(generation)
-        typer.echo(f"{sink}: generation {generation} is gone; remove its SparkApplication")
+    with _refusals():
+        for sink, found in _outputs(module):
+            if not yes:
+                typer.confirm(f"{sink}: delete the rows of generation {generation}?", abort=True)
+            found.discard(generation)
+            typer.echo(f"{sink}: generation {generation} is gone; remove its SparkApplication")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Say what a sink refuses as an error of the command."""
+    from headrace_jobs.sinks.protocol import SinkError
+
+    try:
+        yield
+    except SinkError as error:
+        raise CommandError(str(error)) from error
 
 
 def _outputs(module: str) -> Iterator[tuple[str, OutputGenerations]]:
-    """Yield each sink of a job that has generations. What a sink refuses becomes `CommandError`."""
+    """Yield each sink of a job that has generations."""
     from headrace_jobs.jobs.run import DeclarationError, load_job
-    from headrace_jobs.sinks.generations import Shadowing
-    from headrace_jobs.sinks.protocol import SinkError
+    from headrace_jobs.sinks.generations import shadowing
 
     try:
         job = load_job(module)
     except DeclarationError as error:
         raise BadInputError(str(error)) from error
-    sinks = [sink for sink in job.sinks if isinstance(sink, Shadowing)]
-    if not sinks:
-        names = ", ".join(sink.describe() for sink in job.sinks)
+    sinks = [(sink.describe(), shadowing(sink)) for sink in job.sinks]
+    if not any(found for _, found in sinks):
+        names = ", ".join(name for name, _ in sinks)
         raise CommandError(f"no sink of {job.name} has generations side by side: {names}")
-    for sink in sinks:
-        try:
-            yield sink.describe(), sink.output_generations(job.name)
-        except SinkError as error:
-            raise CommandError(str(error)) from error
+    for name, sink in sinks:
+        if sink is None:
+            typer.echo(f"{name}: has no generations side by side; compare it by its own name")
+            continue
+        yield name, sink.output_generations(job.name)
 
 
 def _names(arguments: list[str], flag: str) -> bool:

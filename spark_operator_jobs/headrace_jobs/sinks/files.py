@@ -14,6 +14,7 @@ name exclusively.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,11 +23,10 @@ import structlog
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.durable import sync
-from headrace_jobs.progress.stored import StoredProgress, Verdict, judge
-from headrace_jobs.sinks.files_delta import DeltaLog
-from headrace_jobs.sinks.files_log import ConflictError, FileLog
-from headrace_jobs.sinks.files_plain import PlainLog
-from headrace_jobs.sinks.files_task import DATA, write_files
+from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.sinks.files_generations import FileGenerations, open_log, refuse_mixing
+from headrace_jobs.sinks.files_log import ConflictError
+from headrace_jobs.sinks.files_task import write_files
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from headrace_jobs.sinks.protocol import Run
 
 __all__ = ["FileTable", "FileWriter"]
+
+# In the name of a file that a task wrote.
+_BATCH_AND_EPOCH = re.compile(r"-b(\d+)-e(\d+)-p")
 
 _log = structlog.get_logger(__name__)
 
@@ -68,6 +71,10 @@ class FileTable:
             return "a commit needs a file system that makes a name exclusively; mount one"
         return None
 
+    def output_generations(self, job: str) -> FileGenerations:
+        """Return the job's generations in this table."""
+        return FileGenerations(path=self.path, form=self.form, job=job)
+
     def open(self, run: Run) -> FileWriter:
         """Take the next epoch. Raises `SinkError`."""
         return FileWriter(self, run)
@@ -90,11 +97,10 @@ class FileWriter:
         identity = f"{run.job}/{run.generation}"
         self._prefix = f"{hashlib.sha256(identity.encode()).hexdigest()[:8]}-g{run.generation}"
         self._epoch = 0
-        self._log: FileLog
-        self._log = (DeltaLog if sink.form == "delta" else PlainLog)(self._root, identity)
+        self._stored = StoredProgress(epoch=0)
         try:
+            self._log = open_log(sink.form, self._root, run.job, run.generation)
             self._root.mkdir(parents=True, exist_ok=True)
-            self._stored = self._log.load() or StoredProgress(epoch=0)
             if self._log.exists:
                 self._claim()
         except OSError as error:
@@ -136,30 +142,42 @@ class FileWriter:
         """Nothing is open between batches."""
 
     def _claim(self) -> None:
-        """Take the next epoch, then clear away files that earlier drivers left uncommitted."""
+        """Take the next epoch, then clear away files that the last driver left uncommitted."""
         while True:
-            claimed = _with_epoch(self._stored, self._stored.epoch + 1)
             try:
+                held = self._log.load()
+                self._stored = StoredProgress(epoch=0) if held is None else held.progress
+                if held is None or held.is_discarded:
+                    refuse_mixing(self._log, self._sink.describe(), self._run)
+                    self._log.is_shadow = self._run.is_shadow
+                claimed = _with_epoch(self._stored, self._stored.epoch + 1)
                 self._log.commit(claimed, ())
             except ConflictError:
-                self._stored = self._log.load() or StoredProgress(epoch=0)
-            else:
-                break
+                continue
+            break
+        last = self._stored
         self._stored, self._epoch = claimed, claimed.epoch
         committed = self._log.files()
-        for path in (self._root / DATA).glob(f"{self._prefix}-*.parquet"):
-            if f"{DATA}/{path.name}" not in committed:
+        for path in (self._root / self._log.folder).glob(f"{self._prefix}-b*.parquet"):
+            batch_id, epoch = _BATCH_AND_EPOCH.findall(path.name)[0]
+            # What was committed and compacted since is left to those who still read it.
+            is_of_the_last = int(epoch) == last.epoch and int(batch_id) > last.batch_id
+            if is_of_the_last and f"{self._log.folder}/{path.name}" not in committed:
                 path.unlink(missing_ok=True)
 
     def _judge(self, batch: Batch) -> Verdict:
-        self._stored = self._log.load() or StoredProgress(epoch=0)
+        held = self._log.load()
+        self._stored = StoredProgress(epoch=0) if held is None else held.progress
+        if held is not None and held.is_discarded:
+            raise FencedError(f"generation {self._run.generation} was thrown away")
         return judge(self._stored, self._epoch, batch)
 
     def _write_files(self, frame: DataFrame, batch: Batch) -> list[DataFile]:
         prefix = f"{self._prefix}-b{batch.batch_id}-e{self._epoch}"
-        files = write_files(frame, self._root, prefix)
+        folder = self._log.folder
+        files = write_files(frame, self._root, folder, prefix)
         if files:
-            sync(self._root / DATA)
+            sync(self._root / folder)
         return files
 
     def _commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
@@ -181,8 +199,8 @@ class FileWriter:
             try:
                 self._log.commit(progress, files)
             except ConflictError as error:
-                stored = self._log.load()
-                if stored is None or stored.epoch != self._epoch:
+                held = self._log.load()
+                if held is None or held.progress.epoch != self._epoch:
                     raise SinkError("another driver opened the table: the batch is lost") from error
             else:
                 return progress

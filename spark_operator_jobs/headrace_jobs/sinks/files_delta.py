@@ -1,41 +1,49 @@
 """Delta's log: files that executors wrote are committed by delta-rs, with application transactions.
 
-Each commit sets two of them, `headrace/<job>/<generation>` (a number that goes up by one) and its
-`…/epoch`. Delta refuses a commit whose application transactions another commit has set since the
-table was read: that is the compare-and-set that fences. A transaction holds a number only, so the
-offsets are in a file of their own, `_headrace/<job>/<generation>/<number>-<epoch>.json`, which is
-written before and means nothing until the commit names it.
+Each commit sets three of them, `headrace/<job>/<generation>` (a number that goes up by one), its
+`…/epoch` and its `…/file`. Delta refuses a commit whose application transactions another commit has
+set since the table was read: that is the compare-and-set that fences. A transaction holds a number
+only, so the offsets are in a file, `_headrace/<job>/<generation>/<number>-<epoch>-<file>.json`,
+which is written before and means nothing until the commit names it. `<file>` is drawn at random: a
+driver's attempt and a swap may have number and epoch in common, and one of them is refused.
+
+A shadow's files are named there, too, and lie in `_headrace/<job>/<generation>/data`, which Delta's
+`vacuum` leaves alone. A swap links them into `data`, and the others' the other way, and is one
+commit: readers that have begun go on in their version of the table.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
+import shutil
 import time
+import uuid
 from typing import TYPE_CHECKING, Any
 
-from headrace_jobs.durable import replace_file
-from headrace_jobs.progress.stored import format_progress, parse_progress
-from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError
+from headrace_jobs.durable import replace_file, sync
+from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
+from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError, DataFile, Held
+from headrace_jobs.sinks.files_task import DATA
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
-    from headrace_jobs.progress.stored import StoredProgress
-    from headrace_jobs.sinks.files_log import DataFile
-
 __all__ = ["DeltaLog"]
 
+_PROGRESS = "_headrace"
 _NO_COMMIT = 0
 
 
 class DeltaLog:
     """A Delta table, as one (job, generation) sees it."""
 
-    def __init__(self, root: Path, identity: str) -> None:
+    def __init__(self, root: Path, job: str, generation: int) -> None:
         """Open the table if it is there. Raises `SinkError` without the library."""
         try:
             import deltalake  # noqa: F401 - whether it is there
@@ -45,9 +53,10 @@ class DeltaLog:
                 " parquet, which needs nothing"
             ) from error
         self._root = root
-        self._application = f"headrace/{identity}"
-        self._progress = root / "_headrace" / identity
-        self._number = _NO_COMMIT
+        self._job = job
+        self._identity = f"{job}/{generation}"
+        self._held: Held | None = None
+        self.is_shadow = False
         self._table: Any = None
         self._open()
 
@@ -55,6 +64,11 @@ class DeltaLog:
     def exists(self) -> bool:
         """Whether there is a table."""
         return self._table is not None
+
+    @property
+    def folder(self) -> str:
+        """Where the generation's data files go now, relative to the table."""
+        return _shadow_folder(self._identity) if self.is_shadow else DATA
 
     def create(self, frame: DataFrame) -> None:
         """Make the table; one that somebody else made meanwhile is kept."""
@@ -75,66 +89,174 @@ class DeltaLog:
         if ours != theirs:
             raise SinkError(f"the table has the columns {theirs}, and the job's rows {ours}")
 
-    def load(self) -> StoredProgress | None:
+    def load(self) -> Held | None:
         """Read the newest version of the table."""
-        self._open()
-        if self._table is None:
-            return None
-        number = self._table.transaction_version(self._application)
-        if number is None:
-            self._number = _NO_COMMIT
-            return None
-        self._number = number
-        epoch = self._table.transaction_version(f"{self._application}/epoch")
-        return parse_progress((self._progress / f"{number}-{epoch}.json").read_text())
+        while True:
+            self._open()
+            try:
+                self._held = None if self._table is None else self._read(self._identity)
+            except ConflictError:
+                continue
+            break
+        if self._held is not None:
+            self.is_shadow = self._held.shadow is not None
+        return self._held
 
     def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
         """Commit. Raises `ConflictError`."""
-        from deltalake import CommitProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
-
-        number = self._number + 1
-        self._progress.mkdir(parents=True, exist_ok=True)
-        path = self._progress / f"{number}-{progress.epoch}.json"
-        replace_file(path, format_progress(progress))
-        properties = CommitProperties(
-            app_transactions=[
-                Transaction(self._application, number),
-                Transaction(f"{self._application}/epoch", progress.epoch),
-            ],
-            custom_metadata={"headraceBatch": str(progress.batch_id)},
-        )
-        try:
-            self._table.create_write_transaction(
-                [_add_action(file) for file in files],
-                "append",
-                self._table.schema(),
-                commit_properties=properties,
-            )
-        except CommitFailedError as error:
-            raise ConflictError(str(error)) from error
-        self._table.update_incremental()
-        self._number = number
-        for old in self._progress.glob("*.json"):
-            if int(old.name.partition("-")[0]) < number - 1:
-                old.unlink(missing_ok=True)
+        files = self._linked(files, self.folder)
+        shadow = None
+        if self.is_shadow:
+            before = () if self._held is None else self._held.shadow or ()
+            shadow = (*before, *files)
+        after = Held(progress=progress, shadow=shadow)
+        self._write({self._identity: after}, "append", () if self.is_shadow else files)
+        self._held = after
 
     def files(self) -> set[str]:
-        """Return the committed files."""
-        return {str(path) for path in self._add_actions()["path"]}
+        """Return the generation's committed files."""
+        if self.is_shadow:
+            return {file.path for file in (self._held and self._held.shadow) or ()}
+        return {file.path for file in self._live_files()}
 
     def compact(self, files_min: int, prefix: str) -> int:  # noqa: ARG002 - Delta names its files itself
         """Compact by delta-rs. Files that were replaced stay for readers until `vacuum`."""
         from deltalake.exceptions import CommitFailedError
 
-        sizes = self._add_actions()["size_bytes"]
-        if sum(int(size) < COMPACTED_BYTES_MAX // 2 for size in sizes) < files_min:
+        if self.is_shadow:
+            return 0
+        small = [file for file in self._live_files() if file.bytes < COMPACTED_BYTES_MAX // 2]
+        if len(small) < files_min:
             return 0
         try:
             done = self._table.optimize.compact(target_size=COMPACTED_BYTES_MAX)
         except CommitFailedError as error:
             raise ConflictError(str(error)) from error
         return int(done["numFilesRemoved"])
+
+    def generations(self) -> dict[int, Held]:
+        """Return what was read last of every generation of this job."""
+        if self._table is None:
+            return {}
+        folders = (self._root / _PROGRESS / self._job).glob("*")
+        numbers = sorted(int(path.name) for path in folders if path.name.isdigit())
+        found = {number: self._read(f"{self._job}/{number}") for number in numbers}
+        return {number: held for number, held in found.items() if held is not None}
+
+    def other_jobs(self) -> set[str]:
+        """Return the other jobs that write into the table."""
+        return {path.name for path in (self._root / _PROGRESS).glob("*")} - {self._job}
+
+    def swap(self, live: int | None) -> None:
+        """Exchange the files that readers see, in one commit. Raises `ConflictError`."""
+        mine = self._read(self._identity)
+        if mine is None:
+            raise ConflictError(f"{self._identity} has no progress")
+        changed = {self._identity: Held(progress=mine.progress)}
+        other = None if live is None else f"{self._job}/{live}"
+        theirs = None if other is None else self._read(other)
+        if other is not None and theirs is not None:
+            former = self._linked(self._live_files(), _shadow_folder(other))
+            changed[other] = Held(progress=theirs.progress, shadow=tuple(former))
+        # Names of their own: a driver that starts clears away those of its own that it finds.
+        files = self._linked(mine.shadow or (), DATA, f"swap-{uuid.uuid4().hex[:8]}-")
+        self._write(changed, "overwrite", files)
+
+    def discard(self) -> None:
+        """Throw the generation away but for an epoch, then delete its files."""
+        held = self._read(self._identity)
+        epoch = 1 if held is None else held.progress.epoch + 1
+        left = Held(progress=StoredProgress(epoch=epoch), shadow=(), is_discarded=True)
+        self._write({self._identity: left}, "append", ())
+        shutil.rmtree(self._root / _shadow_folder(self._identity), ignore_errors=True)
+
+    def _write(self, changed: dict[str, Held], mode: str, files: Sequence[DataFile]) -> None:
+        """Commit what changed of generations, and files. Raises `ConflictError`."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        transactions, numbers = [], {}
+        for identity, held in changed.items():
+            number = numbers[identity] = self._number(identity) + 1
+            numbered = {"": number, "/epoch": held.progress.epoch, "/file": secrets.randbits(48)}
+            folder = self._root / _PROGRESS / identity
+            folder.mkdir(parents=True, exist_ok=True)
+            name = "-".join(map(str, numbered.values()))
+            replace_file(folder / f"{name}.json", _format(held))
+            transactions += [
+                Transaction(f"{_application(identity)}{which}", value)
+                for which, value in numbered.items()
+            ]
+        mine = changed[self._identity].progress
+        properties = CommitProperties(
+            app_transactions=transactions,
+            custom_metadata={"headraceBatch": str(mine.batch_id)},
+        )
+        try:
+            self._table.create_write_transaction(
+                [_add_action(file) for file in files],
+                mode,
+                self._table.schema(),
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            raise ConflictError(str(error)) from error
+        self._table.update_incremental()
+        for identity, number in numbers.items():
+            for old in (self._root / _PROGRESS / identity).glob("*.json"):
+                if int(old.name.partition("-")[0]) < number - 1:
+                    old.unlink(missing_ok=True)
+
+    def _number(self, identity: str) -> int:
+        found = self._table.transaction_version(_application(identity))
+        return _NO_COMMIT if found is None else int(found)
+
+    def _read(self, identity: str) -> Held | None:
+        """Return what the version of the table that is open says.
+
+        Raises `ConflictError` when a later one has taken its place.
+        """
+        number = self._number(identity)
+        if number == _NO_COMMIT:
+            return None
+        versions = (
+            self._table.transaction_version(f"{_application(identity)}{which}")
+            for which in ("", "/epoch", "/file")
+        )
+        # Tables of before swaps have no third number.
+        name = "-".join(str(each) for each in versions if each is not None)
+        try:
+            text = (self._root / _PROGRESS / identity / f"{name}.json").read_text()
+        except FileNotFoundError as error:
+            raise ConflictError(f"{identity} has been committed since") from error
+        return _parse(text)
+
+    def _live_files(self) -> list[DataFile]:
+        """Return the files that readers see."""
+        import pyarrow as pa
+
+        found = pa.table(self._table.get_add_actions(flatten=True)).to_pydict()
+        rows = found.get("num_records") or [0] * len(found["path"])
+        return [
+            DataFile(path=path, rows=int(count or 0), bytes=int(size))
+            for path, count, size in zip(found["path"], rows, found["size_bytes"], strict=True)
+        ]
+
+    def _linked(self, files: Iterable[DataFile], folder: str, prefix: str = "") -> list[DataFile]:
+        """Return the files as they are in a folder: linked there, where they are not there yet."""
+        moved = []
+        for file in files:
+            name = file.path.rpartition("/")[2]
+            path = f"{folder}/{prefix}{name}"
+            if file.path.rpartition("/")[0] == folder:
+                path = file.path
+            elif not (self._root / path).exists():
+                (self._root / folder).mkdir(parents=True, exist_ok=True)
+                os.link(self._root / file.path, self._root / path)
+            moved.append(DataFile(path=path, rows=file.rows, bytes=file.bytes))
+        if moved:
+            sync(self._root / folder)
+        return moved
 
     def _open(self) -> None:
         from deltalake import DeltaTable
@@ -144,11 +266,32 @@ class DeltaLog:
         elif DeltaTable.is_deltatable(str(self._root)):
             self._table = DeltaTable(str(self._root))
 
-    def _add_actions(self) -> dict[str, list[Any]]:
-        import pyarrow as pa
 
-        found: dict[str, list[Any]] = pa.table(self._table.get_add_actions()).to_pydict()
-        return found
+def _application(identity: str) -> str:
+    return f"headrace/{identity}"
+
+
+def _shadow_folder(identity: str) -> str:
+    return f"{_PROGRESS}/{identity}/data"
+
+
+def _format(held: Held) -> str:
+    document = json.loads(format_progress(held.progress))
+    if held.shadow is not None:
+        document["shadow"] = [[file.path, file.rows, file.bytes] for file in held.shadow]
+    return json.dumps(document | ({"discarded": True} if held.is_discarded else {}))
+
+
+def _parse(text: str) -> Held:
+    document = json.loads(text)
+    shadow = document.get("shadow")
+    return Held(
+        progress=parse_progress(text),
+        shadow=None
+        if shadow is None
+        else tuple(DataFile(path=path, rows=rows, bytes=size) for path, rows, size in shadow),
+        is_discarded=bool(document.get("discarded")),
+    )
 
 
 def _arrow_schema(frame: DataFrame) -> Any:

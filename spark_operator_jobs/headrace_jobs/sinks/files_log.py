@@ -31,12 +31,31 @@ class DataFile:
     bytes: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """What a table's log says of one (job, generation)."""
+
+    progress: StoredProgress
+    #: Its files, which readers do not see; None of the generation that they see.
+    shadow: tuple[DataFile, ...] | None = None
+    #: Thrown away: what is left is its epoch, which fences its last driver.
+    is_discarded: bool = False
+
+
 class FileLog(Protocol):
     """The log of one table, as one (job, generation) sees it."""
+
+    #: Whether the generation's files are beside those that readers see. Read by `load`, written by
+    #: `commit`: a generation that is new says what it will be.
+    is_shadow: bool
 
     @property
     def exists(self) -> bool:
         """Whether the table can take commits."""
+
+    @property
+    def folder(self) -> str:
+        """Where the generation's data files go now, relative to the table."""
 
     def create(self, frame: DataFrame) -> None:
         """Make the table for rows of this frame; one that somebody else made meanwhile is kept."""
@@ -44,7 +63,7 @@ class FileLog(Protocol):
     def check_schema(self, frame: DataFrame) -> None:
         """Raise `SinkError` when the table cannot take rows of this frame."""
 
-    def load(self) -> StoredProgress | None:
+    def load(self) -> Held | None:
         """Read the log; returns what it says of this job and generation."""
 
     def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
@@ -54,7 +73,22 @@ class FileLog(Protocol):
         """
 
     def files(self) -> set[str]:
-        """Return the committed files, relative to the table."""
+        """Return the generation's committed files, relative to the table."""
 
     def compact(self, files_min: int, prefix: str) -> int:
         """Replace small files by larger ones when there are so many; returns how many were."""
+
+    def generations(self) -> dict[int, Held]:
+        """Return what was read last of every generation of this job."""
+
+    def other_jobs(self) -> set[str]:
+        """Return the other jobs that write into the table."""
+
+    def swap(self, live: int | None) -> None:
+        """Make this generation the one that readers see, in place of `live`, in one commit.
+
+        Raises `ConflictError` when a driver of either committed since the log was read.
+        """
+
+    def discard(self) -> None:
+        """Throw this generation away, rows and progress. Raises `ConflictError`."""

@@ -3,12 +3,13 @@
 `<table>/_headrace_log/<version>.json` is a commit: files that came, files that went, progress that
 changed. A version is made by linking a complete file to its name, which fails when the name is
 taken (link(2), also over NFS): that is the compare-and-set. Each twentieth commit holds the whole
-state, so that readers look at few. Whoever reads the table reads `committed_files`, never the
-folder: a listing has files that are not committed.
+state, so that readers look at few, and so does one that swaps generations. Whoever reads the table
+reads `committed_files`, never the folder: a listing has files that are not committed.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import time
@@ -19,17 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.durable import sync
-from headrace_jobs.progress.stored import format_progress, parse_progress
-from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError
+from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
+from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError, DataFile, Held
 from headrace_jobs.sinks.files_task import DATA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame
-
-    from headrace_jobs.progress.stored import StoredProgress
-    from headrace_jobs.sinks.files_log import DataFile
 
 __all__ = ["PlainLog", "committed_files"]
 
@@ -46,15 +44,22 @@ class _State:
     version: int = 0
     files: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
+    #: The files of each generation that readers do not see, by its identity.
+    shadows: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def replay(self, version: int, commit: dict[str, Any]) -> None:
         if "files" in commit:
             self.files, self.progress = dict(commit["files"]), dict(commit["progress"])
+            self.shadows = {
+                identity: dict(files) for identity, files in commit.get("shadows", {}).items()
+            }
         else:
             self.files.update(commit["add"])
             for path in commit["remove"]:
                 self.files.pop(path, None)
             self.progress.update(commit["progress"])
+            for identity, files in commit.get("shadow", {}).items():
+                self.shadows.setdefault(identity, {}).update(files)
         self.version = version
 
 
@@ -68,12 +73,15 @@ class PlainLog:
     """The log of one table, as one (job, generation) sees it."""
 
     exists = True
+    folder = DATA
 
-    def __init__(self, root: Path, identity: str) -> None:
+    def __init__(self, root: Path, job: str, generation: int) -> None:
         self._root = root
-        self._folder = root / LOG
-        self._identity = identity
+        self._log = root / LOG
+        self._job = job
+        self._identity = f"{job}/{generation}"
         self._state = _State()
+        self.is_shadow = False
 
     def create(self, frame: DataFrame) -> None:
         """Nothing to make: the first commit makes the log."""
@@ -81,28 +89,79 @@ class PlainLog:
     def check_schema(self, frame: DataFrame) -> None:
         """Take any: each file has its schema."""
 
-    def load(self) -> StoredProgress | None:
+    def load(self) -> Held | None:
         """Read the log."""
-        self._state = _read(self._folder)
-        mine = self._state.progress.get(self._identity)
-        return None if mine is None else parse_progress(json.dumps(mine))
+        self._state = _read(self._log)
+        if self._identity not in self._state.progress:
+            return None
+        found = self._held(self._identity)
+        self.is_shadow = found.shadow is not None
+        return found
 
     def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
         """Commit. Raises `ConflictError`."""
+        added = {file.path: file.bytes for file in files}
         self._add(
-            {file.path: file.bytes for file in files},
-            remove=[],
-            progress={self._identity: json.loads(format_progress(progress))},
+            {
+                "add": {} if self.is_shadow else added,
+                "remove": [],
+                "progress": {self._identity: json.loads(format_progress(progress))},
+            }
+            | ({"shadow": {self._identity: added}} if self.is_shadow else {})
+        )
+
+    def generations(self) -> dict[int, Held]:
+        """Return what was read last of every generation of this job."""
+        numbers = {
+            identity: int(identity.rpartition("/")[2])
+            for identity in self._state.progress
+            if identity.rpartition("/")[0] == self._job
+        }
+        return {number: self._held(identity) for identity, number in numbers.items()}
+
+    def other_jobs(self) -> set[str]:
+        """Return the other jobs that write into the table."""
+        return {each.rpartition("/")[0] for each in self._state.progress} - {self._job}
+
+    def swap(self, live: int | None) -> None:
+        """Exchange the files that readers see, in one commit. Raises `ConflictError`."""
+        shadows = dict(self._state.shadows)
+        files = shadows.pop(self._identity)
+        if live is not None:
+            shadows[f"{self._job}/{live}"] = self._state.files
+        self._add({"files": files, "progress": self._state.progress, "shadows": shadows})
+
+    def discard(self) -> None:
+        """Forget the generation's files and progress, but for an epoch, then delete the files."""
+        shadows = dict(self._state.shadows)
+        doomed = shadows.pop(self._identity, {})
+        epoch = self._held(self._identity).progress.epoch + 1
+        left = json.loads(format_progress(StoredProgress(epoch=epoch))) | {"discarded": True}
+        progress = self._state.progress | {self._identity: left}
+        self._add({"files": self._state.files, "progress": progress, "shadows": shadows})
+        for path in doomed:
+            (self._root / path).unlink(missing_ok=True)
+
+    def _held(self, identity: str) -> Held:
+        noted, shadow = self._state.progress[identity], self._state.shadows.get(identity)
+        return Held(
+            progress=parse_progress(json.dumps(noted)),
+            shadow=None
+            if shadow is None
+            else tuple(DataFile(path=path, rows=0, bytes=size) for path, size in shadow.items()),
+            is_discarded=bool(noted.get("discarded")),
         )
 
     def files(self) -> set[str]:
-        """Return the committed files."""
-        return set(self._state.files)
+        """Return the generation's committed files."""
+        return set(self._state.shadows.get(self._identity, self._state.files))
 
     def compact(self, files_min: int, prefix: str) -> int:
         """Make one file of small ones of one schema."""
         import pyarrow.parquet as pq
 
+        if self.is_shadow:
+            return 0
         small = [
             path for path, size in self._state.files.items() if size < COMPACTED_BYTES_MAX // 2
         ]
@@ -122,40 +181,40 @@ class PlainLog:
                 for batch in pq.ParquetFile(self._root / path).iter_batches():
                     writer.write_batch(batch)
         sync(self._root / name)
-        self._add({name: (self._root / name).stat().st_size}, remove=chosen, progress={})
+        size = (self._root / name).stat().st_size
+        self._add({"add": {name: size}, "remove": chosen, "progress": {}})
         self._delete_removed()
         return len(chosen)
 
-    def _add(self, add: dict[str, int], *, remove: list[str], progress: dict[str, Any]) -> None:
+    def _add(self, commit: dict[str, Any]) -> None:
         version = self._state.version + 1
-        commit: dict[str, Any] = {"add": add, "remove": remove, "progress": progress}
-        after = _State(
-            version=self._state.version,
-            files=dict(self._state.files),
-            progress=dict(self._state.progress),
-        )
+        after = copy.deepcopy(self._state)
         after.replay(version, commit)
         if version % COMMITS_BETWEEN_STATES == 0:
-            commit |= {"files": after.files, "progress": after.progress}
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f".{version}.{uuid.uuid4().hex}.partial"
+            commit |= {
+                "files": after.files,
+                "progress": after.progress,
+                "shadows": after.shadows,
+            }
+        self._log.mkdir(parents=True, exist_ok=True)
+        partial = self._log / f".{version}.{uuid.uuid4().hex}.partial"
         partial.write_text(json.dumps(commit))
         sync(partial)
         try:
-            os.link(partial, self._folder / f"{version:020}.json")
+            os.link(partial, self._log / f"{version:020}.json")
         except FileExistsError as error:
             raise ConflictError(f"version {version} of {self._root} is taken") from error
         finally:
             partial.unlink()
-        sync(self._folder)
+        sync(self._log)
         self._state = after
 
     def _delete_removed(self) -> None:
         """Delete files that were removed long ago."""
         oldest = time.time() - REMOVED_FILES_KEPT_SECONDS
-        for path in self._folder.glob("*.json"):
+        for path in self._log.glob("*.json"):
             if path.stat().st_mtime < oldest:
-                for removed in json.loads(path.read_text())["remove"]:
+                for removed in json.loads(path.read_text()).get("remove", ()):
                     with suppress(FileNotFoundError):
                         (self._root / removed).unlink()
 

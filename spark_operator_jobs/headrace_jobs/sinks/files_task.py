@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 __all__ = ["DATA", "write_files"]
 
-#: The folder of data files in a table.
+#: The folder of data files in a table: of those that readers see.
 DATA = "data"
 
 
-def write_files(frame: DataFrame, root: Path, prefix: str) -> list[DataFile]:
+def write_files(frame: DataFrame, root: Path, folder: str, prefix: str) -> list[DataFile]:
     """Write a frame's rows, a file for each task that has any; returns those that count.
 
     Files of task attempts that do not count stay behind uncommitted.
     """
-    task = _WriteTask(folder=str(root / DATA), prefix=prefix)
+    task = _WriteTask(folder=str(root / folder), prefix=prefix)
     done = frame.mapInArrow(task.run, "name string, rows bigint, bytes bigint").collect()
     return [
-        DataFile(path=f"{DATA}/{row.name}", rows=int(row.rows), bytes=int(row.bytes))
+        DataFile(path=f"{folder}/{row.name}", rows=int(row.rows), bytes=int(row.bytes))
         for row in done
     ]
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace_jobs.progress.offsets import TopicPartition
+    from headrace_jobs.sinks.protocol import Sink
 
-__all__ = ["Difference", "OutputGeneration", "OutputGenerations", "Shadowing"]
+__all__ = ["Difference", "OutputGeneration", "OutputGenerations", "Shadowing", "shadowing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,3 +69,9 @@ class Shadowing(Protocol):
 
     def output_generations(self, job: str) -> OutputGenerations:
         """Return the job's generations there."""
+
+
+def shadowing(sink: Sink) -> Shadowing | None:
+    """Return the sink as one that can hold a shadow, if it can; also where it gets a part of it."""
+    whole = getattr(sink, "sink", sink)
+    return whole if isinstance(whole, Shadowing) else None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from headrace_jobs.delivery import Delivery
-    from headrace_jobs.progress.stored import Batch
+    from headrace_jobs.progress.stored import Batch, StoredProgress
     from headrace_jobs.sinks.protocol import Run, Sink, SinkWriter
 
 __all__ = ["Only"]
@@ -50,6 +50,26 @@ class _OnlyWriter:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
+
+    # By name, for `isinstance` of a protocol: from Python 3.12 on it sees no others.
+    @property
+    def stored(self) -> StoredProgress:
+        """What the sink has."""
+        stored: StoredProgress = self.__getattr__("stored")
+        return stored
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether rows that are written again replace themselves."""
+        return bool(self.__getattr__("can_rewind"))
+
+    def rewind(self, progress: StoredProgress) -> None:
+        """Store where the next batch has to begin."""
+        self.__getattr__("rewind")(progress)
+
+    def describe(self) -> str:
+        """Return what it is, for messages."""
+        return str(self.__getattr__("describe")())
 
     @property
     def keeps_progress(self) -> bool:

@@ -1,0 +1,180 @@
+"""Generations of a job's table of files: side by side in one log, compared, swapped in one commit.
+
+Readers see the files of one generation, the live one. Another's are in the same log's keeping, and
+no reader's. A swap is a commit like any other, and changes what both generations' drivers compare
+before theirs: each reads the log again, finds where its rows go now, and goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from headrace_jobs.sinks.files_delta import DeltaLog
+from headrace_jobs.sinks.files_log import ConflictError
+from headrace_jobs.sinks.files_plain import PlainLog
+from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from headrace_jobs.sinks.files_log import FileLog, Held
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["FileGenerations", "open_log", "refuse_mixing"]
+
+_ATTEMPTS = 20
+_T = TypeVar("_T")
+
+
+def open_log(form: str, root: Path, job: str, generation: int) -> FileLog:
+    """Open a table's log as one (job, generation) sees it. Raises `SinkError`."""
+    return (DeltaLog if form == "delta" else PlainLog)(root, job, generation)
+
+
+def refuse_mixing(log: FileLog, table: str, run: Run) -> None:
+    """Refuse a new generation that would write among another's rows. Raises `SinkError`."""
+    live = _live(log.generations())
+    if live is not None and live != run.generation and not run.is_shadow:
+        raise SinkError(
+            f"{table} holds the rows of generation {live}: begin generation {run.generation} beside"
+            " them, with --shadow, then compare and swap (headrace jobs diff, headrace jobs swap)"
+        )
+
+
+def _live(found: dict[int, Held]) -> int | None:
+    """Return the generation that readers see. Raises `SinkError` for several."""
+    live = [
+        number for number, each in found.items() if each.shadow is None and not each.is_discarded
+    ]
+    if len(live) > 1:
+        raise SinkError(f"generations {', '.join(map(str, live))} are mixed in one table")
+    return live[0] if live else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileGenerations:
+    """The generations of one job in one table of files."""
+
+    path: str
+    form: str
+    job: str
+
+    def all(self) -> list[OutputGeneration]:
+        """Return every generation that has progress. Raises `SinkError`."""
+        found = self._repeated(lambda: self._open(1).generations())
+        return [
+            OutputGeneration(
+                generation=number,
+                output=self.path if each.shadow is None else f"{self.path} (beside)",
+                is_live=each.shadow is None,
+                batch_id=each.progress.batch_id,
+                offsets=each.progress.offsets,
+                delivery="",
+            )
+            for number, each in found.items()
+            if not each.is_discarded
+        ]
+
+    def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
+        """Compare two: a row counts as often as it is there. Raises `SinkError`."""
+        files = self._repeated(lambda: [self._files(number) for number in (old, new)])
+        counts: Counter[bytes] = Counter()
+        totals = [0, 0]
+        for side, sign in enumerate((1, -1)):
+            for row in self._rows(files[side]):
+                totals[side] += 1
+                digest = _digest(row)
+                counts[digest] += sign
+                if not counts[digest]:
+                    del counts[digest]
+        only_old = sum(count for count in counts.values() if count > 0)
+        only_new = -sum(count for count in counts.values() if count < 0)
+        examples: list[tuple[str | None, str | None]] = []
+        for side, sign in enumerate((1, -1)):
+            for row in self._rows(files[side]) if counts else ():
+                if len(examples) >= examples_max:
+                    break
+                if counts[digest := _digest(row)] * sign > 0:
+                    counts[digest] -= sign
+                    examples.append((row, None) if sign > 0 else (None, row))
+        return Difference(
+            only_old=only_old,
+            only_new=only_new,
+            changed=0,
+            same=totals[0] - only_old,
+            examples=tuple(examples),
+        )
+
+    def swap(self, generation: int) -> None:
+        """Make a generation the one that readers see. Raises `SinkError`."""
+
+        def swap_once() -> None:
+            log = self._open(generation)
+            others = log.other_jobs()
+            if others:
+                raise SinkError(
+                    f"{self.path} has rows of other jobs, too ({', '.join(sorted(others))}):"
+                    " they cannot be told apart"
+                )
+            found = log.generations()
+            if self._of(found, generation).shadow is not None:
+                log.swap(_live(found))
+
+        self._repeated(swap_once)
+
+    def discard(self, generation: int) -> None:
+        """Throw a shadow away, rows and progress; its driver is fenced. Raises `SinkError`."""
+
+        def discard_once() -> None:
+            log = self._open(generation)
+            if self._of(log.generations(), generation).shadow is None:
+                raise SinkError(
+                    f"readers see generation {generation} in {self.path}: swap in another first"
+                )
+            log.discard()
+
+        self._repeated(discard_once)
+
+    def _open(self, generation: int) -> FileLog:
+        log = open_log(self.form, Path(self.path), self.job, generation)
+        log.load()
+        return log
+
+    def _files(self, generation: int) -> list[str]:
+        log = self._open(generation)
+        self._of(log.generations(), generation)
+        return sorted(log.files())
+
+    def _of(self, found: dict[int, Held], generation: int) -> Held:
+        known = {number: each for number, each in found.items() if not each.is_discarded}
+        if generation not in known:
+            numbers = ", ".join(map(str, known)) or "none"
+            raise SinkError(f"{self.path} has no generation {generation} of {self.job} ({numbers})")
+        return known[generation]
+
+    def _rows(self, files: list[str]) -> Iterator[str]:
+        """Yield the rows of files as JSON, their fields in order."""
+        import pyarrow.parquet as pq
+
+        for path in files:
+            for batch in pq.ParquetFile(Path(self.path) / path).iter_batches():
+                for row in batch.to_pylist():
+                    yield json.dumps(row, sort_keys=True, default=str, ensure_ascii=False)
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        """Do what drivers may get in the way of until they do not. Raises `SinkError`."""
+        for _ in range(_ATTEMPTS):
+            with suppress(ConflictError):
+                return work()
+        raise SinkError(f"{self.path} is busy: drivers were faster {_ATTEMPTS} times")
+
+
+def _digest(row: str) -> bytes:
+    return hashlib.blake2b(row.encode(), digest_size=16).digest()
