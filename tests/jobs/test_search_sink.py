@@ -1,6 +1,8 @@
 """Documents with versions and a marker that comes last, in a real OpenSearch from Maven."""
 
+import dataclasses
 import datetime as dt
+import threading
 import uuid
 
 import pytest
@@ -12,7 +14,9 @@ from headrace_jobs.sinks.protocol import Run, SinkError
 from headrace_jobs.sinks.search import SearchIndex
 from headrace_jobs.sinks.search_marker import Marker, search_client
 from headrace_jobs.sinks.search_task import BulkError
+from support.holding_proxy import HoldingProxy
 from support.opensearch import OpenSearchServer, opensearch_archive
+from support.processes import LOOPBACK
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -43,8 +47,15 @@ def sink(server):
     return SearchIndex(index=f"i-{uuid.uuid4().hex[:8]}", key=("k",), hosts=server.url)
 
 
-def open_sink(sink, delivery=Delivery.EXACTLY_ONCE):
-    return sink.open(Run(job="orders", generation=1, delivery=delivery, bootstrap_servers=""))
+def open_sink(sink, delivery=Delivery.EXACTLY_ONCE, generation=1, *, shadow=False):
+    run = Run(
+        job="orders",
+        generation=generation,
+        delivery=delivery,
+        bootstrap_servers="",
+        is_shadow=shadow,
+    )
+    return sink.open(run)
 
 
 def rows(spark, **values):
@@ -105,6 +116,46 @@ def test_a_zombie_moves_neither_marker_nor_its_successors_documents(spark, sink,
     assert open_sink(sink).stored.batch_id == 1
 
 
+@pytest.mark.parametrize("request_of", [b'"version_type"', b'"sequence"'])
+def test_a_request_that_arrives_after_its_sender_gave_up_changes_nothing(
+    spark, server, sink, request_of
+):
+    """The task's bulk, or the driver's marker: cut off, sent again, and then the first arrives."""
+    with HoldingProxy((LOOPBACK, server.port)) as proxy:
+        writer = open_sink(dataclasses.replace(sink, hosts=f"http://{LOOPBACK}:{proxy.port}"))
+        writer.write(rows(spark, a=1, b=1), batch(0))
+        proxy.hold(request_of, 4)
+        writer.write(rows(spark, a=2), batch(1))
+        assert proxy.has_held.is_set()
+        writer.write(rows(spark, a=3), batch(2))
+        assert proxy.has_delivered.wait(60)
+        writer.write(rows(spark, b=4), batch(3))
+        assert documents(sink) == {"a": 3, "b": 4}
+        stored = open_sink(sink).stored
+        assert (stored.epoch, stored.batch_id, stored.offsets) == (2, 3, {P0: 40})
+
+
+def block(server, sink, *, is_full):
+    """Do to the index what the server does when its disk is full, and when there is room again."""
+    settings = {"index.blocks.read_only_allow_delete": is_full or None}
+    search_client([server.url]).indices.put_settings(index=sink.index, body=settings)
+
+
+def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(spark, server, sink):
+    writer = open_sink(sink)
+    writer.write(rows(spark, a=1), batch(0))
+    block(server, sink, is_full=True)
+    with pytest.raises(Exception, match=r"does not take .* documents now: .*flood-stage"):
+        writer.write(rows(spark, a=2, b=2), batch(1))
+    assert documents(sink) == {"a": 1}
+    # The driver that is started again finds room while it tries.
+    successor = open_sink(sink)
+    assert successor.stored.offsets == {P0: 10}
+    threading.Timer(2, block, (server, sink), {"is_full": False}).start()
+    successor.write(rows(spark, a=2, b=2), batch(1))
+    assert documents(sink) == {"a": 2, "b": 2}
+
+
 def test_the_greater_version_wins_and_deletions_have_one_too(spark, sink):
     versioned = SearchIndex(
         index=sink.index, key=("k",), hosts=sink.hosts, version="at", deleted="gone"
@@ -144,7 +195,78 @@ def test_a_document_that_the_mapping_refuses_fails_the_batch(spark, server, sink
 
 
 def test_a_marker_is_taken_by_one_of_two_that_start_at_once(server, sink):
-    markers = [Marker([server.url], sink.index) for _ in range(2)]
+    markers = [Marker([server.url], "orders", 1, sink.index) for _ in range(2)]
     for marker in markers:
-        marker.claim()
+        marker.claim(lambda _: sink.index)
     assert [marker.stored.epoch for marker in markers] == [1, 2]
+
+
+def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run(
+    spark, server, sink
+):
+    old = open_sink(sink)
+    old.write(rows(spark, a=1, b=2, c=3), batch(0))
+    new = open_sink(sink, generation=2, shadow=True)
+    new.write(rows(spark, a=1, b=20, d=4), batch(0))
+    assert documents(sink) == {"a": 1, "b": 2, "c": 3}
+    generations = sink.output_generations("orders")
+    found = generations.diff(1, 2)
+    assert (found.only_old, found.only_new, found.changed, found.same) == (1, 1, 1, 1)
+    assert found.examples[0] == ('{"k": "b", "v": 2}', '{"k": "b", "v": 20}')
+    assert len(generations.diff(1, 2, examples_max=1).examples) == 1
+    client = search_client([server.url])
+    mappings = client.indices.get_mapping(index=f"{sink.index}_g*").values()
+    assert len({str(each) for each in mappings}) == 1
+
+    generations.swap(2)
+    assert documents(sink) == {"a": 1, "b": 20, "d": 4}
+    # Neither driver was told: each goes on in its own generation's index.
+    old.write(rows(spark, e=5), batch(1))
+    new.write(rows(spark, f=6), batch(1))
+    assert documents(sink) == {"a": 1, "b": 20, "d": 4, "f": 6}
+    assert [(each.generation, each.is_live) for each in generations.all()] == [
+        (1, False),
+        (2, True),
+    ]
+
+    generations.swap(1)
+    assert documents(sink) == {"a": 1, "b": 2, "c": 3, "e": 5}
+    generations.swap(1)  # once more changes nothing
+    assert generations.diff(1, 1).is_none
+    with pytest.raises(SinkError, match="readers see generation 1"):
+        generations.discard(1)
+    generations.discard(2)
+    with pytest.raises(FencedError):
+        new.write(rows(spark, g=7), batch(2))
+    assert [each.generation for each in generations.all()] == [1]
+    with pytest.raises(SinkError, match="no generation 2"):
+        generations.swap(2)
+    # The number may be used again; its former driver stays fenced.
+    again = open_sink(sink, generation=2, shadow=True)
+    again.write(rows(spark, z=1), batch(0))
+    with pytest.raises(FencedError):
+        new.write(rows(spark, g=7), batch(0))
+    generations.swap(2)
+    assert documents(sink) == {"z": 1}
+
+
+def test_a_generation_among_anothers_documents_is_refused(spark, server, sink):
+    open_sink(sink).write(rows(spark, a=1), batch(0))
+    with pytest.raises(SinkError, match=r"holds the documents of generation 1.*--shadow"):
+        open_sink(sink, generation=2)
+    client = search_client([server.url])
+    client.index(index=f"{sink.index}_g2", id="somebody", body={"v": 1}, params={"refresh": "true"})
+    with pytest.raises(SinkError, match="documents that belong to no generation"):
+        open_sink(sink, generation=2, shadow=True)
+    client.delete(index=f"{sink.index}_g2", id="somebody")
+    open_sink(sink, generation=2, shadow=True)
+    # Its own restarts need no flag once it is there.
+    open_sink(sink, generation=2)
+
+
+def test_an_index_that_is_no_alias_takes_no_shadow(spark, server, sink):
+    search_client([server.url]).indices.create(index=sink.index)
+    open_sink(sink).write(rows(spark, a=1), batch(0))
+    assert documents(sink) == {"a": 1}
+    with pytest.raises(SinkError, match="only an alias can be swapped"):
+        open_sink(sink, generation=2, shadow=True)

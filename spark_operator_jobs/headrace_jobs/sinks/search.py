@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace_jobs.delivery import Delivery
-from headrace_jobs.progress.stored import StoredProgress, Verdict, judge
+from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
 from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.search_generations import SearchGenerations, place_of
 from headrace_jobs.sinks.search_marker import Marker, MarkerConflictError
 from headrace_jobs.sinks.search_task import Documents, index_rows
 
@@ -42,6 +43,9 @@ _EPOCH_BITS = 24
 @dataclass(frozen=True, kw_only=True)
 class SearchIndex:
     """An index; its mapping is yours or the server's default.
+
+    An index that is not there is made as an alias of this name, for `NAME_g<generation>`: another
+    generation's documents are in an index of their own until it is swapped in.
 
     `hosts`: URLs with user and password if need be, separated by commas; else of the environment
     (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds) of which
@@ -65,6 +69,17 @@ class SearchIndex:
             return "a document that is written again replaces itself by its id: name the key"
         return None
 
+    def output_generations(self, job: str) -> SearchGenerations:
+        """Return the job's generations in this index."""
+        return SearchGenerations(hosts=self.servers(), job=job, name=self.index)
+
+    def servers(self) -> tuple[str, ...]:
+        """Return the URLs. Raises `SinkError` where nothing says them."""
+        hosts = self.hosts or os.environ.get(HOSTS_VARIABLE, "")
+        if not hosts:
+            raise SinkError(f"{self.describe()}: say where, with hosts or {HOSTS_VARIABLE}")
+        return tuple(hosts.split(","))
+
     def open(self, run: Run) -> SearchWriter:
         """Connect and take the next epoch. Raises `SinkError`."""
         return SearchWriter(self, run)
@@ -79,13 +94,13 @@ class SearchWriter:
     def __init__(self, sink: SearchIndex, run: Run) -> None:
         self._sink = sink
         self._run = run
-        self._hosts = (sink.hosts or os.environ.get(HOSTS_VARIABLE, "")).split(",")
-        if self._hosts == [""]:
-            raise SinkError(f"{sink.describe()}: say where, with hosts or {HOSTS_VARIABLE}")
-        self._marker = Marker(self._hosts, f"{run.job}/{run.generation}/{sink.index}")
+        self._hosts = sink.servers()
+        self._marker = Marker(self._hosts, run.job, run.generation, sink.index)
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(sink.index)
-        self._marker.claim()
+        self._marker.claim(lambda client: place_of(client, sink.index, run))
+        if run.delivery is not Delivery.AT_MOST_ONCE:
+            self._marker.require_durable(self._marker.index)
         self._epoch = self._marker.stored.epoch
 
     @property
@@ -104,6 +119,8 @@ class SearchWriter:
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
         self._marker.load()
+        if not self._marker.index:
+            raise FencedError(f"generation {self._run.generation} was thrown away")
         if judge(self._marker.stored, self._epoch, batch) is Verdict.SKIP:
             return
         if self._run.delivery is Delivery.AT_MOST_ONCE:
@@ -120,7 +137,7 @@ class SearchWriter:
     def _index(self, frame: DataFrame, sequence: int) -> None:
         version = (sequence << _EPOCH_BITS) | (self._epoch & ((1 << _EPOCH_BITS) - 1))
         what = Documents(
-            index=self._sink.index,
+            index=self._marker.index,
             key=self._sink.key,
             version=self._sink.version,
             deleted=self._sink.deleted,

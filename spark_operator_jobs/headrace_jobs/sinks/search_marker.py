@@ -13,7 +13,7 @@ from headrace_jobs.progress.stored import StoredProgress, format_progress, parse
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["MARKERS", "Marker", "MarkerConflictError", "search_client"]
 
@@ -38,15 +38,18 @@ def search_client(hosts: Sequence[str]) -> Any:
 
 
 class Marker:
-    """One marker document."""
+    """One marker document: of a job's generation, and the index that readers know."""
 
-    def __init__(self, hosts: Sequence[str], identity: str) -> None:
+    def __init__(self, hosts: Sequence[str], job: str, generation: int, name: str) -> None:
         self._client = search_client(hosts)
-        self._identity = identity
+        self._identity = f"{job}/{generation}/{name}"
+        self._name = name
         self._place: dict[str, int] = {}
         self.stored = StoredProgress(epoch=0)
         #: The number of batches that were marked: the higher part of documents' versions.
         self.sequence = 0
+        #: The index that has the generation's documents; "" before its first epoch.
+        self.index = ""
 
     def require_durable(self, index: str) -> None:
         """Raise `SinkError` when the index answers before a write is on the disk."""
@@ -70,13 +73,15 @@ class Marker:
                 " at-most-once"
             )
 
-    def claim(self) -> None:
-        """Take the next epoch. Raises `SinkError`."""
+    def claim(self, place: Callable[[Any], str]) -> None:
+        """Take the next epoch; `place` finds an index for a new generation. Raises `SinkError`."""
         from opensearchpy.exceptions import OpenSearchException
 
         try:
             while True:
                 self.load()
+                if not self.index:
+                    self.index = place(self._client)
                 stored = self.stored
                 claimed = StoredProgress(
                     epoch=stored.epoch + 1,
@@ -101,13 +106,24 @@ class Marker:
             found = self._client.get(index=MARKERS, id=self._identity, realtime=True)
         except NotFoundError:
             self.stored, self.sequence, self._place = StoredProgress(epoch=0), 0, {}
+            self.index = ""
             return
         self.stored = parse_progress(found["_source"]["progress"])
         self.sequence = int(found["_source"]["sequence"])
+        # Markers of before generations had indices of their own do not say where.
+        self.index = found["_source"].get("index", self._name)
         self._place = {
             "if_seq_no": found["_seq_no"],
             "if_primary_term": found["_primary_term"],
         }
+
+    def discard(self) -> None:
+        """Fence the generation's driver, and forget all but the epoch.
+
+        Raises `MarkerConflictError`.
+        """
+        self.index = ""
+        self.put(StoredProgress(epoch=self.stored.epoch + 1))
 
     def put(self, progress: StoredProgress, *, advance: bool = False) -> None:
         """Write the marker on top of what was read last. Raises `MarkerConflictError`."""
@@ -115,6 +131,7 @@ class Marker:
 
         sequence = self.sequence + advance
         body = {
+            "index": self.index,
             "sequence": sequence,
             # As text: it is read by us alone, and must not grow the mapping.
             "progress": format_progress(progress),

@@ -100,6 +100,7 @@ class _BulkTask:
 
     def _send(self, client: Any, rows: list[dict[str, Any]]) -> None:
         """Send rows until each was taken, or is there in this version or a later one."""
+        reason = ""
         for attempt in range(_ATTEMPTS):
             lines = [line for row in rows for line in self._lines(row)]
             answer = client.bulk(body="\n".join(lines) + "\n")
@@ -114,15 +115,14 @@ class _BulkTask:
             if refused:
                 reason = json.dumps(refused[0]["error"])[:500]
                 raise BulkError(f"{len(refused)} documents were refused, the first: {reason}")
-            rows = [
-                row
-                for row, result in zip(rows, results, strict=True)
-                if result["status"] == _TOO_MANY_REQUESTS
-            ]
+            # Too much to do, or its disk is full.
+            waiting = [result["status"] == _TOO_MANY_REQUESTS for result in results]
+            rows = [row for row, waits in zip(rows, waiting, strict=True) if waits]
             if not rows:
                 return
+            reason = json.dumps(results[waiting.index(True)].get("error"))[:500]
             time.sleep(_RETRY_SECONDS * 2**attempt)
-        raise BulkError(f"the server was too busy for {len(rows)} documents")
+        raise BulkError(f"the server does not take {len(rows)} documents now: {reason}")
 
     def _lines(self, row: dict[str, Any]) -> tuple[str, ...]:
         action = {

@@ -1,0 +1,251 @@
+"""Generations of a job's search index: an index for each, and the name that readers know an alias.
+
+A swap is one request that changes the alias, which the server applies as a whole. Drivers are not
+told: each writes into its own generation's index, which its marker names, and never by the alias.
+
+An index that has the readers' name itself cannot be swapped: the name is taken until it is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.progress.stored import StoredProgress, parse_progress
+from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.search_marker import (
+    MARKERS,
+    Marker,
+    MarkerConflictError,
+    search_client,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace_jobs.sinks.protocol import Run
+
+__all__ = ["SearchGenerations", "place_of"]
+
+# What an index of a shadow takes over from the one that readers see, with its mapping.
+_SETTINGS = ("number_of_shards", "number_of_replicas", "gc_deletes", "refresh_interval", "analysis")
+_PAGE = 1_000
+_ATTEMPTS = 20
+
+
+def place_of(client: Any, name: str, run: Run) -> str:
+    """Return the index for a generation that has none; it is made. Raises `SinkError`."""
+    live = _behind(client, name)
+    own = f"{name}_g{run.generation}"
+    if live is None:
+        _make(client, own, {"aliases": {} if run.is_shadow else {name: {}}})
+        return own
+    if not run.is_shadow:
+        others = [
+            each.generation
+            for each in _generations(client, run.job, name)
+            if each.output == live and each.generation != run.generation
+        ]
+        if others:
+            raise SinkError(
+                f"search index {name} holds the documents of generation {others[0]}: begin"
+                f" generation {run.generation} beside them, with --shadow, then compare and swap"
+                " (headrace jobs diff, headrace jobs swap)"
+            )
+        return live
+    if live == name:
+        raise SinkError(
+            f"{name} is an index, and only an alias can be swapped: give generation"
+            f" {run.generation} an index of another name, or make {name} an alias of one"
+        )
+    _make(client, own, _like(client, live))
+    return own
+
+
+def _behind(client: Any, name: str) -> str | None:
+    """Return the index that readers see by a name; None where there is none."""
+    from opensearchpy.exceptions import NotFoundError
+
+    try:
+        found = list(client.indices.get(index=name))
+    except NotFoundError:
+        return None
+    if len(found) > 1:
+        raise SinkError(f"alias {name} is of several indices: {', '.join(sorted(found))}")
+    return str(found[0])
+
+
+def _like(client: Any, live: str) -> dict[str, Any]:
+    """Return what to make an index with that takes what another one takes."""
+    (found,) = client.indices.get(index=live).values()
+    index = found["settings"]["index"]
+    settings = {name: index[name] for name in _SETTINGS if name in index}
+    return {"mappings": found["mappings"], "settings": {"index": settings}}
+
+
+def _make(client: Any, index: str, body: dict[str, Any]) -> None:
+    """Make an index, or take one without documents. Raises `SinkError` for one that has some."""
+    from opensearchpy.exceptions import RequestError
+
+    try:
+        client.indices.create(index=index, body=body)
+    except RequestError as error:
+        if error.error != "resource_already_exists_exception":
+            raise
+        client.indices.refresh(index=index)
+        if client.count(index=index)["count"]:
+            raise SinkError(
+                f"search index {index} has documents that belong to no generation: delete it, or"
+                " begin a generation of another number"
+            ) from error
+        for alias in body.get("aliases", {}):
+            client.indices.put_alias(index=index, name=alias)
+
+
+def _generations(client: Any, job: str, name: str) -> list[OutputGeneration]:
+    from opensearchpy.exceptions import NotFoundError
+
+    live = _behind(client, name)
+    try:
+        client.indices.refresh(index=MARKERS)
+        markers = list(_scan(client, MARKERS))
+    except NotFoundError:
+        return []
+    found = []
+    for identity, source in markers:
+        owner, _, rest = identity.partition("/")
+        number, _, output = rest.partition("/")
+        index = source.get("index", name)
+        if (owner, output) != (job, name) or not index:
+            continue
+        progress: StoredProgress = parse_progress(source["progress"])
+        found.append(
+            OutputGeneration(
+                generation=int(number),
+                output=index,
+                is_live=index == live,
+                batch_id=progress.batch_id,
+                offsets=progress.offsets,
+                delivery="",
+            )
+        )
+    return sorted(found, key=lambda each: each.generation)
+
+
+def _scan(client: Any, index: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every document with its id, as they were at once."""
+    from opensearchpy.helpers import scan
+
+    for each in scan(client, index=index, size=_PAGE):
+        yield each["_id"], each["_source"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchGenerations:
+    """The generations of one job behind one name."""
+
+    hosts: tuple[str, ...]
+    job: str
+    name: str
+
+    def all(self) -> list[OutputGeneration]:
+        """Return every generation. Raises `SinkError`."""
+        with self._client() as client:
+            return _generations(client, self.job, self.name)
+
+    def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
+        """Compare two, document by document. Raises `SinkError`."""
+        with self._client() as client:
+            indices = [self._of(client, number).output for number in (old, new)]
+            client.indices.refresh(index=",".join(indices))
+            left = {identity: _digest(body) for identity, body in _scan(client, indices[0])}
+            same, changed, only_new = 0, [], []
+            for identity, body in _scan(client, indices[1]):
+                digest = left.pop(identity, None)
+                if digest is None:
+                    only_new.append(identity)
+                elif digest == _digest(body):
+                    same += 1
+                else:
+                    changed.append(identity)
+            shown = [*changed, *left, *only_new][:examples_max]
+            was, now = (_documents(client, each, shown) for each in indices)
+            return Difference(
+                only_old=len(left),
+                only_new=len(only_new),
+                changed=len(changed),
+                same=same,
+                examples=tuple(zip(was, now, strict=True)),
+            )
+
+    def swap(self, generation: int) -> None:
+        """Let the name be that of a generation's index, in one step. Raises `SinkError`."""
+        with self._client() as client:
+            index = self._of(client, generation).output
+            live = _behind(client, self.name)
+            if index == live:
+                return
+            if live == self.name:
+                raise SinkError(f"{self.name} is an index, and only an alias can be swapped")
+            actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": self.name}}]
+            if live is not None:
+                actions.append({"remove": {"index": live, "alias": self.name, "must_exist": True}})
+            client.indices.update_aliases(body={"actions": actions})
+
+    def discard(self, generation: int) -> None:
+        """Throw a shadow away; its driver is fenced. Raises `SinkError`."""
+        with self._client() as client:
+            doomed = self._of(client, generation)
+            if doomed.is_live:
+                raise SinkError(
+                    f"readers see generation {generation} by {self.name}: swap in another first"
+                )
+            marker = Marker(self.hosts, self.job, generation, self.name)
+            for _ in range(_ATTEMPTS):
+                marker.load()
+                with contextlib.suppress(MarkerConflictError):
+                    marker.discard()
+                    break
+            else:
+                raise SinkError(f"{self.name} is busy")
+            marker.close()
+            client.indices.delete(index=doomed.output, ignore_unavailable=True)
+
+    def _of(self, client: Any, generation: int) -> OutputGeneration:
+        found = {each.generation: each for each in _generations(client, self.job, self.name)}
+        if generation not in found:
+            known = ", ".join(map(str, found)) or "none"
+            raise SinkError(f"{self.name} has no generation {generation} of {self.job} ({known})")
+        return found[generation]
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[Any]:
+        from opensearchpy.exceptions import OpenSearchException
+
+        client = search_client(self.hosts)
+        try:
+            yield client
+        except OpenSearchException as error:
+            raise SinkError(f"the search server refuses: {error}") from error
+        finally:
+            client.close()
+
+
+def _documents(client: Any, index: str, identities: list[str]) -> list[str | None]:
+    """Return documents as JSON, in this order; None for those that are not there."""
+    if not identities:
+        return []
+    found = client.mget(index=index, body={"ids": identities})["docs"]
+    return [_text(each["_source"]) if each.get("found") else None for each in found]
+
+
+def _text(body: dict[str, Any]) -> str:
+    return json.dumps(body, sort_keys=True, ensure_ascii=False)
+
+
+def _digest(body: dict[str, Any]) -> bytes:
+    return hashlib.blake2b(_text(body).encode(), digest_size=16).digest()
