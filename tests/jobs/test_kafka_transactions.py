@@ -2,17 +2,22 @@
 
 import contextlib
 import json
+import threading
 import uuid
 from collections import Counter
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from faults.disk import can_mount, fill, small_disk
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.progress import offsets
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.protocol import Run
+from support.headrace_broker import HeadraceBroker
+from support.processes import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -176,3 +181,38 @@ def test_a_lost_answer_to_the_commit_is_read_back(
     writer.write(rows(spark, "b"), batch(1))
     writer.write(rows(spark, "c"), batch(2))
     assert seen() == Counter("abc")
+
+
+def test_a_broker_whose_disk_is_full_takes_the_batch_once_when_there_is_room(spark, tmp_path):
+    if not can_mount():
+        pytest.skip("NOT TESTED: mounting a small disk needs root")
+    with small_disk(tmp_path / "data", 64) as disk, HeadraceBroker(tmp_path) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for future in admin.create_topics(
+            [NewTopic(each, 2, 1) for each in ("in", "out")]
+        ).values():
+            future.result(30)
+        run = Run(
+            job="orders",
+            generation=1,
+            delivery=Delivery.EXACTLY_ONCE,
+            bootstrap_servers=broker.bootstrap,
+            input_topics=("in",),
+        )
+        writer = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        place = offsets.TopicPartition("in", 0)
+        first = Batch(batch_id=0, checkpoint="c", begin={place: 0}, end={place: 10})
+        second = Batch(batch_id=1, checkpoint="c", begin={place: 10}, end={place: 20})
+        writer.write(rows(spark, "a"), first)
+        many = [f"{number}{'x' * 1000}" for number in range(200)]
+        somebody_elses = fill(disk)
+        writing = threading.Thread(target=writer.write, args=(rows(spark, *many), second))
+        writing.start()
+        wait_until(lambda: not broker.is_running, 120, "the broker to give its full disk up")
+        somebody_elses.unlink()
+        broker.restart()
+        writing.join(240)
+        assert not writing.is_alive()
+        assert committed(broker.bootstrap, "out") == Counter(["a", *many])
+        successor = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        assert (successor.stored.batch_id, successor.stored.offsets) == (1, {place: 20})
