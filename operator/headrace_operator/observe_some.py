@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace_operator.plan import Desired, Observed, ObservedPartition, TopicPartition
+    from headrace_operator.resources import Topic
 
 __all__ = ["observe_health", "observe_some"]
 
@@ -52,11 +53,21 @@ def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) 
                 partitions.pop((name, index), None)
         partitions |= observe_partitions(found)
         cluster = replace(cluster, partitions=partitions)
+        if any(_may_move(topic, fresh.get(topic.topic_name)) for topic in desired.topics):
+            moving = observe_reassignments(admin)
+            cluster = replace(cluster, reassigning=frozenset(moving), adding=moving)
         wanted = desired.cluster
         if wanted is not None and differing_features(wanted, cluster.features or {}):
             alive = [{"broker_id": each.node_id} for each in cluster.brokers if each.is_registered]
             cluster = replace(cluster, **observe_levels(admin, alive, wanted))
     return replace(known, cluster=cluster, topics=topics, groups=groups)
+
+
+def _may_move(topic: Topic, existing: ObservedTopic | None) -> bool:
+    """Whether the topic gets other replicas than it has, or gets them now."""
+    return existing is not None and (
+        bool(existing.under_replicated) or topic.spec.replicas not in (None, existing.replicas)
+    )
 
 
 def observe_health(admin: Any, known: Observed) -> Observed:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -145,6 +146,15 @@ def test_how_far_a_move_is_can_be_seen_while_it_is_under_way(running):
             assert progress.partitions_moving == 1
             assert 0 < progress.bytes_left <= seen.sizes[key][before.partitions[key].leader]
             assert progress.seconds_left > 0
+            # Who looks at this one topic sees it, too: it is not ready before.
+            resource = topic("watched", partitions=6, replicas=2)
+            some = desired(resource, is_complete=False)
+            stale = await admin.observe(some, now_ms=0)
+            stale = replace(
+                stale, cluster=replace(stale.cluster, reassigning=frozenset(), adding={})
+            )
+            looked = await admin.observe_some(some, stale, now_ms=0)
+            assert looked.cluster.adding == {key: (other,)}
             fast = AlterClusterConfig(
                 resource=KEY, set={MOVES_THROTTLE: "50000000"}, changes=("faster",)
             )
@@ -188,7 +198,8 @@ def test_moves_are_throttled_before_they_begin_until_it_is_taken_back(running):
 def test_a_topic_that_exists_gets_more_replicas_and_fewer_again(running):
     async def settle(admin, wanted, replicas):
         for _ in range(300):
-            resource = topic("factor", replicas=replicas, partitions=6)
+            changed = {"generation": 2}
+            resource = topic("factor", replicas=replicas, partitions=6, metadata=changed)
             found = desired(resource, cluster=wanted)
             seen = await admin.observe(found, now_ms=int(time.time() * 1000))
             planned = plan(seen, found)

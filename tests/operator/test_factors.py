@@ -20,6 +20,7 @@ from headrace_operator.plan.moves import MOVES_THROTTLE
 from headrace_operator.resources import Reason
 from support.operator_resources import broker, cluster, desired, topic
 
+CHANGED: dict[str, Any] = {"metadata": {"generation": 2}, "status": {"reconciledGeneration": 1}}
 POOLS = [{"name": "a", "replicas": 3}]
 BROKERS = tuple(broker(node_id, roles=("broker",)) for node_id in (1, 2, 3))
 
@@ -66,14 +67,14 @@ def test_they_go_to_racks_where_their_partition_is_not() -> None:
     racks = (broker(1, rack="x"), broker(2, rack="x"), broker(3, rack="y"))
     busy = [partition(1), *[partition(3, 1)] * 3]
     assert moves(planned(2, *busy, brokers=racks))[0] == (1, 3)
-    found = planned(2, partition(1, 2, 3), brokers=racks, topic={"metadata": {"generation": 2}})
+    found = planned(2, partition(1, 2, 3), brokers=racks, topic=CHANGED)
     assert moves(found)[0] == (1, 3)
 
 
 def test_fewer_replicas_give_up_first_what_is_out_of_sync_and_copy_nothing() -> None:
     spec = {"moves": {"concurrent": 1}}
     all_of_them = [partition(1, 2, 3, in_sync=(1, 3)), partition(2, 3, 1), partition(3, 1, 2)]
-    found = planned(2, *all_of_them, spec=spec)
+    found = planned(2, *all_of_them, spec=spec, topic=CHANGED)
     assert moves(found)[0] == (1, 3)
     assert len(moves(found)) == 3
     (action,) = found.actions
@@ -82,15 +83,16 @@ def test_fewer_replicas_give_up_first_what_is_out_of_sync_and_copy_nothing() -> 
 
 
 def test_the_first_replica_is_not_given_up_while_it_is_in_sync() -> None:
-    assert moves(planned(1, partition(3, 1), partition(3, 2))) == {0: (3,), 1: (3,)}
-    assert moves(planned(1, partition(3, 1, in_sync=(1,)), partition(3, 2)))[0] == (1,)
+    assert moves(planned(1, partition(3, 1), partition(3, 2), topic=CHANGED)) == {0: (3,), 1: (3,)}
+    late = partition(3, 1, in_sync=(1,))
+    assert moves(planned(1, late, topic=CHANGED)) == {0: (1,)}
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (planned(1, partition(1, 2, in_sync=())), "t-0 has no leader"),
-        (planned(2, partition(1, 2, 3, in_sync=(1,))), "t-0 is not in sync"),
+        (planned(1, partition(1, 2, in_sync=()), topic=CHANGED), "t-0 has no leader"),
+        (planned(2, partition(1, 2, 3, in_sync=(1,)), topic=CHANGED), "t-0 is not in sync"),
     ],
 )
 def test_what_could_lose_records_waits(found: Plan, words: str) -> None:
@@ -137,11 +139,15 @@ def test_it_is_not_ready_before_the_copies_are_made() -> None:
     assert found.is_empty
 
 
-def test_what_seems_to_have_too_many_right_after_a_move_is_left_alone() -> None:
-    settled = {"metadata": {"generation": 1}, "status": {"reconciledGeneration": 1}}
-    found = planned(1, partition(1), partition(1, 2), topic=settled)
-    assert found.is_empty
-    assert moves(planned(1, partition(3, 1), partition(1, 2), topic=settled))
+def test_replicas_that_somebody_else_added_are_left_and_said() -> None:
+    found = planned(1, partition(1, 2))
+    assert not found.actions
+    (problem,) = found.problems
+    assert (problem.reason, problem.is_stalling) == (Reason.DRIFT_REPORTED, False)
+    # Right after a move it may only seem so.
+    assert planned(1, partition(1), partition(1, 2)).is_empty
+    moving = frozenset({("t", 0)})
+    assert not planned(1, partition(1, 2), reassigning=moving, adding={("t", 0): (2,)}).problems
 
 
 def test_a_pause_holds_for_topics_too() -> None:

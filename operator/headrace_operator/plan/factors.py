@@ -48,6 +48,7 @@ def plan_factor(
     different = _different(topic, existing, seen, wanted)
     if not different:
         yield from _under_way(topic, existing, seen, wanted)
+        yield from _surplus(topic, existing, seen, wanted)
         return
     racks = _able(seen)
     if wanted > len(racks):
@@ -96,8 +97,7 @@ def _different(
     """Return the partitions that should have another number of replicas, and do not move already.
 
     Brokers learn the end of a move one after the other, so for a moment a partition seems to have
-    the old replicas beside the new ones. So where the spec did not change, replicas are given up
-    only where every partition has too many.
+    the old replicas beside the new ones. So replicas are given up only where the spec changed.
     """
     is_changed = topic.metadata.generation != topic.status.reconciled_generation
     drained = drained_brokers(seen)
@@ -108,8 +108,8 @@ def _different(
         if partition is None or key in seen.reassigning:
             continue
         count = len(partition.replicas)
-        is_surplus = count > wanted and (is_changed or existing.replicas > wanted)
-        if count < wanted or (is_surplus and drained.isdisjoint(partition.replicas)):
+        is_surplus = count > wanted and drained.isdisjoint(partition.replicas)
+        if count < wanted or (is_surplus and is_changed):
             found[key] = partition
     return found
 
@@ -127,6 +127,22 @@ def _under_way(
     if coming:
         message = f"spec.replicas is {wanted}: replicas of {coming} partitions are on their way"
         yield Waiting(resource=topic.key, reason=Reason.RECONCILING, message=message)
+
+
+def _surplus(
+    topic: Topic, existing: ObservedTopic, seen: ObservedCluster, wanted: int
+) -> Iterator[Problem]:
+    """Say that somebody else gave the topic more replicas: they are left to it."""
+    if existing.replicas > wanted and not any(
+        (topic.topic_name, index) in seen.reassigning for index in range(existing.partitions)
+    ):
+        message = (
+            f"the topic has {existing.replicas} replicas and the spec says {wanted}: those of"
+            " somebody else are left alone while the spec does not change"
+        )
+        yield Problem(
+            resource=topic.key, reason=Reason.DRIFT_REPORTED, message=message, is_stalling=False
+        )
 
 
 def _able(seen: ObservedCluster) -> dict[int, str | None]:

@@ -123,7 +123,7 @@ def _plan_change(
     if desired.cluster is not None:
         factor += plan_factor(topic, existing, observed, desired.cluster, room)
     for outcome in factor:
-        if is_enforced:
+        if is_enforced or (isinstance(outcome, Problem) and not outcome.is_stalling):
             yield outcome
         elif isinstance(outcome, Action):
             yield _drift(topic, outcome)
