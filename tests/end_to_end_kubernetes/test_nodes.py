@@ -252,3 +252,46 @@ def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
             wait_until(lambda: node in node_names(), 120, "the node to be back")
     assert cluster.claims()[claim]["metadata"]["uid"] != before
     assert node_of(cluster, pod) != node
+
+
+@pytest.mark.slow
+def test_a_broker_whose_zone_is_lost_says_the_one_that_it_moved_to(
+    namespace: str, nodes: list[str], lab: KubeLab, operator: KubeOperator
+) -> None:
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    listed = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
+    zones = {
+        each["metadata"]["name"]: each["metadata"]["labels"].get("topology.kubernetes.io/zone")
+        for each in listed
+    }
+    if not all(zones.values()):
+        pytest.skip("NODES: these have no zones")
+    storage = {"size": "1Gi", "deletionPolicy": "Delete", "lostNodePolicy": "Replace"}
+    racks = sorted(str(zone) for zone in set(zones.values()))
+    pool = {"name": "a", "replicas": 3, "racks": racks, "storage": storage}
+    during = "the loss of a zone"
+    with KubeCluster(namespace, pools=[pool]) as cluster, may_give_up_volumes(operator):
+
+        def told() -> bool:
+            """Whether each broker says the zone of the node that its pod is on."""
+            placed = {number + 1: zones[node_of(cluster, f"c-a-{number}")] for number in range(3)}
+            return cluster.racks() == placed
+
+        wait_until(told, 60, "three zones")
+        assert sorted(cluster.racks().values()) == racks
+        pod = next(name for name in sorted(cluster.pods()) if node_of(cluster, name) != nodes[0])
+        node = node_of(cluster, pod)
+        with judged(cluster, during) as workload:
+            try:
+                lab.run("lose", node)
+                kubectl("delete", "node", node)
+                workload.progress()
+                wait_until(lambda: node_of(cluster, pod) not in ("", node), 180, "another node")
+                cluster.wait_ready(240)
+                cluster.wait_in_sync(topic_of(during), 120)
+                wait_until(told, 60, "the zone that it moved to")
+            finally:
+                lab.run("heal", node)
+                wait_until(lambda: node in node_names(), 120, "the node to be back")
+        assert len(set(cluster.racks().values())) == len(racks) - 1
