@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace_broker.coordinator.consumer.states import GROUP_TRANSITIONS
 from headrace_broker.coordinator.share_partition.states import RECORD_TRANSITIONS, RecordState
 from headrace_broker.coordinator.states import TRANSITIONS, GroupState
+from headrace_broker.coordinator.transactions import states as transactions
 from headrace_broker.raft.roles import LEGAL_MOVES, Role
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "protocols.md"
@@ -32,8 +33,9 @@ def diagram(moves: Moves, first: Enum) -> str:
 
 
 def _name(state: Enum) -> str:
-    value = state.name.lower() if isinstance(state, IntEnum) else str(state.value)
-    return value[0].upper() + value[1:]
+    value = state.name if isinstance(state, IntEnum) else str(state.value)
+    words = value.lower().split("_") if isinstance(state, IntEnum) else [value]
+    return "".join(word[0].upper() + word[1:] for word in words)
 
 
 def generated() -> str:
@@ -56,6 +58,12 @@ What each move needs is said beside the table, `raft/roles.py`. An illegal move 
 `coordinator/consumer/states.py`. One heartbeat may pass through several.
 
 {diagram(GROUP_TRANSITIONS, next(iter(GROUP_TRANSITIONS)))}
+
+## The states of a transactional id
+
+`coordinator/transactions/states.py`; see [transactions](transactions.md).
+
+{diagram(transactions.TRANSITIONS, transactions.TransactionStatus.EMPTY)}
 
 ## The states of a share group's record (KIP-932)
 

@@ -45,8 +45,8 @@ def _session_expired(step: GroupStep, member_id: str) -> None:
     member = group.members.get(member_id)
     if member is None:
         return
-    is_parked = member.join_ticket is not None or member.sync_ticket is not None
-    if is_parked and not member.is_new:
+    is_waiting = member.join_ticket is not None or member.sync_ticket is not None
+    if is_waiting and not member.is_new:
         # It cannot heartbeat while it waits for us; its session goes on when it is answered.
         return
     drop_member(step, member, ErrorCode.UNKNOWN_MEMBER_ID)

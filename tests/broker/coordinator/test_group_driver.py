@@ -251,7 +251,7 @@ def test_a_coordinator_that_takes_over_knows_members_and_offsets():
     run(scenario)
 
 
-def test_who_is_parked_when_the_coordinator_moves_is_sent_to_look_for_it():
+def test_a_join_that_waits_when_the_coordinator_moves_is_sent_to_look_for_it():
     async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
         await become_member(coordinator, timeout_ms=10_000)
         newcomer = (await join(coordinator)).member_id

@@ -116,7 +116,7 @@ class ShareFetch:
                 driver = self._shares.driver(self._session.group_id, where)
                 missing -= driver.readable_bytes(missing)
             except ApiError as error:
-                self._tell(where, error)
+                self._add_error(where, error)
                 return True
             if missing <= 0:
                 return True
@@ -138,7 +138,7 @@ class ShareFetch:
                 driver = self._shares.driver(self._session.group_id, where)
                 records, acquired = driver.fetch(request, self._bytes_left)
             except ApiError as error:
-                self._tell(where, error)
+                self._add_error(where, error)
                 continue
             if not acquired:
                 continue
@@ -155,7 +155,7 @@ class ShareFetch:
             self._tells = True
         return self._tells
 
-    def _tell(self, where: TopicIdPartition, error: ApiError) -> None:
+    def _add_error(self, where: TopicIdPartition, error: ApiError) -> None:
         self.found[where] = PartitionData(
             partition_index=where[1],
             records=b"",
