@@ -30,9 +30,10 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Controller:
-    """A port that takes connections, and what was sent to it."""
+    """A port that takes connections, and what was sent to it, which it answers by a byte."""
 
     def __init__(self) -> None:
+        self.answers = True
         self.listener = socket.create_server((LOOPBACK, 0))
         self.listener.settimeout(PATIENCE_SECONDS)
         self.address = Address(*self.listener.getsockname())
@@ -49,6 +50,8 @@ class Controller:
             if not part:
                 raise ConnectionResetError
             beat += part
+        if self.answers:
+            self.connection.send(b"a")
         return beat
 
     def read_to_the_end(self) -> None:
@@ -131,6 +134,23 @@ async def test_nothing_is_sent_to_nobody(unknown: str) -> None:
             await asyncio.to_thread(controller.beat)
         controller.listener.settimeout(PATIENCE_SECONDS)
         now = known
+        assert await asyncio.to_thread(controller.beat) == beat_frame(NODE, EPOCH)
+    finally:
+        beats.close()
+        controller.close()
+
+
+@on_a_loop
+async def test_a_connection_on_which_nothing_is_answered_is_made_anew() -> None:
+    """A network that was cut and has healed may leave it half-open for minutes."""
+    controller = Controller()
+    controller.answers = False
+    beats = Beats(NODE, SESSION_MS, controller=lambda: controller.address, epoch=lambda: EPOCH)
+    beats.start()
+    try:
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(asyncio.to_thread(controller.read_to_the_end), PATIENCE_SECONDS)
+        controller.connection = None
         assert await asyncio.to_thread(controller.beat) == beat_frame(NODE, EPOCH)
     finally:
         beats.close()

@@ -57,6 +57,8 @@ class Beats:
         self._timer: asyncio.TimerHandle | None = None
         # What the loop says and the thread reads; replaced as a whole.
         self._target: tuple[float, Address, BrokerEpoch] | None = None
+        # When the oldest beat was sent that has no answer; the thread's alone.
+        self._unanswered_since: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
 
@@ -93,6 +95,7 @@ class Beats:
                 if connection is None:
                     connection = _connect(address, self._interval)
                     connected_to = address
+                    self._unanswered_since = None
                 self._send(connection, epoch)
             except OSError:
                 # The loop's own heartbeats and connections find out what this means.
@@ -103,13 +106,21 @@ class Beats:
             connection.close()
 
     def _send(self, connection: socket.socket, epoch: BrokerEpoch) -> None:
-        frame = beat_frame(self._node_id, epoch)
-        if connection.send(frame) < len(frame):
-            raise BlockingIOError("nobody reads")
-        # Answers say nothing that the loop does not learn; without a reader they would fill up.
+        # Answers say nothing that the loop does not learn, but that the connection is whole. One
+        # that a cut network left half-open would swallow beats for as long as the cut, and longer.
         with contextlib.suppress(BlockingIOError):
             if not connection.recv(_ANSWERS_BYTES_MAX):
                 raise ConnectionResetError
+            self._unanswered_since = None
+        now = time.monotonic()
+        since = self._unanswered_since
+        if since is None:
+            self._unanswered_since = now
+        elif now - since > self._interval * BEATS_PER_SESSION:
+            raise ConnectionResetError
+        frame = beat_frame(self._node_id, epoch)
+        if connection.send(frame) < len(frame):
+            raise BlockingIOError("nobody reads")
 
 
 def _connect(address: Address, timeout_seconds: float) -> socket.socket:
