@@ -1,5 +1,8 @@
 """What goes by itself: transactions that took too long, and ids that nobody uses any more."""
 
+from itertools import islice
+from typing import Final
+
 from headrace_broker.coordinator.transactions.init_producer import fence
 from headrace_broker.coordinator.transactions.records import TransactionRecord
 from headrace_broker.coordinator.transactions.shard import (
@@ -9,6 +12,8 @@ from headrace_broker.coordinator.transactions.shard import (
     record_of,
 )
 from headrace_broker.protocol.types import TimestampMs
+
+EXPIRED_AT_ONCE_MAX: Final = 200
 
 
 def timed_out(shard: TransactionShard, now_ms: TimestampMs) -> list[str]:
@@ -37,13 +42,15 @@ def decide_timeout(
 def decide_expiry(shard: TransactionShard, circumstances: Circumstances) -> list[TransactionRecord]:
     """Return tombstones of ids that were idle for `transactional.id.expiration.ms`.
 
-    An id with an open or undecided transaction never expires, whatever its age.
+    An id with an open or undecided transaction never expires, whatever its age. There are at most
+    `EXPIRED_AT_ONCE_MAX`: whoever asks must be able to do other work before the next ones.
     """
     limit_ms = circumstances.now_ms - circumstances.config.id_expiration_ms
-    return [
+    expired = (
         TransactionRecord(transactional_id=name, transaction=None)
         for name, transaction in shard.transactions.items()
         if transaction.status.is_idle
         and transaction.updated_ms <= limit_ms
         and name not in shard.pending
-    ]
+    )
+    return list(islice(expired, EXPIRED_AT_ONCE_MAX))

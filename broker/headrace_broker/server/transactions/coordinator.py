@@ -64,6 +64,10 @@ def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
     )
 
 
+Work = Callable[[ShardDriver], bool]
+"""Returns whether there is more of it."""
+
+
 class TransactionCoordinator:
     """The transactional ids of this broker. All methods are called on the event loop."""
 
@@ -83,20 +87,28 @@ class TransactionCoordinator:
         self._next_producer_id = next_producer_id
         self._shards: dict[PartitionIndex, ShardDriver] = {}
         self._markers = MarkerSender(image, send_markers)
-        self._timers: dict[Callable[[ShardDriver], None], asyncio.TimerHandle] = {}
+        self._timers: dict[Work, asyncio.Handle] = {}
 
     def start(self) -> None:
         """Begin to look for transactions that took too long, and for ids that nobody uses."""
         self._repeat(ShardDriver.abort_timed_out, self.config.abort_check_interval_ms)
         self._repeat(ShardDriver.expire, self.config.expiry_check_interval_ms)
 
-    def _repeat(self, work: Callable[[ShardDriver], None], interval_ms: int) -> None:
+    def _repeat(self, work: Work, interval_ms: int) -> None:
         def run() -> None:
-            for shard in self._shards.values():
-                work(shard)
-            self._repeat(work, interval_ms)
+            self._go_on(work, list(self._shards.values()), interval_ms)
 
         self._timers[work] = asyncio.get_running_loop().call_later(interval_ms / 1000, run)
+
+    def _go_on(self, work: Work, shards: list[ShardDriver], interval_ms: int) -> None:
+        """Do a piece of the work of one shard; everybody else is served before the next piece."""
+        if not shards:
+            self._repeat(work, interval_ms)
+            return
+        if not work(shards[-1]):
+            shards.pop()
+        loop = asyncio.get_running_loop()
+        self._timers[work] = loop.call_soon(self._go_on, work, shards, interval_ms)
 
     def close(self) -> None:
         """Stop serving every partition."""

@@ -184,12 +184,13 @@ class ShardDriver:
             future = self._changed[transactional_id] = self._loop.create_future()
         await asyncio.wait([future], timeout=timeout_s)
 
-    def abort_timed_out(self) -> None:
-        """Abort what took too long."""
+    def abort_timed_out(self) -> bool:
+        """Abort what took too long; that is all of it."""
         if self.status is Status.ACTIVE:
             now_ms = self._host.circumstances(None).now_ms
             for name in timed_out(self.shard, now_ms):
                 self._spawn(self._abort(name))
+        return False
 
     async def _abort(self, name: str) -> None:
         def decide(circumstances: Circumstances) -> TransactionDecision[None]:
@@ -203,16 +204,18 @@ class ShardDriver:
         else:
             log.info("transaction aborted: it took too long", id=name)
 
-    def expire(self) -> None:
-        """Forget ids that nobody uses."""
+    def expire(self) -> bool:
+        """Forget some ids that nobody uses; return whether there may be more."""
         if self.status is not Status.ACTIVE:
-            return
-        for record in decide_expiry(self.shard, self._host.circumstances(None)):
+            return False
+        records = decide_expiry(self.shard, self._host.circumstances(None))
+        for record in records:
             try:
                 self._append(record, _ignore)
             except ApiError as error:
                 log.warning("expiry failed, and is tried again", error=str(error))
-                return
+                return False
+        return bool(records)
 
     # ---- the log
 
