@@ -13,6 +13,10 @@ SEEDS = [
     (363, 3),  # a truncation to the high watermark held ended transactions back
     (51, 3),  # a follower vouched in another partition's request for what no fsync covered yet
     (2442, 1),  # a short write left a piece of an entry in the index of aborted transactions
+    (
+        700144,
+        5,
+    ),  # an older successor's end was taken for a fenced producer's own, and named its epoch
 ]
 
 

@@ -70,7 +70,12 @@ def decide_end(
 
 
 def _is_retry(found: Transaction, identity: Identity) -> bool:
-    """Whether the EndTxn that this one repeats has moved the epoch, or the producer id."""
+    """Whether the EndTxn that this one repeats has moved the epoch, or the producer id.
+
+    An end of an older client moves neither: whoever has the epoch before it was fenced.
+    """
+    if not found.client_version.bumps_epochs:
+        return False
     if found.producer_id == identity.producer_id:
         return found.epoch == identity.epoch + 1
     return (

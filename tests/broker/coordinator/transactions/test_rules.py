@@ -214,6 +214,22 @@ def test_a_delayed_end_never_ends_the_next_transaction(was_commit):
     assert coordinator.found.status is TransactionStatus.ONGOING
 
 
+@pytest.mark.parametrize("status", ["prepared", "complete"])
+@pytest.mark.parametrize("was_commit", [True, False])
+def test_an_older_successors_end_is_no_answer_to_a_fenced_producer(was_commit, status):
+    """Its end moves no epoch, so the one before is a former producer's, not that of a retry."""
+    coordinator = Coordinator()
+    zombie = coordinator.init()
+    successor = coordinator.init()
+    coordinator.add(successor, P0, version=TV_0)
+    coordinator.end(successor, commits=was_commit, version=TV_0)
+    if status == "complete":
+        coordinator.mark()
+    for commits in (True, False):
+        late = refusal(lambda each=commits: coordinator.end(zombie, commits=each))
+        assert late == ErrorCode.PRODUCER_FENCED
+
+
 @pytest.mark.parametrize("was_commit", [True, False])
 def test_an_end_has_to_wait_for_markers(was_commit):
     coordinator = Coordinator()
