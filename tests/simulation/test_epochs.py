@@ -9,6 +9,7 @@ from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.files import sync_directory
 from headrace_broker.log.partition_log import PartitionLog
 from simulation.disk import Disk, FileSystem
+from simulation.scenario import simulate
 from support.log import START_MS, ManualClock, append, batch_of, compact, open_at
 
 _POWER_CUTS = 30
@@ -57,3 +58,9 @@ def test_a_power_cut_after_compaction_leaves_epochs_without_batches(disks):
         assert again.log_end_offset == 3
         assert again.leader_epochs.entries == [(0, 0), (1, 1), (2, 2)], disk.root
         again.abandon()
+
+
+def test_seed_700216_cuts_the_only_epoch_of_a_log_whose_start_a_kill_took_back():
+    """The leader's log begins where that epoch was noted: nothing above it is without one."""
+    outcome = simulate(700216, 3)
+    assert not outcome.violations, outcome.violations

@@ -16,6 +16,8 @@ class Epochs(Invariant):
     def __init__(self, cluster: Cluster, history: History) -> None:
         super().__init__(cluster, history)
         self._seen: dict[Any, tuple[list[tuple[int, int]], int]] = {}
+        self._starts: dict[tuple[str, int], int] = {}
+        """The highest log start that any replica of a partition had."""
 
     def check_node(self, node: Node) -> None:
         """Check the replicas whose epochs may have come apart from their logs."""
@@ -23,6 +25,10 @@ class Epochs(Invariant):
         for partition in broker.replicas:
             log = partition.log
             entries, end = log.leader_epochs.entries, int(log.log_end_offset)
+            place = (partition.topic, int(partition.index))
+            start = int(log.log_start_offset)
+            if start > self._starts.get(place, 0):
+                self._starts[place] = start
             before = self._seen.get(partition)
             self._seen[partition] = (entries, end)
             if before is None or before[0] != entries or end < before[1]:
@@ -38,9 +44,10 @@ class Epochs(Invariant):
             self._violate(node, partition, f"{entries} go beyond the end, {log.log_end_offset}")
         start = int(log.log_start_offset)
         place = (partition.topic, int(partition.index))
-        if entries and (place in self.history.trims or self.history.may_begin_later):
-            # A kill may take back a log's start whose epochs are gone already.
-            start = max(start, entries[0][1])
+        if place in self.history.trims or self.history.may_begin_later:
+            # A kill may take back a log's start whose epochs are gone already: the first ones, or,
+            # where a truncation took those above it too, all of them.
+            start = max(start, entries[0][1] if entries else self._starts.get(place, 0))
         for header in batches_of(log, start):
             base = max(int(header.base_offset), start)
             noted = log.leader_epochs.epoch_for_offset(base)
