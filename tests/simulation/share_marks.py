@@ -31,9 +31,12 @@ SHARE_MARKS: dict[str, int] = {
     "a share partition's write fails": 3,
     "the state's leader moves while a write is pending": 10,
     "share state is loaded again after an append failed": 10,
-    "a former leader of a share partition is fenced": 0,  # not reached yet
+    "a former leader of a share partition is fenced": 50,
     "a snapshot of share state follows updates": 60,
     "share state is pruned": 50,
+    "share partitions are moved": 50,
+    "share state refuses a zombie: stale-state-epoch": 50,
+    "share state refuses a zombie: former-leader-writes": 50,
     "a share partition's state would go back": 0,  # not reached: the coordinator mends it
 }
 

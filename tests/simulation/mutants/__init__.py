@@ -84,6 +84,12 @@ FOUND_AT = {
     "a snapshot of share state forgets what was before": 3003,
     "no lock of a share group ever times out": 3005,
     "a delivery under way is counted in what is written": 3040,
+    "a new leader serves above its recovered high watermark": 700014,
+    "share state takes a write of a former state epoch": 5008,
+    "share state begins anew with a former state epoch": 5008,
+    "a former leader of a share partition is not fenced": 5012,
+    "a group that asks for state again begins it anew": 5012,
+    "what is done with may be undone by a write that comes late": 5008,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

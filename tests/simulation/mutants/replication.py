@@ -132,7 +132,7 @@ REPLICATION_MUTANTS = (
         attribute="_new_leader_state",
         replace=_trust_own_log,
         nodes=3,
-        seed_known=2,
+        seeds_max=100,
     ),
     Mutant(
         name="anybody alive becomes leader",

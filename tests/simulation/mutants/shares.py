@@ -148,21 +148,30 @@ COORDINATOR_RULES = (
         share_state,
         "_check_leader",
         _nothing,
-        seeds_max=1000,
+    ),
+    _rule(
+        "share state takes a write of a former state epoch",
+        state_coordinator,
+        "decide_write",
+        edited("if state.state_epoch > change.state_epoch:", "if False:"),
+    ),
+    _rule(
+        "share state begins anew with a former state epoch",
+        state_coordinator,
+        "decide_initialize",
+        edited("state is not None and state.state_epoch > state_epoch", "False"),
     ),
     _rule(
         "a group that asks for state again begins it anew",
         state_coordinator,
         "decide_initialize",
         edited("state is not None and start_offset == UNINITIALIZED", "False"),
-        seeds_max=1000,
     ),
     _rule(
         "what is done with may be undone by a write that comes late",
         share_state,
         "_forward",
         lambda _original: lambda _state, change: change,
-        seeds_max=1000,
     ),
 )
 

@@ -40,9 +40,11 @@ EXPECTED = RETRIABLE | {
 class Operator:
     """One who changes the cluster under load."""
 
-    def __init__(self, client: Client, profile: "Profile") -> None:
+    def __init__(
+        self, client: Client, profile: "Profile", places: list[tuple[str, int]] | None = None
+    ) -> None:
         self.client = client
-        self._partitions = profile.places
+        self._partitions = places or profile.places
         self._brokers = profile.brokers
         self._replicas = profile.replicas
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.coordinator.share_partition.states import AcknowledgeType
-from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.apis import API_TABLE, ApiKey
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.batch_header import parse_batch_header
 from headrace_broker.protocol.errors import ErrorCode
@@ -29,6 +29,8 @@ from headrace_broker.protocol.messages import (
 from simulation.client import FAILURES, METADATA_IDS_FROM, Caller, Client
 from simulation.retries import RETRIABLE
 from simulation.share_faults import ShareFaults
+from simulation.workloads import state_epochs
+from simulation.workloads.operators import Operator
 from simulation.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ PARTITIONS = 2
 LOCK_SECONDS = 1.0
 SINCE = 3000
 _GROUP_RESOURCE = 32
+_MOVED_SHARE = 0.5
 _LEAVE, _JOIN = -1, 0
 _FINAL = -1
 _HEARTBEAT_SECONDS = 0.3
@@ -537,7 +540,31 @@ def _start(scenario: "Scenario") -> list[Any]:
         start(f"sm{number}", lambda client: ShareMember(client, shares))
     closing, process = _client(scenario, "sc")
     tasks.append(loop.start_task(process, Closing(closing, shares).run(tasks[:])))
+    if scenario.cluster.seed >= state_epochs.SINCE:
+        start("se", _zombie)
+        if len(scenario.profile.brokers) > 1 and admin.rng.random() < _MOVED_SHARE:
+            start("sv", lambda client: QueueMoves(client, scenario.profile))
     return [created, *tasks]
+
+
+def _zombie(client: Client) -> state_epochs.StateEpochs:
+    newest = API_TABLE[ApiKey.FIND_COORDINATOR].max_version
+    client.versions[ApiKey.FIND_COORDINATOR] = newest
+    return state_epochs.StateEpochs(client, TOPIC)
+
+
+class QueueMoves:
+    """Moves the queue's replicas and leaders while members have records of it."""
+
+    def __init__(self, client: Client, profile: "Profile") -> None:
+        places = [(TOPIC, index) for index in range(PARTITIONS)]
+        self._operator = Operator(client, profile, places)
+        self._history = client.history
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Move until it is over; every move must come to its end."""
+        self._history.reach("share partitions are moved")
+        await self._operator.reassign(is_over)
 
 
 def _settings(rng: "random.Random", profile: "Profile") -> dict[str, str]:
