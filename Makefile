@@ -79,7 +79,7 @@ simulate-reached: setup ## 1,000 seeds must reach every rare situation that the 
 	  --seeds 1000 --reached $(if $(FIRST),--first $(FIRST))
 
 mutation: setup ## mutants of the source against unit tests and seeds: SAMPLE=300 SEED=n SKIP=n
-	cd tests && ../$(BIN)/python -m simulation.mutation.run --sample $(or $(SAMPLE),300) \
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutation.run --sample $(or $(SAMPLE),300) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(SKIP),--skip $(SKIP))
 
 faults: setup ## kills, restarts in every order, cut networks, full disks, clocks that jump; the long form

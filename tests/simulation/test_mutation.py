@@ -1,5 +1,10 @@
-"""The mutator changes one thing at a time, and what it makes can be run."""
+"""The mutator changes one thing at a time, and what it makes can be run, here or in a fork."""
 
+import importlib.util
+import time
+
+from simulation.mutation.forks import forked
+from simulation.mutation.planting import live_functions, mutated_codes, plant
 from simulation.mutation.sites import count_mutations, mutate
 
 _SOURCE = '''
@@ -9,6 +14,10 @@ def least(a, b, *, log):
     if a < b and not log.full:
         return min(a, b + 1)
     raise ValueError(b)
+
+
+def never_mutated(limit: int = 7, text: "tuple[1]" = ()):
+    return limit
 '''
 
 
@@ -27,3 +36,38 @@ def test_every_mutant_differs_from_the_source_in_one_place():
     }
     for mutant in made:
         compile(mutant.source, "mutant", "exec")
+
+
+class _Log:
+    full = False
+
+    def note(self, _text):
+        """Keep nothing."""
+
+
+def test_a_planted_mutant_reaches_who_imported_the_function(tmp_path):
+    path = tmp_path / "mutated.py"
+    path.write_text(_SOURCE)
+    spec = importlib.util.spec_from_file_location("mutated", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    least = module.least  # as `from mutated import least` has it
+    made = [mutate(_SOURCE, number) for number in range(count_mutations(_SOURCE))]
+    (mutant,) = (each for each in made if each.what == "min becomes max")
+
+    def work(say) -> int:
+        assert plant(mutated_codes(path, mutant), live_functions()) == 1
+        say(str(least(1, 5, log=_Log())).encode())
+        return 3
+
+    assert forked(work, cpu_seconds=10) == (3, b"6")
+    assert least(1, 5, log=_Log()) == 1, "the fork alone has it"
+
+
+def test_a_fork_that_never_ends_is_ended():
+    def work(_say) -> int:
+        while time.monotonic():
+            pass
+        return 0
+
+    assert forked(work, cpu_seconds=1)[0] < 0

@@ -28,6 +28,7 @@ class Mutation:
     line: int
     what: str
     source: str
+    tree: ast.Module
 
 
 def count_mutations(source: str) -> int:
@@ -41,18 +42,33 @@ def mutate(source: str, number: int) -> Mutation:
     for place, (node, what, apply) in enumerate(_changes(tree)):
         if place == number:
             apply()
-            return Mutation(line=node.lineno, what=what, source=ast.unparse(tree))
+            return Mutation(line=node.lineno, what=what, source=ast.unparse(tree), tree=tree)
     raise IndexError(number)
 
 
 def _changes(tree: ast.Module) -> Iterator[tuple]:  # type: ignore[type-arg]  # node, words, action
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for child in ast.walk(node):
+            for child in _run_when_called(node):
                 if getattr(child, "_seen", False):
                     continue
                 child._seen = True  # type: ignore[attr-defined]  # a mark of ours
                 yield from _of_node(child)
+
+
+def _run_when_called(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.AST]:
+    """The function and its statements; decorators, defaults and annotations run elsewhere."""
+    waiting: list[ast.AST] = [function]
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        match node:
+            case ast.FunctionDef(body=body) | ast.AsyncFunctionDef(body=body):
+                waiting += body
+            case ast.AnnAssign(target=target, value=value):
+                waiting += [target] if value is None else [target, value]
+            case _:
+                waiting += ast.iter_child_nodes(node)
 
 
 def _of_node(node: ast.AST) -> Iterator[tuple]:  # type: ignore[type-arg]  # as above
