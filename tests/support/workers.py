@@ -25,7 +25,7 @@ _STARTERS = (
     *("monitoring", "raft_process", "spark_world", "up"),
 )
 #: Whose slow tests are left to `make test-all`: kills and cuts in every order, images, upgrades,
-#: and a second look at what a quicker test shows already.
+#: searches for planted bugs, and a second look at what a quicker test shows already.
 LEFT_TO_TEST_ALL = (
     "tests/faults/",
     "tests/conformance/engines/",
@@ -34,10 +34,13 @@ LEFT_TO_TEST_ALL = (
     "tests/e2e/test_reset_and_delete.py",
     "tests/e2e/test_voters.py",
     "tests/jobs/test_crashes.py",
+    "tests/jobs/test_delivery.py",
+    "tests/jobs/test_retail.py",
     "tests/monitoring/test_series_move.py",
     "tests/operator/test_dockerfiles.py",
     "tests/operator/test_gitops_upgrade.py",
     "tests/operator/test_images.py",
+    "tests/simulation/",
 )
 
 
