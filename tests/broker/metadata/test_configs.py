@@ -199,6 +199,20 @@ def test_a_topics_value_is_described_with_everything_that_it_hides(image):
     ]
 
 
+def test_a_groups_own_value_is_described_before_the_default(image):
+    name = "share.auto.offset.reset"
+    group = ConfigResourceType.GROUP
+    _, entries = _describe(image, group, "g", [name])
+    default = entries[name]
+    assert list(entries) == [name]
+    assert (default.value, default.config_source) == ("latest", ConfigSource.DEFAULT_CONFIG)
+    image, _ = _alter(image, group, "g", (name, SET, "earliest"))
+    _, entries = _describe(image, group, "g", include_synonyms=True)
+    own = entries[name]
+    assert (own.value, own.config_source) == ("earliest", ConfigSource.GROUP_CONFIG)
+    assert [each.value for each in own.synonyms] == ["earliest", "latest"]
+
+
 def test_only_what_is_asked_for_is_described(image):
     _, entries = _describe(image, TOPIC, "t", ["segment.ms"])
     assert list(entries) == ["segment.ms"]
