@@ -105,7 +105,7 @@ benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --cluster --write docs/benchmarks.md
 
-benchmark-jobs: jars ## jobs beside hand-written PySpark, and what exactly once costs; RECORDS
+benchmark-jobs: jars ## jobs beside hand-written PySpark and Flink, and what exactly once costs; RECORDS=1000000 is short
 	$(BIN)/python tests/benchmark/jobs.py --records $(or $(RECORDS),20000000)
 
 lock: setup ## write requirements/*.txt from pyproject.toml

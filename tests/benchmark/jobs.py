@@ -2,8 +2,8 @@
 
 Preloads a topic, then runs each engine over all of it, to its end, and prints records for each
 second of the processors' time (all children counted) and the memory at most. Outputs are compared:
-where a window differs, the status is 1.
-Other engines (Flink, Kafka Streams, quixstreams, bytewax, pathway) are not in it yet.
+where a window differs, the status is 1. Flink SQL is one of the engines, in one thread;
+Kafka Streams, quixstreams, bytewax and pathway are not in it.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,12 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from headrace_jobs.jars import resolve  # noqa: E402 - found by the path above
 from headrace_jobs.session import LOG4J_CONFIGURATION  # noqa: E402 - found by the path above
 from support.headrace_broker import HeadraceBroker  # noqa: E402 - found by the path above
+from support.kafka_peer import (  # noqa: E402 - found by the path above
+    FLINK_JVM,
+    JavaMissingError,
+    flink_jar_directory,
+    java_command,
+)
 from support.postgres import PostgresServer, postgres_binaries  # noqa: E402 - found by the path above
 
 PARTITIONS = 4
@@ -33,6 +40,11 @@ HOSTS, CPUS = 1000, 4
 NOON_MS = 1_769_860_800_000
 JAVA = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
 HANDWRITTEN = str(Path(__file__).with_name("handwritten_windows.py"))
+FLINK = str(Path(__file__).parents[1] / "conformance/engines/FlinkCpuWindows.java")
+BROKER = {
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+}
 
 
 def preload(bootstrap: str, topic: str, records: int) -> None:
@@ -87,8 +99,8 @@ def measure(command: list[str], environment: dict[str, str]) -> tuple[float, flo
     return time.monotonic() - began, sum(cpu.values()), peak
 
 
-def windows(bootstrap: str, topic: str) -> dict[tuple[str, str], tuple[float, int]]:
-    """The output topic's windows by key and start."""
+def windows(bootstrap: str, topic: str) -> dict[tuple[str, str, int], tuple[float, int]]:
+    """The output topic's windows by host, CPU and start, in milliseconds."""
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True}
     )
@@ -99,10 +111,25 @@ def windows(bootstrap: str, topic: str) -> dict[tuple[str, str], tuple[float, in
         if record is None or record.error():
             break
         window = json.loads(record.value())
-        key = (record.key().decode(), window["window_start"])
+        if "start_ms" in window:
+            start = window["start_ms"]
+        else:
+            start = round(datetime.fromisoformat(window["window_start"]).timestamp() * 1000)
+        key = (window["hostname"], str(window["cpu"]), start)
         found[key] = (window["usage_max"], window["readings"])
     consumer.close()
     return found
+
+
+def flink(bootstrap: str, folder: Path) -> list[str] | None:
+    """Return the command that makes the windows by Flink SQL; None where it is missing."""
+    try:
+        jars = flink_jar_directory()
+    except (JavaMissingError, subprocess.SubprocessError) as error:
+        say(f"Flink is missing ({error}): it is NOT MEASURED")
+        return None
+    arguments = [FLINK, bootstrap, "in", "flink", "flink", str(folder / "flink")]
+    return java_command(["-Xmx2g", *FLINK_JVM], *arguments, jars=jars)
 
 
 def submit(jars: str) -> dict[str, str]:
@@ -137,9 +164,13 @@ def main() -> None:
     records = parser.parse_args().records
     folder = Path(tempfile.mkdtemp(prefix="headrace-benchmark-"))
     environment = submit(",".join(map(str, resolve())))
-    with HeadraceBroker(folder) as broker:
+    with HeadraceBroker(folder, BROKER) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        topics = [NewTopic("in", PARTITIONS, 1), NewTopic("ours", 1, 1), NewTopic("theirs", 1, 1)]
+        outputs = {"cpu-load": "ours", "hand-written PySpark": "theirs", "Flink SQL": "flink"}
+        topics = [
+            NewTopic("in", PARTITIONS, 1),
+            *(NewTopic(each, 1, 1) for each in outputs.values()),
+        ]
         for future in admin.create_topics(topics).values():
             future.result(30)
         preload(broker.bootstrap, "in", records)
@@ -160,6 +191,9 @@ def main() -> None:
                 str(folder / "handwritten"),
             ],
         }
+        command = flink(broker.bootstrap, folder)
+        if command is not None:
+            engines["Flink SQL"] = command
         binaries = postgres_binaries()
         server = PostgresServer(binaries) if binaries is not None else None
         tables = {}
@@ -177,13 +211,22 @@ def main() -> None:
         finally:
             if server is not None:
                 server.close()
-        ours, theirs = (windows(broker.bootstrap, topic) for topic in ("ours", "theirs"))
-        both = ours.keys() & theirs.keys()
-        alike = sum(ours[key] == theirs[key] for key in both)
-        say(f"windows: ours {len(ours)}, theirs {len(theirs)}, of both {len(both)}, alike {alike}")
-        # The last ones stay open by Spark's own watermark, and come out of ours.
-        if not alike or alike < len(theirs):
-            sys.exit("the outputs differ")
+        compare(
+            {name: windows(broker.bootstrap, outputs[name]) for name in engines if name in outputs}
+        )
+
+
+def compare(found: dict[str, dict[tuple[str, str, int], tuple[float, int]]]) -> None:
+    """Say how many windows are those of ours; end with status 1 where some are not."""
+    ours = found["cpu-load"]
+    is_alike = bool(ours)
+    for name, windows_of in found.items():
+        alike = sum(ours.get(key) == window for key, window in windows_of.items())
+        say(f"{name:32} {len(windows_of):8,} windows, {alike:,} as ours")
+        # Some may be missing: the last ones stay open by Spark's own watermark.
+        is_alike = is_alike and 0 < alike == len(windows_of)
+    if not is_alike:
+        sys.exit("the outputs differ")
 
 
 def run_all(engines, tables, environment, server, records) -> None:

@@ -126,6 +126,14 @@ def engine_jar_directory() -> Path:
     return _maven_jars(f"kafka-engines-{KAFKA_VERSION}", _ENGINES)
 
 
+#: Flink's table service opens what Java 17 closes (its own `bin/config.sh` has the same).
+FLINK_JVM = [
+    option
+    for package in ("java.lang", "java.util", "java.util.concurrent", "java.time", "java.nio")
+    for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
+]
+
+
 def flink_jar_directory() -> Path:
     """Return the directory of Flink's jars; as `jar_directory`."""
     return _maven_jars(f"flink-{_FLINK_VERSION}", _FLINK)

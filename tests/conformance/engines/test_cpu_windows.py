@@ -16,7 +16,12 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from support.headrace_broker import HeadraceBroker
-from support.kafka_peer import engine_jar_directory, flink_jar_directory, java_command
+from support.kafka_peer import (
+    FLINK_JVM,
+    engine_jar_directory,
+    flink_jar_directory,
+    java_command,
+)
 from support.processes import ManagedProcess, wait_until
 from support.spark_driver import driver_environment
 
@@ -33,12 +38,6 @@ HOSTS = ("web", "db", "mail")
 CPUS = ("0", "1")
 SECONDS = 300
 SEED = 14
-# Flink's table service opens what Java 17 closes (its own `bin/config.sh` has the same).
-OPENED = [
-    option
-    for package in ("java.lang", "java.util", "java.util.concurrent", "java.time", "java.nio")
-    for option in ("--add-opens", f"java.base/{package}=ALL-UNNAMED")
-]
 
 
 def readings(seconds):
@@ -128,7 +127,7 @@ def run_flink(topics, output, directory):
     """Run Flink to the topic's end; returns its windows so far."""
     arguments = [str(HERE / "FlinkCpuWindows.java"), topics.bootstrap, topics.input, output]
     arguments += [f"flink-{output}", str(directory / "checkpoints")]
-    jvm = ["-Xmx700M", "-XX:TieredStopAtLevel=1", *OPENED]
+    jvm = ["-Xmx700M", "-XX:TieredStopAtLevel=1", *FLINK_JVM]
     command = java_command(jvm, *arguments, jars=flink_jar_directory())
     flink = ManagedProcess(command, directory / "flink.log")
     try:
