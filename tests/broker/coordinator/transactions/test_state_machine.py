@@ -180,12 +180,15 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @invariant()
     def one_outcome_for_each_transaction(self) -> None:
-        """Once written, the outcome of a (producer id, epoch) is never another."""
-        outcomes: dict[tuple[int, int, int], bool] = {}
+        """Once written, the outcome of a transaction is never another."""
+        outcomes: dict[tuple[int, int, int, int], bool] = {}
+        completed = 0
         for key, value in self.coordinator.log:
             found = read_record(key, value).transaction
+            completed += found.status.name.startswith("COMPLETE_")
             if found.status.is_prepared:
-                what = (found.producer_id, found.epoch, found.start_ms)
+                # With version 0 the next transaction may have the same epoch and millisecond.
+                what = (found.producer_id, found.epoch, found.start_ms, completed)
                 commits = found.status.name == "PREPARE_COMMIT"
                 assert outcomes.setdefault(what, commits) == commits
 
