@@ -46,8 +46,6 @@ CALLED_FROM_OUTSIDE = [
 ]
 REGISTERED_BY_DECORATOR = ["@*.command", "@*.checks", "@*.get", "@*.post", "@kopf.*"]
 DEAD_BUT_WANTED = {
-    "broker/headrace_broker/coordinator/": "decided before they are driven: groups, transactions",
-    "broker/headrace_broker/server/transactions/": "as above",
     "broker/headrace_broker/protocol/headers.py": "how clients frame requests: tests are clients",
     "broker/headrace_broker/protocol/messages/": "all that Kafka has; what is served is server/api",
     "broker/headrace_broker/protocol/records.py": "decode_record_key: encode_record_key's pair",

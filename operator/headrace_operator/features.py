@@ -24,9 +24,9 @@ TIMEOUT_MS = 10_000
 def observe_features(admin: Any) -> dict[str, int]:
     """Return the finalized levels. `admin`: a `kafka.KafkaAdminClient`. Raises KafkaError."""
     return {
-        name: told["finalized"][1]
-        for name, told in sorted(admin.describe_features().items())
-        if "finalized" in told
+        name: feature["finalized"][1]
+        for name, feature in sorted(admin.describe_features().items())
+        if "finalized" in feature
     }
 
 

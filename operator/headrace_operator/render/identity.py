@@ -77,7 +77,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     formed_with: int = 1
     #: The quorum has written who votes into its log. From then on nobody may begin a second one.
     is_formed: bool = False
-    #: How often it was described anew before it ever started.
+    #: How often it was described again before it ever started.
     redescribed: int = 0
     #: What the brokers run. It changes with spec.image, or without one with spec.version, and never
     #: with the operator's own version.

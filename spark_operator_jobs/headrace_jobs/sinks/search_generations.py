@@ -1,7 +1,7 @@
 """Generations of a job's search index: an index for each, and the name that readers know an alias.
 
-A swap is one request that changes the alias, which the server applies as a whole. Drivers are not
-told: each writes into its own generation's index, which its marker names, and never by the alias.
+A swap is one request that changes the alias, which the server applies as a whole. Drivers do
+not notice: each writes into its own generation's index, which its marker names, never by the alias.
 
 An index that has the readers' name itself cannot be swapped: the name is taken until it is deleted.
 """

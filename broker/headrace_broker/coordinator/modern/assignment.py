@@ -19,14 +19,6 @@ class TopicPartitionsStruct(Protocol):
     partitions: list[int]
 
 
-class TopicPartitionsType(Protocol):
-    """A struct's class, called with its fields."""
-
-    def __call__(self, *, topic_id: UUID, partitions: list[int]) -> "TopicPartitionsStruct":
-        """Make one."""
-        ...
-
-
 StructT = TypeVar("StructT", bound=TopicPartitionsStruct)
 
 

@@ -113,7 +113,7 @@ class LeaderLease:
         before, self._cut_off = self._cut_off, found
         for partition in before - found:
             partition.is_cut_off = False
-        # One that was made leader anew has lost its mark meanwhile.
+        # One that became leader again has lost its mark meanwhile.
         fresh = [each for each in found if not each.is_cut_off]
         for partition in fresh:
             partition.is_cut_off = True

@@ -1,4 +1,4 @@
-"""A Cluster that is corrected before it ever started begins anew with what its spec says now. Pure.
+"""A Cluster that is corrected before it ever started starts over with its present spec. Pure.
 
 Who votes at first is settled with the first description, since a quorum begins once. As long as so
 few of those that were to vote have ever run that they cannot have elected anybody, nothing was
@@ -36,7 +36,7 @@ def begins_anew(cluster: Cluster, identity: Identity, pods: Mapping[str, Object]
 
 
 def with_runs(cluster: Cluster, identity: Identity, pods: Mapping[str, Object]) -> Identity:
-    """Note which brokers have run, while that matters: a pod that is made anew does not tell."""
+    """Note which brokers have run, while that matters: a recreated pod does not show it."""
     if identity.is_formed:
         return identity
     nodes = tuple(
