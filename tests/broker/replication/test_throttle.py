@@ -16,6 +16,7 @@ def test_bytes_beyond_the_rate_are_paid_back_by_time():
     throttle.record(3000)
     assert throttle.is_exceeded(0)
     assert throttle.is_exceeded(1900)
+    assert throttle.is_exceeded(1950)
     assert not throttle.is_exceeded(2100)
 
 
