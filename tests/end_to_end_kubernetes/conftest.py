@@ -16,11 +16,14 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from headrace_operator.kubernetes.api.rights import Right
 from support.kube import RESTRICTED, ROOT, KubeLab, KubeOperator, apply, collect, kubectl
+from support.kube_rights import used
 from support.kube_traffic import PAUSES, write_pauses
 
 _HERE = Path(__file__).parent
@@ -96,6 +99,22 @@ def operator(lab: KubeLab) -> Iterator[KubeOperator]:
     found.install()
     yield found
     found.uninstall()
+
+
+@pytest.fixture(scope="session")
+def rights() -> set[Right]:
+    """What the operator's requests have needed so far."""
+    return set()
+
+
+@pytest.fixture(autouse=True)
+def _note_rights(request: pytest.FixtureRequest, rights: set[Right]) -> Iterator[None]:
+    """Note them after each test: an operator that is killed in the next one forgets."""
+    yield
+    if "operator" in request.fixturenames:
+        # It may be gone: then the next test's operator does the same again.
+        with suppress(RuntimeError, IndexError):
+            rights |= used(request.getfixturevalue("operator").metrics())
 
 
 @pytest.fixture(scope="session")

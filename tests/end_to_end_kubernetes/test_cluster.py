@@ -1,9 +1,14 @@
 """A Cluster on a real Kubernetes: it comes up, is changed, loses pods, while clients use it."""
 
 import time
+from http import HTTPStatus
+from http.client import HTTPSConnection
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 
+from headrace_operator.kubernetes.api.connection import find_connection
 from support.kube import apply, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.kube_traffic import judged, topic_of
@@ -149,6 +154,43 @@ def test_a_change_that_no_broker_comes_up_with_is_taken_back(cluster):
     assert len(restarted(cluster, before)) == 1
 
 
+def pod_text(namespace, labels=None, **spec):
+    """Return a pod that Pod Security `restricted` takes."""
+    container = {
+        "name": "c",
+        "image": "none",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "executor", "namespace": namespace, "labels": labels or {}},
+            "spec": {"securityContext": security, "containers": [container], **spec},
+        }
+    )
+
+
+def asked_as(namespace, pod, name):
+    """Return the status of a dry run of a ConfigMap's deletion, with a token bound to a pod."""
+    connection = find_connection()
+    server = urlsplit(connection.server)
+    link = HTTPSConnection(server.hostname, server.port, context=connection.ssl_context())
+    headers = {
+        "Impersonate-User": f"system:serviceaccount:{namespace}:spark",
+        "Impersonate-Extra-authentication.kubernetes.io%2Fpod-name": pod,
+    }
+    if (token := connection.read_token()) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{name}?dryRun=All"
+    link.request("DELETE", path, headers=headers)
+    answer = link.getresponse()
+    answer.read()
+    link.close()
+    return answer.status
+
+
 def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
     namespace = cluster.namespace
     rules = [{"apiGroups": [""], "resources": ["pods", "configmaps"], "verbs": ["*"]}]
@@ -169,8 +211,21 @@ def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
     )
     account = f"--as=system:serviceaccount:{namespace}:spark"
     delete = ("-n", namespace, account, "delete", "--dry-run=server")
+    create = ("-n", namespace, account, "create", "--dry-run=server", "-f", "-")
     for named in ("pod/c-a-0", "configmap/c-a", "configmap/c-identity"):
         with pytest.raises(RuntimeError, match="a Spark driver changes no object"):
             kubectl(*delete, named)
     kubectl(*delete, "configmap/executors")
+    with pytest.raises(RuntimeError, match="goes by the operator's account"):
+        kubectl(*create, stdin=pod_text(namespace, serviceAccountName="headrace-operator"))
+    with pytest.raises(RuntimeError, match="makes no broker"):
+        kubectl(*create, stdin=pod_text(namespace, {"headrace.dev/broker": "true"}))
+    kubectl(*create, stdin=pod_text(namespace))
+    # By a token that is bound to its pod, as drivers have it, it is known which driver asks.
+    assert asked_as(namespace, "a-driver", "executors") == HTTPStatus.FORBIDDEN
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-driver", "uid": "of-no-pod"}
+    owned = {**metadata, "name": "owned", "ownerReferences": [owner]}
+    apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned})
+    assert asked_as(namespace, "b-driver", "owned") == HTTPStatus.FORBIDDEN
+    assert asked_as(namespace, "a-driver", "owned") == HTTPStatus.OK
     kubectl("-n", namespace, "delete", "--dry-run=server", "pod/c-a-0")

@@ -210,6 +210,8 @@ def may_give_up_volumes(operator: KubeOperator) -> Iterator[None]:
     """Let the operator delete claims meanwhile, as the component lost-volumes does."""
     file = ROOT / "manifests/components/lost-volumes/role.yaml"
     role, binding = yaml.safe_load_all(file.read_text())
+    role["kind"] = binding["roleRef"]["kind"] = "ClusterRole"
+    binding["kind"] = "ClusterRoleBinding"
     binding["subjects"][0]["namespace"] = operator.namespace
     apply(role, binding)
     try:

@@ -45,8 +45,8 @@ def test_what_a_deleted_topic_leaves_is_as_its_policy_says(served: Served) -> No
 
 @pytest.fixture(scope="module")
 def protection() -> None:
-    """The policy of manifests/base; it stays, as operators of this cluster have it anyway."""
-    path = ROOT / "manifests/base/protection.yaml"
+    """The policy of manifests/cluster-setup; it stays: the operator's installation has it."""
+    path = ROOT / "manifests/cluster-setup/protection.yaml"
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
 
 

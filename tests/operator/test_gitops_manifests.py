@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from support.kube_rights import granted, watching
+
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 OURS = "headrace.dev/v1beta1"
 FOLDERS = sorted(
@@ -94,23 +96,45 @@ def test_pods_in_it_satisfy_the_restricted_standard(folder: str) -> None:
 def test_the_operators_rights_are_bound_to_its_own_service_account(folder: str) -> None:
     objects = render(folder)
     account = next(each["metadata"] for each in objects if each["kind"] == "ServiceAccount")
-    named = {(each["kind"], each["metadata"]["name"]) for each in objects}
+    roles = {
+        (each["kind"], each["metadata"]["name"])
+        for each in objects
+        if each["kind"] in {"Role", "ClusterRole"}
+    }
     bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
-    assert bindings
+    assert {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in bindings} == roles
     for binding in bindings:
-        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) in named
         [subject] = binding["subjects"]
-        assert (subject["name"], subject["namespace"]) == (account["name"], account["namespace"])
+        # Without a namespace it is that of the binding.
+        assert subject["name"] == account["name"]
+        assert subject.get("namespace") == account.get("namespace")
 
 
-def test_the_restricted_overlay_has_nothing_outside_of_its_namespace() -> None:
-    objects = render("overlays/restricted-namespace")
+def test_the_base_has_nothing_outside_of_its_namespace() -> None:
+    objects = render("base")
     assert not {each["kind"] for each in objects} & CLUSTER_WIDE
-    assert {each["metadata"]["namespace"] for each in objects} == {"streams"}
+    assert not [each for each in objects if "namespace" in each["metadata"]]
+    assert "--namespace=$(NAMESPACE)" in arguments_of(objects)
+
+
+def test_an_operator_for_all_namespaces_has_its_rights_in_all() -> None:
+    objects = render("overlays/cluster-wide")
+    assert not [each for each in arguments_of(objects) if each.startswith("--namespace")]
+    roles = [each["metadata"]["name"] for each in objects if each["kind"] == "Role"]
+    assert roles == ["headrace-operator-lease"]
+    assert granted(objects) > granted(render("base"))
+
+
+@pytest.mark.parametrize("folder", ["base", "overlays/cluster-wide"])
+def test_what_is_watched_may_be_watched(folder: str) -> None:
+    assert watching(with_spark=False) <= granted(render(folder))
+
+
+def arguments_of(objects: list[dict[str, Any]]) -> list[str]:
+    """Return the operator's arguments."""
     operator = next(each for each in objects if each["kind"] == "Deployment")
-    assert (
-        "--namespace=$(NAMESPACE)" in operator["spec"]["template"]["spec"]["containers"][0]["args"]
-    )
+    arguments: list[str] = operator["spec"]["template"]["spec"]["containers"][0]["args"]
+    return arguments
 
 
 def test_two_operators_of_production_run_on_different_nodes() -> None:

@@ -20,7 +20,7 @@ pytestmark = [
     ),
 ]
 
-ROOT = Path(__file__).parents[2]
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 IMAGE = "headrace/headrace:0.1.0"
 CLUSTER = """
 apiVersion: headrace.dev/v1beta1
@@ -48,11 +48,9 @@ def kubectl(*arguments: str, stdin: str = "") -> str:
 
 
 def install(namespace: str) -> None:
-    """What docs/gitops.md says, for another namespace than the overlay's."""
-    kubectl("apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "crds"))
-    rendered = kubectl("kustomize", str(ROOT / "manifests" / "overlays" / "restricted-namespace"))
-    moved = rendered.replace("namespace: streams", f"namespace: {namespace}")
-    kubectl("apply", "--server-side", "-f", "-", stdin=moved)
+    """What docs/gitops.md says of one namespace."""
+    kubectl("apply", "--server-side", "--force-conflicts", "-k", str(MANIFESTS / "cluster-setup"))
+    kubectl("apply", "--server-side", "-n", namespace, "-k", str(MANIFESTS / "base"))
 
 
 def brokers(namespace: str) -> list[dict[str, Any]]:

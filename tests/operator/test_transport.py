@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from headrace_operator.kubernetes.api.connection import Connection
+from headrace_operator.kubernetes.api.rights import LACKING_SECONDS, Lacking, Right, needed_right
 from headrace_operator.kubernetes.api.transport import FencedError, KubernetesError, Transport
 
 PATH = "/api/v1/namespaces/n/configmaps/c"
@@ -74,3 +75,65 @@ def test_nothing_is_sent_again_once_the_lease_is_lost() -> None:
     with pytest.raises(FencedError):
         busy.ask(fence=fence)
     assert len(busy.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "right"),
+    [
+        ("GET", "/api/v1/namespaces/n/pods", Right("list", "pods", "n")),
+        ("GET", "/api/v1/nodes/a", Right("get", "nodes")),
+        ("GET", "/api/v1/namespaces", Right("list", "namespaces")),
+        ("GET", "/api/v1/namespaces/n", Right("get", "namespaces")),
+        ("POST", "/api/v1/namespaces/n/pods/p/eviction", Right("create", "pods/eviction", "n")),
+        ("PATCH", "/apis/apps/v1/namespaces/n/statefulsets/s/scale",
+         Right("patch", "statefulsets.apps/scale", "n")),
+        ("DELETE", "/apis/apps/v1/namespaces/n/statefulsets/s",
+         Right("delete", "statefulsets.apps", "n")),
+        ("DELETE", "/api/v1/namespaces/n/pods", Right("deletecollection", "pods", "n")),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/n/leases/l",
+         Right("update", "leases.coordination.k8s.io", "n")),
+        ("GET", "/apis/apps/v1", None),
+        ("GET", "/api/v1", None),
+    ],
+)  # fmt: skip
+def test_a_request_needs_a_right_in_the_words_of_roles(
+    method: str, path: str, right: Right | None
+) -> None:
+    assert needed_right(method, path) == right
+
+
+def test_a_right_of_the_whole_cluster_that_is_lacking_is_not_asked_for_in_every_pass() -> None:
+    now = [0.0]
+    lacking = Lacking(lambda: now[0])
+    lacking.note(nodes := Right("list", "nodes"), "no")
+    lacking.note(pods := Right("list", "pods", "n"), "no")
+    assert lacking.message(nodes) == "no"
+    assert not lacking.message(pods)
+    assert not lacking.message(Right("get", "nodes"))
+    now[0] += LACKING_SECONDS
+    assert not lacking.message(nodes)
+
+
+def test_what_is_not_allowed_is_asked_once_and_counted() -> None:
+    asked: list[str] = []
+    counted: list[tuple[Right, int]] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"reason": "Forbidden", "message": "cannot"}, status=403)
+
+    async def scenario() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", refuse)
+        async with TestServer(app) as server:
+            connection = Connection(server=str(server.make_url("")).rstrip("/"))
+            transport = Transport(connection, on_request=lambda *each: counted.append(each))
+            async with transport:
+                for path in ("/api/v1/nodes", "/api/v1/nodes", PATH, PATH):
+                    with pytest.raises(KubernetesError, match="cannot") as caught:
+                        await transport.read(path)
+                    assert caught.value.status == 403
+
+    asyncio.run(scenario())
+    assert asked == ["/api/v1/nodes", PATH, PATH]
+    assert counted[0] == (Right("list", "nodes"), 403)

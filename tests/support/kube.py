@@ -162,9 +162,9 @@ def condition(document: Mapping[str, Any], kind: str = "Ready") -> dict[str, Any
 class KubeOperator:
     """The operator on a cluster.
 
-    By default it is what `kubectl apply -k manifests/overlays/development` gives: one for all
-    namespaces, with the runner of Spark applications. With a `scope` it has a namespace of its own
-    and serves `namespaces` alone, so that several installations share a cluster in peace.
+    By default it is one for all namespaces (manifests/components/cluster-wide), with the runner of
+    Spark applications. With a `scope` it has a namespace of its own and serves `namespaces` alone,
+    so that several installations share a cluster in peace.
     """
 
     scope: str = ""
@@ -179,7 +179,7 @@ class KubeOperator:
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield what is applied."""
-        text = kubectl("kustomize", str(ROOT / "manifests/overlays/development"))
+        text = kubectl("kustomize", str(ROOT / "tests/end_to_end_kubernetes/operator"))
         for document in yaml.safe_load_all(text):
             if document["kind"] == "Deployment" and self.image:
                 container = document["spec"]["template"]["spec"]["containers"][0]

@@ -91,7 +91,9 @@ async def run_operator(config: OperatorConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     metrics = OperatorMetrics()
-    async with KubernetesClient(connection, timeout_seconds=REQUEST_SECONDS) as plain:
+    async with KubernetesClient(
+        connection, on_request=metrics.count_request, timeout_seconds=REQUEST_SECONDS
+    ) as plain:
         election = Election(
             plain,
             namespace=config.lease_namespace or connection.default_namespace,
@@ -100,7 +102,10 @@ async def run_operator(config: OperatorConfig) -> None:
             clock=time.monotonic,
         )
         async with KubernetesClient(
-            connection, fence=election.check, on_write=metrics.count_write
+            connection,
+            fence=election.check,
+            on_write=metrics.count_write,
+            on_request=metrics.count_request,
         ) as client:
             # Before anything is watched, by any replica: it creates the CRD or does nothing.
             with_spark = config.is_spark_runner and await install_definition(plain)

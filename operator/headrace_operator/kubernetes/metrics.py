@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 if TYPE_CHECKING:
+    from headrace_operator.kubernetes.api.rights import Right
     from headrace_operator.kubernetes.api.transport import Write
 
 __all__ = ["OperatorMetrics"]
 
+_CREATED = 201
 _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -55,6 +57,12 @@ class OperatorMetrics:
             ["verb", "kind", "status"],
             registry=registry,
         )
+        self.requests = Counter(
+            "headrace_operator_kubernetes_requests",
+            "Requests to the Kubernetes API by the right that they need; watches are not counted",
+            ["verb", "resource", "status"],
+            registry=registry,
+        )
         self.actions = Counter(
             "headrace_operator_actions",
             "Actions on brokers, topics and groups, by kind and result",
@@ -82,3 +90,10 @@ class OperatorMetrics:
     def count_write(self, write: Write) -> None:
         """Count a write to the API."""
         self.writes.labels(write.verb, write.kind, str(write.status)).inc()
+
+    def count_request(self, right: Right, status: int) -> None:
+        """Count a request to the API, in the words of Roles."""
+        self.requests.labels(right.verb, right.resource, str(status)).inc()
+        if right.verb == "patch" and status == _CREATED:
+            # A server-side apply of what was not there needs both.
+            self.requests.labels("create", right.resource, str(status)).inc()

@@ -1,4 +1,4 @@
-"""HTTP to the API server: requests, errors, discovery, the fence and the count of writes.
+"""HTTP to the API server: requests, errors, discovery, the fence and the count of requests.
 
 Owns one session. Knows URLs and verbs and nothing of what is written: that is `client`'s.
 """
@@ -6,17 +6,21 @@ Owns one session. Knows URLs and verbs and nothing of what is written: that is `
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import aiohttp
 import msgspec
 
+from headrace_operator.kubernetes.api.rights import Lacking, needed_right
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from headrace_operator.kubernetes.api.connection import Connection
+    from headrace_operator.kubernetes.api.rights import Right
 
 __all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transport", "Write"]
 
@@ -26,6 +30,7 @@ CONNECTIONS_MAX = 32
 TRIES_MAX = 4
 RETRY_AFTER_SECONDS_MAX = 10.0
 _FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT, _INVALID = 400, 401, 404, 409, 422
+_FORBIDDEN = 403
 _FIRST_SERVER_ERROR = 500
 _TOO_MANY_REQUESTS = 429
 #: Server-side apply says so of a field that its kind does not have, with status 500.
@@ -118,9 +123,15 @@ class Transport:
         *,
         fence: Callable[[], None] = lambda: None,
         on_write: Callable[[Write], None] = lambda _: None,
+        on_request: Callable[[Right, int], None] = lambda _right, _status: None,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """`fence` raises FencedError when nothing may be written; `on_write` gets each write."""
+        """`fence` raises FencedError when nothing may be written; `on_write` is told each write.
+
+        `on_request` is told the right that each request needed, and the status.
+        """
+        self._on_request = on_request
+        self._lacking = Lacking(time.monotonic)
         self._timeout_seconds = timeout_seconds
         self._closing: set[asyncio.Task[None]] = set()
         self.connection = connection
@@ -291,6 +302,9 @@ class Transport:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> tuple[int, bytes, str]:
+        right = needed_right(method, path)
+        if method == "GET" and (words := self._lacking.message(right)):
+            raise KubernetesError(_FORBIDDEN, "Forbidden", words, f"{method} {path}")
         session = self._session or self._open()
         headers = {"Content-Type": content_type, "Accept": accept, **self._authorization()}
         data = None if body is None else msgspec.json.encode(body)
@@ -299,7 +313,12 @@ class Transport:
                 method, self.connection.server + path, params=query, data=data, headers=headers
             ) as response:
                 after = response.headers.get("Retry-After", "")
-                return response.status, await response.read(), after
+                content = await response.read()
+                if right is not None:
+                    self._on_request(right, response.status)
+                    if method == "GET" and response.status == _FORBIDDEN:
+                        self._lacking.note(right, _message_of(content))
+                return response.status, content, after
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if isinstance(error, TimeoutError):
                 self._abandon(session)
@@ -343,5 +362,13 @@ def _decode(status: int, content: bytes, what: str) -> Object:
     if status < _FIRST_ERROR:
         return decoded
     reason = str(decoded.get("reason") or f"HTTP{status}")
-    message = str(decoded.get("message") or content[:500].decode(errors="replace"))
+    message = _message_of(content)
     raise KubernetesError(status, reason, message, what)
+
+
+def _message_of(content: bytes) -> str:
+    """Return the server's own words; of what is no Status, its beginning."""
+    try:
+        return str(msgspec.json.decode(content)["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return content[:500].decode(errors="replace")

@@ -2,7 +2,7 @@
 
 A node keeps its zone for life, so it is asked for once for each pod: another node may come by the
 name of one that was lost. Where the operator may not see nodes
-(manifests/overlays/restricted-namespace), racks are what the pools say, in turn.
+(without manifests/components/nodes), racks are what the pools say, in turn.
 """
 
 from __future__ import annotations

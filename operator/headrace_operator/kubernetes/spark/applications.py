@@ -185,7 +185,13 @@ class SparkRunner:
     async def _find_other(self) -> str:
         """Name whoever else is there to run SparkApplications, or return ''."""
         kind = "CustomResourceDefinition"
-        found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
+        try:
+            found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
+        except KubernetesError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            # Confined to namespaces: whose the kind is cannot be seen.
+            return "whoever installed their CRD, which this operator may not look at"
         labels = found.get("metadata", {}).get("labels") or {}
         if not MANAGED_BY.items() <= labels.items():
             return "whoever installed their CRD"

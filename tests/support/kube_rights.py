@@ -1,0 +1,57 @@
+"""Rights: which the operator's Roles grant, and which its requests needed, by its own count."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from headrace_operator.kubernetes.api.rights import Right
+from headrace_operator.kubernetes.api.watches import (
+    OPTIONAL_OWNED_KINDS,
+    Watched,
+    watched_kinds,
+)
+
+_REQUESTS = re.compile(
+    r"^headrace_operator_kubernetes_requests_total\{([^}]*)\} (\S+)$", re.MULTILINE
+)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+#: Plurals that are not the kind with an s.
+_PLURALS = {"networkpolicy": "networkpolicies"}
+
+
+def granted(documents: Iterable[Mapping[str, Any]]) -> set[Right]:
+    """Return what Roles and ClusterRoles grant together."""
+    return {
+        Right(verb, resource if not group else _in_group(resource, group))
+        for each in documents
+        if each["kind"] in {"Role", "ClusterRole"}
+        for rule in each.get("rules") or ()
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def _in_group(resource: str, group: str) -> str:
+    plural, slash, subresource = resource.partition("/")
+    return f"{plural}.{group}{slash}{subresource}"
+
+
+def used(metrics: str) -> set[Right]:
+    """Return the rights that an operator's requests needed, as its metrics count them."""
+    labels = [dict(_LABEL.findall(found)) for found, _ in _REQUESTS.findall(metrics)]
+    return {Right(each["verb"], each["resource"]) for each in labels}
+
+
+def watching(*, with_spark: bool) -> set[Right]:
+    """Return what watches need, which kopf sends and nobody counts."""
+    kinds = watched_kinds(with_spark=with_spark, optional=OPTIONAL_OWNED_KINDS)
+    return {Right(verb, _resource(kind)) for kind in kinds for verb in ("list", "watch")}
+
+
+def _resource(watched: Watched) -> str:
+    api_version, kind = watched
+    group = api_version.rpartition("/")[0]
+    plural = _PLURALS.get(kind.lower(), f"{kind.lower()}s")
+    return f"{plural}.{group}" if group else plural
