@@ -15,6 +15,7 @@ from headrace_cli.kubernetes.tunnel import Tunnel
 from headrace_operator.kubernetes.api.connection import (
     Connection,
     ConnectionSourceError,
+    find_connection,
     read_kubeconfig,
 )
 from headrace_operator.kubernetes.api.transport import Transport
@@ -232,3 +233,54 @@ def test_a_server_that_does_not_answer_is_reported() -> None:
         assert "Unreachable" in tunnel.problem
     finally:
         tunnel.close()
+
+
+def write_config(file: Path, current: str, **entries: dict[str, dict[str, str]]) -> Path:
+    """Write a kubeconfig: by plural, what each name stands for."""
+    config: dict[str, object] = {"current-context": current}
+    for plural, named in entries.items():
+        singular = plural.removesuffix("s")
+        config[plural] = [{"name": name, singular: each} for name, each in named.items()]
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+def test_several_kubeconfigs_are_one_of_which_the_first_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = write_config(
+        tmp_path / "a" / "config",
+        "",
+        contexts={"work": {"cluster": "k", "user": "u", "namespace": "streams"}},
+        users={"u": {"tokenFile": "token"}},
+    )
+    second = write_config(
+        tmp_path / "b" / "config",
+        "home",
+        contexts={
+            "home": {"cluster": "k", "user": "u"},
+            "work": {"cluster": "none", "user": "none"},
+        },
+        clusters={"k": {"server": "https://k", "certificate-authority": "ca.crt"}},
+        users={"u": {"token": "another"}},
+    )
+    (tmp_path / "a" / "token").write_text("of the first\n")
+    files = [str(first), str(tmp_path / "is-not-there"), "", str(second)]
+    monkeypatch.setenv("KUBECONFIG", ":".join(files))
+    current = find_connection()
+    assert (current.server, current.default_namespace) == ("https://k", "default")
+    assert current.read_token() == "of the first"
+    # What a file names is beside that file.
+    assert current.ca_path == str(tmp_path / "b" / "ca.crt")
+    assert find_connection(context="work").default_namespace == "streams"
+    with pytest.raises(ConnectionSourceError, match="no usable context nowhere"):
+        find_connection(context="nowhere")
+
+
+def test_a_kubeconfig_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a:{tmp_path}/b")
+    with pytest.raises(ConnectionSourceError, match=f"{tmp_path}/a:{tmp_path}/b"):
+        find_connection()

@@ -12,7 +12,7 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -22,7 +22,16 @@ from headrace_operator.kubernetes.api.exec_credentials import (
     ExecError,
 )
 
-__all__ = ["Connection", "ConnectionSourceError", "find_connection", "read_kubeconfig"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Connection",
+    "ConnectionSourceError",
+    "find_connection",
+    "read_kubeconfig",
+    "read_kubeconfigs",
+]
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -93,8 +102,9 @@ def find_connection(kubeconfig: Path | None = None, *, context: str | None = Non
     home = Path.home() / ".kube" / "config"
     if kubeconfig is not None:
         return read_kubeconfig(kubeconfig, context)
-    if named:
-        return read_kubeconfig(Path(named.split(os.pathsep)[0]), context)
+    if named and (paths := [Path(each) for each in named.split(os.pathsep) if each]):
+        # Of several, those that are not there are none, as for kubectl.
+        return read_kubeconfigs([each for each in paths if each.exists()] or paths, context)
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
         return _read_service_account()
     if home.exists():
@@ -105,36 +115,52 @@ def find_connection(kubeconfig: Path | None = None, *, context: str | None = Non
 
 
 def read_kubeconfig(path: Path, name: str | None = None) -> Connection:
-    """Read a context of a kubeconfig, the current one by default. Raises ConnectionSourceError.
+    """Read a context of a kubeconfig, the current one by default. Raises ConnectionSourceError."""
+    return read_kubeconfigs([path], name)
 
-    Certificates and tokens in the file or beside it are understood, and `exec` plugins;
-    `auth-provider` is not.
+
+def read_kubeconfigs(paths: Sequence[Path], name: str | None = None) -> Connection:
+    """Read a context of several kubeconfigs as kubectl merges them. Raises ConnectionSourceError.
+
+    Of what is named in several, the first counts, whole. Certificates and tokens in a file or
+    beside it are understood, and `exec` plugins; `auth-provider` is not.
     """
+    where = os.pathsep.join(map(str, paths))
     try:
-        config = yaml.safe_load(path.read_text())
-        name = name or config["current-context"]
-        context = _named(config["contexts"], name)["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"] or {}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
+        configs = [(path, yaml.safe_load(path.read_text()) or {}) for path in paths]
+        name = name or next(
+            current for _, each in configs if (current := each.get("current-context"))
+        )
+        _, context = _named(configs, "contexts", "context", name)
+        cluster_file, cluster = _named(configs, "clusters", "cluster", context["cluster"])
+        user_file, user = _named(configs, "users", "user", context["user"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError, StopIteration) as error:
         which = f"context {name}" if name else "current context"
-        raise ConnectionSourceError(f"{path}: no usable {which} ({error!r})") from error
+        raise ConnectionSourceError(f"{where}: no usable {which} ({error!r})") from error
     token_file = user.get("tokenFile")
     return Connection(
         server=cluster["server"].rstrip("/"),
-        ca_path=_file(cluster, "certificate-authority", path),
+        ca_path=_file(cluster, "certificate-authority", cluster_file),
         is_insecure=bool(cluster.get("insecure-skip-tls-verify")),
         token=user.get("token"),
-        token_path=path.parent / token_file if token_file else None,
-        certificate_path=_file(user, "client-certificate", path),
-        private_key_path=_file(user, "client-key", path),
-        plugin=_plugin(user, cluster, path),
+        token_path=user_file.parent / token_file if token_file else None,
+        certificate_path=_file(user, "client-certificate", user_file),
+        private_key_path=_file(user, "client-key", user_file),
+        plugin=_plugin(user, cluster, user_file),
         default_namespace=context.get("namespace", "default"),
     )
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(entry for entry in entries if entry["name"] == name)
+def _named(
+    configs: Sequence[tuple[Path, dict[str, Any]]], plural: str, kind: str, name: str
+) -> tuple[Path, dict[str, Any]]:
+    """Return the first entry of a name, and its file, which relative paths begin at."""
+    return next(
+        (path, entry[kind] or {})
+        for path, config in configs
+        for entry in config.get(plural) or ()
+        if entry["name"] == name
+    )
 
 
 def _plugin(user: dict[str, Any], cluster: dict[str, Any], path: Path) -> ExecCredentials | None:
