@@ -229,3 +229,6 @@ def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
     assert asked_as(namespace, "b-driver", "owned") == HTTPStatus.FORBIDDEN
     assert asked_as(namespace, "a-driver", "owned") == HTTPStatus.OK
     kubectl("-n", namespace, "delete", "--dry-run=server", "pod/c-a-0")
+    # Who has no more than a name is not taken for a driver.
+    group = ("--as=somebody", "--as-group=system:masters")
+    kubectl("-n", namespace, *group, "delete", "--dry-run=server", "configmap/executors")
