@@ -11,7 +11,7 @@ MUTANTS ?= 100000
 # Above the number of cores: most of the tests' time is waiting.
 WORKERS ?= 3
 
-.PHONY: help setup jars up down check format test test-all test-fast conformance conformance-suites fuzz simulate simulate-mutants simulate-reached mutation faults crashes end-to-end chaos images dockerfiles benchmark benchmark-jobs lock protocols clean
+.PHONY: help setup jars up down check format test test-all test-fast conformance conformance-suites fuzz simulate simulate-mutants simulate-reached mutation faults crashes end-to-end chaos scale images dockerfiles benchmark benchmark-jobs lock protocols clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,10 @@ images: setup ## build both container images, without Docker, as archives in bui
 
 end-to-end: setup ## on the Kubernetes of KUBECONFIG; ARGS for pytest
 	tests/end_to_end_kubernetes/run $(ARGS)
+
+scale: setup ## the operator with 10,000 Topics and 100 Clusters, ten of which answer (KUBELAB or KUBEBUILDER_ASSETS)
+	HEADRACE_SCALE_TOPICS=$(or $(TOPICS),10000) HEADRACE_SCALE_CLUSTERS=$(or $(CLUSTERS),100) \
+	  HEADRACE_SCALE_REACHABLE=$(or $(REACHABLE),10) $(BIN)/python -m pytest -n 0 tests/scale
 
 chaos: setup ## on Kubernetes: kills and deletes at random while every record is checked: FOR=20m SEED=n
 	HEADRACE_CHAOS_SECONDS=$(or $(FOR),20m) HEADRACE_CHAOS_SEED=$(SEED) tests/end_to_end_kubernetes/run -n 0 -s -k test_whatever_happens

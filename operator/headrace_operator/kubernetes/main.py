@@ -58,9 +58,10 @@ __all__ = ["OperatorConfig", "run_operator"]
 
 LEASE_NAME = "headrace-operator"
 WORKERS = 4
-#: Workers for Clusters that did not answer the last time: each pass waits for seconds, and must
-#: not occupy the workers of the others.
-SILENT_AT_ONCE = 32
+#: Passes over Clusters that did not answer the last time, or are new: each may wait for seconds,
+#: and holds up no worker that others need. Those beyond come a moment later.
+SILENT_AT_ONCE = 128
+SILENT_AGAIN_SECONDS = 1.0
 
 _log = structlog.get_logger("headrace.operator")
 
@@ -227,13 +228,15 @@ class _Operator:
         while True:
             key = await self._queue.take()
             kind, namespace, name = key
-            is_silent = kind == "Cluster" and self._reconciler.is_silent((namespace, name))
-            if is_silent and len(self._silent) < SILENT_AT_ONCE:
+            if kind != "Cluster" or not self._reconciler.is_silent((namespace, name)):
+                await self._reconcile_and_give_back(key)
+            elif len(self._silent) >= SILENT_AT_ONCE:
+                self._queue.done(key)
+                self._queue.add_after(key, SILENT_AGAIN_SECONDS)
+            else:
                 task = asyncio.create_task(self._reconcile_and_give_back(key))
                 self._silent.add(task)
                 task.add_done_callback(self._silent.discard)
-            else:
-                await self._reconcile_and_give_back(key)
 
     async def _reconcile_and_give_back(self, key: QueueKey) -> None:
         try:

@@ -89,8 +89,8 @@ class _Memory:
     groups: GroupWatch
     addresses: AddressWatch = field(default_factory=AddressWatch)
     refused: Refused = field(default_factory=Refused)
-    #: Whether its brokers did not answer the last time.
-    is_silent: bool = False
+    #: Whether its brokers did not answer the last time, or were never asked.
+    is_silent: bool = True
     #: The brokers' processes: connections to one that is gone may hang.
     processes: frozenset[str] | None = None
 
@@ -141,9 +141,12 @@ class ClusterReconciler:
             dirt.is_everything = True
 
     def is_silent(self, key: ClusterKey) -> bool:
-        """Whether a pass over this Cluster is likely to wait for brokers that do not answer."""
+        """Whether a pass over this Cluster may wait for brokers that do not answer.
+
+        Nobody knows of one that is new, as all are to an operator that begins to lead.
+        """
         memory = self._memories.get(key)
-        return memory is not None and memory.is_silent
+        return memory is None or memory.is_silent
 
     async def reconcile(self, key: ClusterKey) -> Outcome:
         """Bring everything that is dirty to its spec."""

@@ -64,10 +64,13 @@ class StatusWriter:
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = report(observed, desired, plan, now=now)
         resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
+        seen = observed.cluster
+        is_silent = desired.cluster is not None and seen is not None and not seen.is_reachable
         work = [
             self._write(resource, wanted[resource.key])
             for resource in resources
             if self._is_due(resource, wanted[resource.key])
+            and not (is_silent and was_ready(resource))
         ]
         cluster = desired.cluster
         if is_whole and cluster is not None:
@@ -177,6 +180,23 @@ class StatusWriter:
                 return
             except Exception as error:  # noqa: BLE001 - an Event is never worth a failed pass
                 _log.warning("event not recorded", error=str(error))
+
+
+def was_ready(resource: Topic | ConsumerGroup) -> bool:
+    """Whether its spec as it is now was carried out, as far as is known. Pure.
+
+    That stays so while brokers do not answer, which the Cluster says: thousands of statuses that
+    change and change back would say no more.
+    """
+    return (
+        any(
+            each.type == "Ready"
+            and each.status == "True"
+            and each.observed_generation == resource.metadata.generation
+            for each in resource.status.conditions
+        )
+        and not resource.metadata.deletion_timestamp
+    )
 
 
 def _reference(resource: _Resource) -> Object:
