@@ -30,6 +30,8 @@ from headrace_cli.commands.up import up
 from headrace_cli.commands.version import version
 from headrace_cli.errors import EXIT_SUCCESS, CommandError
 from headrace_cli.kubernetes.choice import Choice, choose
+from headrace_cli.plugin import is_plugin
+from headrace_cli.profiles import read_profile, use
 
 __all__ = ["app", "run"]
 
@@ -60,9 +62,24 @@ def where(
             "--namespace", "-n", help="Where in Kubernetes; alone: of the current context."
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADRACE_PROFILE",
+            help="A name of ~/.config/headrace/profiles.yaml: brokers, or a Cluster in Kubernetes.",
+        ),
+    ] = None,
 ) -> None:
     """Say which clusters the command is about: those of this machine, or one in Kubernetes."""
+    found = None
+    # Who says where says so for this one command, whatever the environment has.
+    if profile is not None and context is None and namespace is None:
+        found = read_profile(profile)
+        context, namespace = found.context, found.namespace
+    use(found)
+    is_elsewhere = found is not None and found.bootstrap_servers is not None
     in_kubernetes = context is not None or namespace is not None
+    in_kubernetes = in_kubernetes or (is_plugin() and not is_elsewhere)
     choose(
         Choice(context=context, namespace=namespace, at_end=call.call_on_close)
         if in_kubernetes

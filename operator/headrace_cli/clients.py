@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.kubernetes.choice import chosen, refuse_kubernetes
+from headrace_cli.profiles import selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,6 +121,10 @@ def find_cluster(
     from headrace_operator.local.state import load_state
 
     choice = chosen()
+    profile = selected()
+    if profile is not None:
+        cluster = cluster or profile.cluster
+        bootstrap_servers = bootstrap_servers or profile.bootstrap_servers
     if choice is not None and bootstrap_servers:
         raise BadInputError("say either --context and --namespace, or --bootstrap-server")
     if choice is not None:

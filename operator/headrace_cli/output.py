@@ -1,7 +1,11 @@
-"""Printing of objects in kubectl's formats."""
+"""Printing of objects in kubectl's formats.
+
+What a command prints as fields and tables becomes one document inside of `as_document`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from dataclasses import dataclass, field
@@ -12,9 +16,24 @@ import typer
 from headrace_cli.options import OutputFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["Item", "print_items", "print_table"]
+__all__ = [
+    "Item",
+    "as_document",
+    "print_document",
+    "print_fields",
+    "print_items",
+    "print_remark",
+    "print_table",
+    "print_title",
+    "row_of",
+]
+
+#: Where it is collected, and under which name the next table comes; empty: it is printed.
+_collected: list[dict[str, Any]] = []
+_titles: list[str] = []
+_NAMES = frozenset({"NAME", "TOPIC", "MEMBER", "CLIENT", "VALUE"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,33 +53,104 @@ def print_items(items: Sequence[Item], output: OutputFormat, *, is_single: bool)
         case OutputFormat.NAME:
             for item in items:
                 typer.echo(f"{item.kind.lower()}/{item.name}")
-        case OutputFormat.JSON:
-            typer.echo(json.dumps(_documents(items, is_single=is_single), indent=2))
-        case OutputFormat.YAML:
-            import yaml
-
-            text = yaml.safe_dump(_documents(items, is_single=is_single), sort_keys=False)
-            typer.echo(text, nl=False)
+        case OutputFormat.JSON | OutputFormat.YAML:
+            print_document(_documents(items, is_single=is_single), output)
         case _:
-            rows = [
-                {"NAME": item.name}
-                | dict(item.columns)
-                | (dict(item.wide) if output is OutputFormat.WIDE else {})
-                for item in items
-            ]
+            rows = [row_of(item, output) for item in items]
             if not rows and sys.stderr.isatty():
                 sys.stderr.write("nothing found\n")
             print_table(rows)
 
 
-def print_table(rows: Sequence[Mapping[str, str]], *, indent: str = "") -> None:
-    """Print rows under their column names, as kubectl does: no lines, three spaces between."""
+def row_of(item: Item, output: OutputFormat) -> dict[str, str]:
+    """Return a table's row."""
+    wide = item.wide if output is OutputFormat.WIDE else {}
+    return {"NAME": item.name} | dict(item.columns) | dict(wide)
+
+
+def print_document(document: Any, output: OutputFormat) -> None:
+    """Print it as YAML, or else as JSON."""
+    if output is OutputFormat.YAML:
+        import yaml
+
+        typer.echo(yaml.safe_dump(document, sort_keys=False), nl=False)
+    else:
+        typer.echo(json.dumps(document, indent=2))
+
+
+@contextlib.contextmanager
+def as_document(output: OutputFormat) -> Iterator[None]:
+    """Print what is printed meanwhile as one document, where JSON or YAML is asked for."""
+    if output not in {OutputFormat.JSON, OutputFormat.YAML}:
+        yield
+        return
+    _collected.append({})
+    try:
+        yield
+        print_document(_collected[0], output)
+    finally:
+        _collected.clear()
+        _titles.clear()
+
+
+def print_fields(fields: Mapping[str, str]) -> None:
+    """Print names and values, one on each line. A last one without a value is a table's title."""
+    if _collected:
+        _collected[0] |= {_key(name): text for name, text in fields.items() if text}
+        _titles[:] = [name for name, text in fields.items() if not text]
+        return
+    width = max(map(len, fields)) + 2
+    for name, text in fields.items():
+        typer.echo(f"{name + ':':<{width}} {text}".rstrip())
+
+
+def print_title(title: str, *, is_shown: bool = True) -> None:
+    """Print the title of the table that follows; documents have one even where none is shown."""
+    if _collected:
+        _titles[:] = [title]
+    elif is_shown:
+        typer.echo(f"{title}:")
+
+
+def print_remark(text: str) -> None:
+    """Print what is for people alone."""
+    if not _collected:
+        typer.echo(text)
+
+
+def _value(column: str, text: str) -> str | int:
+    """Return what a cell stands for; a name may consist of digits, and is none."""
+    return int(text) if text.isdigit() and column not in _NAMES else text
+
+
+def _key(name: str) -> str:
+    """Write a label or a column as JSON has it: `IN-SYNC` becomes inSync."""
+    first, *rest = name.replace("-", " ").split()
+    return "".join([first.lower(), *(word.capitalize() for word in rest)])
+
+
+def print_table(
+    rows: Sequence[Mapping[str, str]], *, indent: str = "", widths: dict[str, int] | None = None
+) -> None:
+    """Print rows under their column names, as kubectl does: no lines, three spaces between.
+
+    `widths` that are empty are filled; rows of a table that goes on have no names again.
+    """
+    if _collected:
+        name = _titles.pop() if _titles else "rows"
+        _collected[0][_key(name)] = [
+            {_key(column): _value(column, text) for column, text in row.items()} for row in rows
+        ]
+        return
     if not rows:
         return
     names = list(rows[0])
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
-    for row in [dict(zip(names, names, strict=True)), *rows]:
-        line = "   ".join(row[name].ljust(widths[name]) for name in names)
+    heads = [] if widths else [dict(zip(names, names, strict=True))]
+    widths = {} if widths is None else widths
+    if not widths:
+        widths |= {name: max(len(name), *(len(row[name]) for row in rows)) for name in names}
+    for row in [*heads, *rows]:
+        line = "   ".join(row[name].ljust(widths.get(name, 0)) for name in names)
         typer.echo(f"{indent}{line.rstrip()}")
 
 

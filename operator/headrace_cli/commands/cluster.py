@@ -11,7 +11,13 @@ import typer
 
 from headrace_cli.commands.voters import voters_app
 from headrace_cli.errors import BadInputError, CommandError
-from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+from headrace_cli.options import (
+    BootstrapServers,
+    ClusterName,
+    DataDirectory,
+    Output,
+    OutputFormat,
+)
 
 if TYPE_CHECKING:
     from headrace_cli.clients import Target
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["cluster_app", "parse_rate"]
 
 POLL_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 POLLS_MAX = 10
 BYTES_PER_MEGABYTE = 1_000_000
 _RATE = re.compile(r"([0-9]{1,12})\s*(B|KB|MB|GB)?(/s)?", re.IGNORECASE)
@@ -56,13 +63,16 @@ cluster_app.add_typer(voters_app, name="voters")
 def plan(
     *,
     throttle: Throttle = None,
+    output: Output = OutputFormat.TABLE,
     http: Http = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
     """Show what `rebalance` would do, its hash, and how long it would take at a throttle."""
     addresses = http or _target(data_dir, cluster, None).http_addresses
-    _print_plan(_fetch(addresses, None, throttle))
+    planned = _fetch(addresses, None, throttle)
+    if not _is_printed(planned, output):
+        _print_plan(planned)
 
 
 @cluster_app.command(name="rebalance")
@@ -78,6 +88,10 @@ def rebalance(  # noqa: PLR0913 - each is an option of the command line
         bool, typer.Option("--cancel", help="Take back what moves; what has moved stays.")
     ] = False,
     status: Annotated[bool, typer.Option("--status", help="Show the plan under way.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="With --status: go on until it is over.")
+    ] = False,
+    output: Output = OutputFormat.TABLE,
     wait: Wait = True,
     http: Http = None,
     bootstrap_server: BootstrapServers = None,
@@ -92,14 +106,15 @@ def rebalance(  # noqa: PLR0913 - each is an option of the command line
     target = _target(data_dir, cluster, bootstrap_server)
     addresses = http or target.http_addresses
     if status:
-        _print_progress(_progress(addresses))
+        _show_progress(addresses, output, watch=watch)
     elif pause or resume or cancel:
         state = "paused" if pause else "running" if resume else "cancelled"
         _change_state(target, state, throttle, concurrent)
         typer.echo(f"the plan is {state}", err=True)
     else:
         planned = _fetch(addresses, None, throttle)
-        _print_plan(planned)
+        if not _is_printed(planned, output):
+            _print_plan(planned)
         if _is_approved(planned, execute=execute, approved=approved):
             _carry_out(target, addresses, planned, (throttle, concurrent), wait=wait)
 
@@ -271,6 +286,31 @@ def _print_plan(planned: BalancePlan) -> None:
         megabytes = planned.bytes_total / BYTES_PER_MEGABYTE
         seconds = planned.estimated_seconds
         typer.echo(f"plan {planned.hash}: {megabytes:.1f} MB to copy, {seconds:.0f} s", err=True)
+
+
+def _is_printed(found: BalancePlan | BalanceProgress, output: OutputFormat) -> bool:
+    """Print it as a document where that is asked for; whether it was."""
+    import msgspec
+
+    from headrace_cli.output import print_document
+
+    if output not in {OutputFormat.JSON, OutputFormat.YAML}:
+        return False
+    print_document(msgspec.to_builtins(found), output)
+    return True
+
+
+def _show_progress(addresses: list[str], output: OutputFormat, *, watch: bool) -> None:
+    """Print how far the plan is; with `watch` whenever that changes, until none is under way."""
+    last: BalanceProgress | None = None
+    while True:
+        progress = _progress(addresses)
+        if progress != last and not _is_printed(progress, output):
+            _print_progress(progress)
+        last = progress
+        if not watch or progress.plan is None:
+            return
+        time.sleep(WATCH_SECONDS)
 
 
 def _print_progress(progress: BalanceProgress) -> None:

@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -40,6 +41,7 @@ class RecordFormat(StrEnum):
 
     VALUE = "value"
     JSON = "json"
+    FULL = "full"
 
 
 def consume(  # noqa: PLR0913 - each is an option of the command line
@@ -52,6 +54,17 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
             help="earliest, latest, a moment (2026-01-31T10:00:00Z), a time ago (15m), an offset.",
         ),
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(help="Where to stop: a moment, a time ago, an offset. Default: the end."),
+    ] = None,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Only this one; may be repeated."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Print only records that have this key.")
+    ] = None,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Read as a member, and commit offsets.")
     ] = None,
@@ -62,7 +75,12 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
         int | None, typer.Option("--max-messages", "-n", help="Stop after so many.", min=1)
     ] = None,
     output: Annotated[
-        RecordFormat, typer.Option("--output", "-o", help="value, or one JSON object a line.")
+        RecordFormat,
+        typer.Option(
+            "--output",
+            "-o",
+            help="value; one JSON object a line; full: partition, offset, time, key, value.",
+        ),
     ] = RecordFormat.VALUE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
@@ -75,14 +93,22 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     quiet_kafka_logs()
     position = parse_position(from_ or ("latest" if follow else "earliest"), now=datetime.now(UTC))
     _check_position(position, group)
+    end = None if to is None else parse_position(to, now=datetime.now(UTC))
+    if end is not None and end.kind is PositionKind.SHIFT:
+        raise BadInputError("--to: a shift has no meaning here")
+    if follow and to:
+        raise BadInputError("say either --follow or --to")
+    if group is not None and (partition or to or key is not None):
+        raise BadInputError("--partition, --to and --key do not go with --group")
     target = find_cluster(data_dir, cluster, bootstrap_server)
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(target):
         open_consumer = _open_when_there if follow else _open
-        consumer = open_consumer(target, topic, group, position)
+        consumer = open_consumer(target, topic, group, position, partition)
         try:
-            stop_at = None if follow else _end_offsets(consumer, topic)
-            _print_records(consumer, output, stop_at, max_messages)
+            stop_at = None if follow else _end_offsets(consumer, topic, end)
+            wanted = _Wanted(output, max_messages, None if key is None else key.encode())
+            _print_records(consumer, wanted, stop_at)
         finally:
             # A member leaves its group, so that the others need not wait for its session's end.
             consumer.close()
@@ -112,6 +138,21 @@ def record_json(record: Any) -> str:
     return json.dumps(fields, ensure_ascii=False)
 
 
+def record_text(record: Any) -> str:
+    """Write a record as columns for a person: what is not there is -."""
+    moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    key, value = (
+        "-" if data is None else data.decode(errors="replace")
+        for data in (record.key, record.value)
+    )
+    headers = ",".join(
+        f"{name}={'' if data is None else data.decode(errors='replace')}"
+        for name, data in record.headers or ()
+    )
+    place = (str(record.partition), str(record.offset), moment.replace("+00:00", "Z"))
+    return "\t".join([*place, key, value, *([headers] if headers else [])])
+
+
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
     if data is None:
         return {name: None}
@@ -131,13 +172,19 @@ def _check_position(position: Position, group: str | None) -> None:
         )
 
 
-def _open_when_there(target: Target, topic: str, group: str | None, position: Position) -> Any:
+def _open_when_there(
+    target: Target,
+    topic: str,
+    group: str | None,
+    position: Position,
+    only: list[int] | None = None,
+) -> Any:
     """Open a consumer as soon as brokers answer and know the topic; say once what is missing."""
     said = ""
     while True:
         try:
             with explain_kafka_errors(target):
-                return _open(target, topic, group, position)
+                return _open(target, topic, group, position, only)
         except CommandError as error:
             if str(error) != said:
                 said = str(error)
@@ -146,7 +193,13 @@ def _open_when_there(target: Target, topic: str, group: str | None, position: Po
             time.sleep(RETRY_SECONDS)
 
 
-def _open(target: Target, topic: str, group: str | None, position: Position) -> Any:
+def _open(
+    target: Target,
+    topic: str,
+    group: str | None,
+    position: Position,
+    only: list[int] | None = None,
+) -> Any:
     from kafka import KafkaConsumer, TopicPartition
 
     from headrace_cli.codecs import install_codecs
@@ -167,20 +220,28 @@ def _open(target: Target, topic: str, group: str | None, position: Position) -> 
     if group is not None:
         consumer.subscribe([topic])
         return consumer
-    partitions = [
-        TopicPartition(topic, index) for index in sorted(consumer.partitions_for_topic(topic))
-    ]
+    known = consumer.partitions_for_topic(topic)
+    if unknown := set(only or ()) - known:
+        consumer.close()
+        raise BadInputError(f"topic {topic} has no partition {min(unknown)}")
+    partitions = [TopicPartition(topic, index) for index in sorted(only or known)]
     consumer.assign(partitions)
     _seek(consumer, partitions, position)
     return consumer
 
 
 def _seek(consumer: Any, partitions: list[Any], position: Position) -> None:
+    for partition, offset in _offsets_at(consumer, partitions, position).items():
+        consumer.seek(partition, offset)
+
+
+def _offsets_at(consumer: Any, partitions: list[Any], position: Position) -> dict[Any, int]:
     earliest = consumer.beginning_offsets(partitions)
     latest = consumer.end_offsets(partitions)
     found = {}
     if position.kind is PositionKind.TIMESTAMP:
         found = consumer.offsets_for_times(dict.fromkeys(partitions, position.value))
+    offsets: dict[Any, int] = {}
     for partition in partitions:
         match position.kind:
             case PositionKind.EARLIEST:
@@ -191,28 +252,44 @@ def _seek(consumer: Any, partitions: list[Any], position: Position) -> None:
                 offset = found[partition].offset
             case _:
                 offset = latest[partition]
-        consumer.seek(partition, offset)
+        offsets[partition] = offset
+    return offsets
 
 
-def _end_offsets(consumer: Any, topic: str) -> dict[Any, int]:
+def _end_offsets(consumer: Any, topic: str, end: Position | None) -> dict[Any, int]:
     from kafka import TopicPartition
 
     partitions = [TopicPartition(topic, index) for index in consumer.partitions_for_topic(topic)]
+    if end is not None:
+        return _offsets_at(consumer, partitions, end)
     ends: dict[Any, int] = consumer.end_offsets(partitions)
     return ends
 
 
-def _print_records(
-    consumer: Any, output: RecordFormat, stop_at: dict[Any, int] | None, max_messages: int | None
-) -> None:
+@dataclass(frozen=True)
+class _Wanted:
+    """What is printed, how, and how much of it."""
+
+    output: RecordFormat
+    max_messages: int | None
+    key: bytes | None
+
+
+def _print_records(consumer: Any, wanted: _Wanted, stop_at: dict[Any, int] | None) -> None:
     grouped = consumer.config["group_id"] is not None
-    printed = 0
-    while (max_messages is None or printed < max_messages) and not _is_done(consumer, stop_at):
-        limit = None if max_messages is None else max_messages - printed
+    most, printed = wanted.max_messages, 0
+    while (most is None or printed < most) and not _is_done(consumer, stop_at):
+        # With a key most that are read are not printed.
+        limit = None if most is None or wanted.key is not None else most - printed
         for partition, records in consumer.poll(timeout_ms=POLL_MS, max_records=limit).items():
+            end = None if stop_at is None or grouped else stop_at.get(partition)
             for record in records:
-                _write(record, output)
-            printed += len(records)
+                is_over = end is not None and record.offset >= end
+                is_enough = most is not None and printed >= most
+                if is_over or is_enough or (wanted.key is not None and record.key != wanted.key):
+                    continue
+                _write(record, wanted.output)
+                printed += 1
             sys.stdout.flush()
             if grouped:
                 # After printing: a record is printed at least once, never lost.
@@ -247,5 +324,7 @@ def _is_done(consumer: Any, stop_at: dict[Any, int] | None) -> bool:
 def _write(record: Any, output: RecordFormat) -> None:
     if output is RecordFormat.JSON:
         sys.stdout.write(record_json(record) + "\n")
+    elif output is RecordFormat.FULL:
+        sys.stdout.write(record_text(record) + "\n")
     else:
         sys.stdout.buffer.write((record.value or b"") + b"\n")

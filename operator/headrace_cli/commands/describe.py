@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli.errors import BadInputError, CommandError
-from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+from headrace_cli.options import (
+    BootstrapServers,
+    ClusterName,
+    DataDirectory,
+    Output,
+    OutputFormat,
+)
 
 if TYPE_CHECKING:
     from headrace_cli.clients import Target
@@ -31,6 +37,7 @@ def describe(
     kind: Annotated[Kind, typer.Argument(help="What it is.")],
     name: Annotated[str | None, typer.Argument(help="Which one.")] = None,
     *,
+    output: Output = OutputFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -40,11 +47,14 @@ def describe(
 
     if name is None and kind is not Kind.CLUSTER:
         raise BadInputError(f"describe {kind.value}: which one? NAME is missing")
+    from headrace_cli.output import as_document
+
     target = find_cluster(data_dir, cluster, bootstrap_server)
     if kind is Kind.JOB:
-        _describe_job(target, str(name))
+        with as_document(output):
+            _describe_job(target, str(name))
         return
-    with admin_client(target) as admin:
+    with as_document(output), admin_client(target) as admin:
         match kind:
             case Kind.TOPIC:
                 _describe_topic(admin, str(name))
@@ -58,7 +68,7 @@ def _describe_topic(admin: Any, name: str) -> None:
     from kafka.admin import ConfigResource, ConfigResourceType
 
     from headrace_cli.objects import EARLIEST, LATEST
-    from headrace_cli.output import print_table
+    from headrace_cli.output import print_fields, print_remark, print_table, print_title
     from headrace_operator.observe import list_offsets
 
     topic = admin.describe_topics([name])[0]
@@ -67,7 +77,7 @@ def _describe_topic(admin: Any, name: str) -> None:
     keys = [(name, each["partition_index"]) for each in topic["partitions"]]
     starts = list_offsets(admin, dict.fromkeys(keys, EARLIEST))
     ends = list_offsets(admin, dict.fromkeys(keys, LATEST))
-    _print_fields({"Name": name, "Id": str(topic.get("topic_id", "-")), "Partitions": ""})
+    print_fields({"Name": name, "Id": str(topic.get("topic_id", "-")), "Partitions": ""})
     rows = []
     for each in sorted(topic["partitions"], key=lambda each: int(each["partition_index"])):
         key = (name, each["partition_index"])
@@ -84,26 +94,26 @@ def _describe_topic(admin: Any, name: str) -> None:
     print_table(rows, indent="  ")
     resource = ConfigResource(ConfigResourceType.TOPIC, name)
     configs = admin.describe_configs([resource], config_filter="all")["topic"][name]
-    typer.echo("Config:")
+    print_title("Config")
     settings = [
         {"NAME": key, "VALUE": str(entry["value"]), "FROM": _source(entry["config_source"])}
         for key, entry in sorted(configs.items())
         if entry["config_source"] != "DEFAULT_CONFIG"
     ]
     print_table(settings, indent="  ")
-    typer.echo(f"  ({len(configs) - len(settings)} more at their defaults)")
+    print_remark(f"  ({len(configs) - len(settings)} more at their defaults)")
 
 
 def _describe_group(admin: Any, name: str) -> None:
     from headrace_cli.objects import load_groups
-    from headrace_cli.output import print_table
+    from headrace_cli.output import print_fields, print_table, print_title
     from headrace_cli.up.views import describe_age
 
     group = load_groups(admin, [name]).get(name)
     if group is None or (group.state in {"", "Dead"} and not group.offsets):
         raise CommandError(f"group {name} does not exist")
     lag = f"{group.lag_records:,} records, {describe_age(group.lag_seconds)}"
-    _print_fields(
+    print_fields(
         {
             "Name": name,
             "Type": group.type,
@@ -129,10 +139,11 @@ def _describe_group(admin: Any, name: str) -> None:
         }
         for topic, index in sorted({*group.offsets, *owners})
     ]
+    print_title("Partitions", is_shown=False)
     print_table(rows)
     if not group.members:
         return
-    typer.echo("Members:")
+    print_title("Members")
     members = [
         {
             "MEMBER": member.member_id,
@@ -147,6 +158,7 @@ def _describe_group(admin: Any, name: str) -> None:
 
 def _describe_job(target: Target, name: str) -> None:
     """Print what a job of the local cluster says of itself, on its own `/metrics`."""
+    from headrace_cli.output import print_fields
     from headrace_cli.up.monitor import read_job_info, read_job_metrics
 
     applications = target.state.applications if target.state is not None else []
@@ -159,7 +171,7 @@ def _describe_job(target: Target, name: str) -> None:
     def count(series: str) -> str:
         return f"{values.get(f'headrace_job_{series}', 0.0):,.0f}"
 
-    _print_fields(
+    print_fields(
         {
             "Name": name,
             "Delivery": info["delivery"],
@@ -183,8 +195,7 @@ def _describe_cluster(admin: Any, target: Target) -> None:
         load_topics,
         topic_items,
     )
-    from headrace_cli.options import OutputFormat
-    from headrace_cli.output import print_items
+    from headrace_cli.output import print_fields, print_items, print_title
 
     item = cluster_item(admin, target)
     fields = {"Name": item.name} | {
@@ -196,20 +207,14 @@ def _describe_cluster(admin: Any, target: Target) -> None:
         )
     if target.layout is not None:
         fields["Files"] = str(target.layout.root)
-    _print_fields(fields)
+    print_fields(fields)
     for title, items in (
         ("Brokers", broker_items(admin, target)),
         ("Topics", topic_items(admin, load_topics(admin), target)),
         ("Groups", group_items(load_groups(admin), target)),
     ):
-        typer.echo(f"\n{title}:")
+        print_title(f"\n{title}")
         print_items(items, OutputFormat.TABLE, is_single=False)
-
-
-def _print_fields(fields: dict[str, str]) -> None:
-    width = max(map(len, fields)) + 2
-    for name, text in fields.items():
-        typer.echo(f"{name + ':':<{width}} {text}".rstrip())
 
 
 def _source(config_source: str) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
-from headrace_cli.errors import CommandError
+from headrace_cli.commands.group_offsets import add_offset_commands
+from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, GroupName
 from headrace_cli.positions import Position, PositionKind, parse_position
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_operator.plan import ObservedGroup, TopicPartition
     from headrace_operator.resources import ConsumerGroup
 
-__all__ = ["groups_app"]
+__all__ = ["commit_offsets", "groups_app", "print_changes", "refuse_while_read"]
 
 # A Spark job finishes its batch before it stops.
 WAIT_SECONDS = 90.0
@@ -34,7 +35,7 @@ PREVIOUS = "previous"
 class _Move:
     """Where a group goes: as a manifest says it, and as offsets."""
 
-    topic: str
+    topics: tuple[str, ...]
     to: dict[str, object]
     wanted: Mapping[TopicPartition, int]
     current: Mapping[TopicPartition, int]
@@ -42,6 +43,9 @@ class _Move:
 
 
 groups_app = typer.Typer(help="Work on consumer groups.", no_args_is_help=True)
+
+
+add_offset_commands(groups_app)
 
 
 @groups_app.callback()
@@ -53,7 +57,13 @@ def groups() -> None:
 def reset(  # noqa: PLR0913 - each is an option of the command line
     group: GroupName,
     *,
-    topic: Annotated[str, typer.Option("--topic", "-t", help="Topic whose offsets move.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", "-t", help="Topic whose offsets move; may be repeated."),
+    ] = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All in which the group has offsets.")
+    ] = False,
     to: Annotated[
         str,
         typer.Option(
@@ -77,6 +87,8 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
 
+    if bool(topic) == all_topics:
+        raise BadInputError("say either --topic or --all-topics")
     is_undo = to == PREVIOUS
     position = (
         Position(kind=PositionKind.OFFSET) if is_undo else parse_position(to, now=datetime.now(UTC))
@@ -86,18 +98,23 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         observed = load_groups(admin, [group])[group]
         described = _find_described(target, group)
         if described is None:
-            _refuse_while_read(group, observed)
-        wanted = (
-            _offsets_before_reset(described, group, topic)
-            if is_undo
-            else target_offsets(admin, observed, topic, position)
-        )
-        _print_changes(observed, wanted)
+            refuse_while_read(group, observed)
+        topics = tuple(topic or sorted({name for name, _ in observed.offsets}))
+        if not topics:
+            raise CommandError(f"group {group} has no offsets: name topics with --topic")
+        wanted: dict[TopicPartition, int] = {}
+        for name in topics:
+            wanted |= (
+                _offsets_before_reset(described, group, name)
+                if is_undo
+                else target_offsets(admin, observed, name, position)
+            )
+        print_changes(observed, wanted)
     if not execute:
         typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
         return
     move = _Move(
-        topic=topic,
+        topics=topics,
         to=_manifest_position(position, wanted),
         wanted=wanted,
         current={key: offset for key, offset in observed.offsets.items() if key in wanted},
@@ -112,7 +129,8 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     typer.echo(f"group {group} moved; {undo} undoes it", err=True)
 
 
-def _refuse_while_read(name: str, group: ObservedGroup) -> None:
+def refuse_while_read(name: str, group: ObservedGroup) -> None:
+    """Raise CommandError where a group has members."""
     from headrace_operator.plan.groups import EMPTY_STATES
 
     if group.state not in EMPTY_STATES:
@@ -172,7 +190,8 @@ def _offsets_before_reset(
     return offsets
 
 
-def _print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -> None:
+def print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -> None:
+    """Print what a move would change."""
     from headrace_cli.output import print_table
 
     rows = []
@@ -193,6 +212,21 @@ def _print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -
 
 def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:
     """Move an empty group; a Spark job that uses it follows when it starts."""
+    commit_offsets(
+        target, group, plan.wanted, plan.current, request_id=request_id, is_share=plan.is_share
+    )
+
+
+def commit_offsets(
+    target: Target,
+    group: str,
+    wanted: Mapping[TopicPartition, int],
+    current: Mapping[TopicPartition, int],
+    *,
+    request_id: str = "cli",
+    is_share: bool = False,
+) -> None:
+    """Write the offsets of a group that nobody reads in. Raises CommandError."""
     from headrace_cli.clients import admin_client
     from headrace_operator.apply import apply_actions
     from headrace_operator.plan import ResetOffsets
@@ -201,9 +235,9 @@ def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:
         resource=("ConsumerGroup", "", group),
         group=group,
         request_id=request_id,
-        offsets=plan.wanted,
-        previous=plan.current,
-        is_share=plan.is_share,
+        offsets=wanted,
+        previous=current,
+        is_share=is_share,
     )
     with admin_client(target) as admin:
         failures = apply_actions(admin, [action])
@@ -244,7 +278,7 @@ def _reset_by_manifest(
     document = next(each for each in documents if parse_resource(each).key == resource.key)
     document["spec"]["reset"] = {
         "requestId": request_id,
-        "topics": [plan.topic],
+        "topics": list(plan.topics),
         "to": plan.to,
         "whenActive": "ScaleDown",
     }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import sys
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +22,7 @@ from headrace_cli.clients import (
 )
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, TopicName
+from headrace_cli.positions import PositionKind, parse_position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +33,11 @@ LINGER_MS = 5
 #: A leader that cannot be reached is reported after this time, and not waited for.
 DELIVERY_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 10_000
+#: Of a line of JSON. Where a record was is no word on where it goes.
+_JSON_FIELDS = frozenset(
+    {"key", "key_base64", "value", "value_base64", "headers", "timestamp"}
+    | {"topic", "partition", "offset"}
+)
 
 
 class Acks(StrEnum):
@@ -47,6 +58,24 @@ class CompressionType(StrEnum):
     ZSTD = "zstd"
 
 
+class LineFormat(StrEnum):
+    """What a line is."""
+
+    VALUE = "value"
+    JSON = "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A record to be written."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
 def produce(  # noqa: PLR0913 - each is an option of the command line
     topic: TopicName,
     *,
@@ -54,6 +83,19 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         str | None,
         typer.Option("--key-separator", "-K", help="What separates the key from the value."),
     ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="The key of every record.")] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option("--partition", "-p", min=0, help="Where all go. Default: by their keys."),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(help="Of every record: 2026-01-31T10:00:00Z, 15m (ago), or milliseconds."),
+    ] = None,
+    format_: Annotated[
+        LineFormat,
+        typer.Option("--format", help="A line is a value, or JSON as `consume -o json` writes it."),
+    ] = LineFormat.VALUE,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", "-H", help="name=value, for every record; may be repeated."),
@@ -66,9 +108,20 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
-    """Write each line of standard input as a record; an empty value after a key is a tombstone."""
+    """Write each line of standard input as a record; an empty value after a key is a tombstone.
+
+    What a line of JSON says (key, headers, timestamp) goes before what options say.
+    """
     quiet_kafka_logs()
-    headers = parse_headers(header or [])
+    if key is not None and key_separator is not None:
+        raise BadInputError("say either --key or --key-separator")
+    rest = Line(
+        value=None,
+        key=None if key is None else key.encode(),
+        headers=tuple(parse_headers(header or [])),
+        partition=partition,
+        timestamp_ms=None if timestamp is None else parse_timestamp(timestamp),
+    )
     target = find_cluster(data_dir, cluster, bootstrap_server)
     check_advertised(target)
     from kafka import KafkaProducer
@@ -90,12 +143,22 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
                 None if compression_type is CompressionType.NONE else compression_type.value
             ),
         )
-        if producer.partitions_for(topic) is None:
+        known = producer.partitions_for(topic)
+        if known is None:
             raise CommandError(f"topic {topic} does not exist")
+        if partition is not None and partition not in known:
+            raise BadInputError(f"topic {topic} has no partition {partition}")
         count = 0
-        for line in sys.stdin.buffer:
-            key, value = split_line(line.rstrip(b"\r\n"), key_separator)
-            producer.send(topic, value=value, key=key, headers=headers).add_errback(failures.append)
+        for text in sys.stdin.buffer:
+            line = parse_line(text.rstrip(b"\r\n"), format_, key_separator, rest)
+            producer.send(
+                topic,
+                value=line.value,
+                key=line.key,
+                headers=list(line.headers),
+                partition=line.partition,
+                timestamp_ms=line.timestamp_ms,
+            ).add_errback(failures.append)
             count += 1
         producer.flush()
         producer.close()
@@ -103,6 +166,64 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         raise CommandError(f"{len(failures)} of {count} records were not stored: {failures[0]!r}")
     if sys.stderr.isatty():
         sys.stderr.write(f"{count} records written to {topic}\n")
+
+
+def parse_timestamp(text: str) -> int:
+    """Return milliseconds since 1970. Raises BadInputError."""
+    if text.isdigit():
+        return int(text)
+    position = parse_position(text, now=datetime.now(UTC))
+    if position.kind is not PositionKind.TIMESTAMP:
+        raise BadInputError(f"{text}: not a moment such as 2026-01-31T10:00:00Z, 15m")
+    return position.value
+
+
+def parse_line(text: bytes, format_: LineFormat, key_separator: str | None, rest: Line) -> Line:
+    """Make a record of a line; `rest` says what the line does not. Raises BadInputError. Pure."""
+    if format_ is LineFormat.JSON:
+        return _parse_json(text, rest)
+    if key_separator is None:
+        return replace(rest, value=text)
+    key, value = split_line(text, key_separator)
+    return replace(rest, key=key, value=value)
+
+
+def _parse_json(text: bytes, rest: Line) -> Line:
+    try:
+        fields = json.loads(text)
+        unknown = sorted(fields.keys() - _JSON_FIELDS)
+        if unknown:
+            raise BadInputError(f"unknown fields {', '.join(unknown)} in line {text.decode()}")
+        headers = fields.get("headers")
+        moment = fields.get("timestamp")
+        return Line(
+            value=_bytes_of(fields, "value"),
+            key=_bytes_of(fields, "key") if fields.keys() & {"key", "key_base64"} else rest.key,
+            headers=rest.headers if headers is None else _headers_of(headers),
+            partition=rest.partition,
+            timestamp_ms=rest.timestamp_ms if moment is None else parse_timestamp(str(moment)),
+        )
+    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+        shown = text.decode(errors="replace")
+        raise BadInputError(f"not a record as `consume -o json` writes it: {shown}") from error
+
+
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    packed = fields.get(f"{name}_base64")
+    if packed is not None:
+        return base64.b64decode(packed, validate=True)
+    text = fields.get(name)
+    if text is None or isinstance(text, str):
+        return None if text is None else text.encode()
+    # A value that is JSON itself is written as it stands.
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+def _headers_of(headers: dict[str, str | None]) -> tuple[tuple[str, bytes], ...]:
+    # kafka-python writes no null: it becomes empty.
+    return tuple(
+        (name, b"" if text is None else str(text).encode()) for name, text in headers.items()
+    )
 
 
 def parse_headers(texts: Sequence[str]) -> list[tuple[str, bytes]]:

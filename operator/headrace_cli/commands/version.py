@@ -7,15 +7,23 @@ from importlib import metadata
 
 import typer
 
+from headrace_cli.options import Output, OutputFormat
+
 __all__ = ["version"]
 
 
-def version() -> None:
+def version(*, output: Output = OutputFormat.TABLE) -> None:
     """Print the versions of Headrace and of what it runs on."""
-    typer.echo(f"headrace {metadata.version('headrace')}")
-    typer.echo(f"python {platform.python_version()}")
+    found = {"headrace": metadata.version("headrace"), "python": platform.python_version()}
     for package in ("kafka-python", "pyspark"):
         try:
-            typer.echo(f"{package} {metadata.version(package)}")
+            found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            typer.echo(f"{package} not installed")
+            found[package] = "not installed"
+    if output in {OutputFormat.JSON, OutputFormat.YAML}:
+        from headrace_cli.output import print_document
+
+        print_document(found, output)
+        return
+    for name, text in found.items():
+        typer.echo(f"{name} {text}")

@@ -9,7 +9,13 @@ import typer
 
 from headrace_cli.errors import CommandError
 from headrace_cli.kubernetes.choice import refuse_kubernetes
-from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+from headrace_cli.options import (
+    BootstrapServers,
+    ClusterName,
+    DataDirectory,
+    Output,
+    OutputFormat,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,12 +33,13 @@ voters_app = typer.Typer(help="Voters of the metadata quorum.", no_args_is_help=
 @voters_app.command(name="list")
 def list_voters(
     *,
+    output: Output = OutputFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
     """Show who leads, votes and follows, each with the directory id of its disk."""
-    from headrace_cli.output import print_table
+    from headrace_cli.output import as_document, print_table, print_title
 
     def show(admin: Any, state: QuorumState) -> None:
         del admin
@@ -50,7 +57,9 @@ def list_voters(
             )
             for each in replicas
         ]
-        print_table(rows)
+        with as_document(output):
+            print_title("Replicas", is_shown=False)
+            print_table(rows)
 
     _with_quorum(data_dir, cluster, bootstrap_server, show)
 

@@ -1,0 +1,68 @@
+"""`kubectl headrace …`: the same commands, about the current context unless another is named.
+
+kubectl hands over what stands after the plugin's name. There its users write --context and
+--namespace anywhere, and -n wherever a command has no -n of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+__all__ = ["is_plugin", "kubectl_main", "with_place_first"]
+
+PROGRAM = "kubectl-headrace"
+_LONG = ("--context", "--namespace")
+#: Whose -n is a number of records; and those that are given namespaces to do something with.
+_OWN_SHORT = frozenset({"consume"})
+_OWN = frozenset({"operator", "broker"})
+
+
+def is_plugin() -> bool:
+    """Whether this process was started as kubectl's plugin."""
+    return Path(sys.argv[0]).name == PROGRAM
+
+
+def with_place_first(arguments: list[str]) -> list[str]:
+    """Put --context and --namespace in front of the command. Pure."""
+    command = _command_of(arguments)
+    if command in _OWN:
+        return arguments
+    short = () if command in _OWN_SHORT else ("-n",)
+    place: list[str] = []
+    rest: list[str] = []
+    index = 0
+    while index < len(arguments):
+        text = arguments[index]
+        if text == "--":
+            rest += arguments[index:]
+            break
+        if text in (*_LONG, *short) and index + 1 < len(arguments):
+            place += arguments[index : index + 2]
+            index += 2
+            continue
+        (place if text.startswith(tuple(f"{name}=" for name in _LONG)) else rest).append(text)
+        index += 1
+    # What stood in front of the command is there already.
+    return place + rest
+
+
+def _command_of(arguments: list[str]) -> str:
+    index = 0
+    while index < len(arguments):
+        if arguments[index] in (*_LONG, "-n", "--profile"):
+            index += 2
+        elif arguments[index].startswith("-"):
+            index += 1
+        else:
+            return arguments[index]
+    return ""
+
+
+def kubectl_main() -> None:
+    """Run one command as kubectl's plugin."""
+    from headrace_cli.app import run
+
+    sys.argv[0] = str(Path(sys.argv[0]).with_name(PROGRAM))
+    sys.argv[1:] = with_place_first(sys.argv[1:])
+    sys.exit(run())

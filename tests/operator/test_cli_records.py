@@ -1,0 +1,231 @@
+"""`headrace` on a real broker: records with all that they carry, offsets, JSON, profiles."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace_cli.commands.group_offsets import parse_offsets
+from headrace_cli.commands.produce import Line, LineFormat, parse_line
+from headrace_cli.errors import BadInputError
+from headrace_cli.plugin import with_place_first
+from support.headrace_broker import HeadraceBroker
+from support.processes import wait_until
+
+BINARY = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceBroker]:
+    with HeadraceBroker(tmp_path_factory.mktemp("broker")) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        for each in admin.create_topics([NewTopic("t", 3, 1), NewTopic("u", 1, 1)]).values():
+            each.result()
+        yield running
+
+
+def headrace(
+    broker: HeadraceBroker, *arguments: object, stdin: str = "", status: int = 0, **more: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("HEADRACE")}
+    environment |= {"HEADRACE_BOOTSTRAP_SERVER": broker.bootstrap, "NO_COLOR": "1"} | more
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace_cli", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={key: text for key, text in environment.items() if text},
+    )
+    assert done.returncode == status, f"{arguments}: {done.stdout}\n{done.stderr}"
+    return done
+
+
+def consumed(broker: HeadraceBroker, *arguments: object) -> list[dict[str, Any]]:
+    lines = headrace(broker, "consume", *arguments, "-o", "json").stdout.splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_record_goes_where_and_with_what_options_say(broker: HeadraceBroker) -> None:
+    options = ("--partition", 2, "--key", "k", "--header", "h=1", "--compression-type", "zstd")
+    moment = ("--timestamp", "2026-01-31T10:00:00Z")
+    headrace(broker, "produce", "t", *options, *moment, stdin="a\nb\n")
+    found = consumed(broker, "t", "--partition", 2)
+    assert [each["value"] for each in found] == ["a", "b"]
+    assert {each["partition"] for each in found} == {2}
+    assert {each["key"] for each in found} == {"k"}
+    assert found[0]["headers"] == {"h": "1"}
+    assert found[0]["timestamp"] == "2026-01-31T10:00:00.000Z"
+    assert not consumed(broker, "t", "--partition", 0)
+    refused = headrace(broker, "produce", "t", "--partition", 9, stdin="x\n", status=2)
+    assert "has no partition 9" in refused.stderr
+    assert headrace(broker, "consume", "t", "-p", 9, status=2)
+
+
+def test_what_consume_prints_as_json_can_be_produced_again(broker: HeadraceBroker) -> None:
+    lines = [
+        {"key": "a", "value": "1", "headers": {"x": "2"}, "timestamp": "2026-02-01T00:00:00Z"},
+        {"key_base64": "//8=", "value": None},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    headrace(broker, "produce", "u", "--format", "json", stdin=text)
+    printed = headrace(broker, "consume", "u", "-o", "json").stdout
+    headrace(broker, "produce", "u", "--format", "json", stdin=printed)
+    first, second, *again = consumed(broker, "u")
+    assert (first["key"], first["value"], first["headers"]) == ("a", "1", {"x": "2"})
+    assert (second["key_base64"], second["value"]) == ("//8=", None)
+    for each in (first, second, *again):
+        del each["offset"]
+    assert again == [first, second]
+
+
+def test_it_is_read_up_to_an_end_by_offset_key_and_as_columns(broker: HeadraceBroker) -> None:
+    lines = "".join(f"k{number % 2}:{number}\n" for number in range(10))
+    headrace(broker, "produce", "t", "-K", ":", "--partition", 1, stdin=lines)
+    found = consumed(broker, "t", "-p", 1, "--from", 2, "--to", 7)
+    assert [each["value"] for each in found] == ["2", "3", "4", "5", "6"]
+    found = consumed(broker, "t", "-p", 1, "--key", "k1", "-n", 3)
+    assert [each["value"] for each in found] == ["1", "3", "5"]
+    line = headrace(broker, "consume", "t", "-p", 1, "-o", "full", "-n", 1).stdout
+    partition, offset, moment, key, value = line.rstrip("\n").split("\t")
+    assert (partition, offset, key, value) == ("1", "0", "k0", "0")
+    assert moment.endswith("Z")
+    assert headrace(broker, "consume", "t", "--to", "5", "--follow", status=2)
+
+
+def test_offsets_are_exported_moved_imported_and_deleted(broker: HeadraceBroker) -> None:
+    for topic in ("t", "u"):
+        headrace(broker, "consume", topic, "--group", "g")
+    exported = headrace(broker, "groups", "export", "g").stdout
+    before = parse_offsets(exported)
+    assert {topic for topic, _ in before} == {"t", "u"}
+    assert sum(before.values()) > 0
+
+    reset = ("groups", "reset", "g", "--all-topics", "--to", "earliest")
+    headrace(broker, *reset)
+    assert parse_offsets(headrace(broker, "groups", "export", "g").stdout) == before
+    headrace(broker, *reset, "--execute")
+    moved = json.loads(headrace(broker, "groups", "export", "g", "-o", "json").stdout)
+    assert {each["offset"] for each in moved["offsets"]} == {0}
+
+    load = ("groups", "import", "g", "-")
+    assert "dry run" in headrace(broker, *load, stdin=exported).stderr
+    headrace(broker, *load, "--execute", stdin=exported)
+    after = parse_offsets(headrace(broker, "groups", "export", "g").stdout)
+    assert {key: after[key] for key in before} == before
+    headrace(broker, "groups", "import", "copy", "-", "--execute", stdin=exported)
+    assert parse_offsets(headrace(broker, "groups", "export", "copy").stdout) == before
+
+    forget = ("groups", "delete-offsets", "g", "--topic", "u")
+    assert "dry run" in headrace(broker, *forget).stderr
+    headrace(broker, *forget, "--execute")
+    left = parse_offsets(headrace(broker, "groups", "export", "g").stdout)
+    assert {topic for topic, _ in left} == {"t"}
+
+    assert "dry run" in headrace(broker, "groups", "delete", "g", "copy").stderr
+    headrace(broker, "groups", "delete", "g", "copy", "--execute")
+    assert "does not exist" in headrace(broker, "groups", "export", "g", status=1).stderr
+
+
+def test_whatever_is_shown_can_be_had_as_json(broker: HeadraceBroker) -> None:
+    def ask(*arguments: str) -> Any:
+        return json.loads(headrace(broker, *arguments, "-o", "json").stdout)
+
+    topic = ask("describe", "topic", "t")
+    assert topic["name"] == "t"
+    assert [each["partition"] for each in topic["partitions"]] == [0, 1, 2]
+    assert topic["partitions"][0]["inSync"] == 1
+    headrace(broker, "consume", "t", "--group", "shown")
+    rows = ask("describe", "group", "shown")["partitions"]
+    # Nothing was ever written to the first.
+    assert [(each["topic"], each["partition"], each["lag"]) for each in rows] == [
+        ("t", 1, 0),
+        ("t", 2, 0),
+    ]
+    assert [each["name"] for each in ask("describe", "cluster")["topics"]] == ["t", "u"]
+    assert ask("cluster", "voters", "list")["replicas"][0]["role"] == "leader"
+    assert ask("cluster", "plan", "--http", broker.http_address)["moves"] == []
+    status = ("cluster", "rebalance", "--status", "--http", broker.http_address)
+    assert ask(*status)["plan"] is None
+    assert "headrace" in ask("version")
+    yaml_text = headrace(broker, "describe", "topic", "t", "-o", "yaml").stdout
+    assert yaml.safe_load(yaml_text) == topic
+
+
+def test_a_watch_prints_what_changes(broker: HeadraceBroker, tmp_path: Path) -> None:
+    file = tmp_path / "watched"
+    command = [sys.executable, "-m", "headrace_cli", "get", "topics", "-w"]
+    environment = os.environ | {"HEADRACE_BOOTSTRAP_SERVER": broker.bootstrap}
+    with file.open("w") as output:
+        watching = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    try:
+        wait_until(lambda: file.read_text().count("\n") == 3, 30, "the first table")
+        headrace(broker, "produce", "u", stdin="new\n")
+        wait_until(lambda: file.read_text().count("\n") == 4, 30, "the topic that changed")
+    finally:
+        watching.terminate()
+        watching.wait()
+    head, *rows = file.read_text().splitlines()
+    assert head.startswith("NAME")
+    assert [row.split()[0] for row in rows] == ["t", "u", "u"]
+
+
+def test_a_profile_names_brokers(broker: HeadraceBroker, tmp_path: Path) -> None:
+    (file := tmp_path / "profiles.yaml").write_text(
+        yaml.safe_dump({"profiles": {"edge": {"bootstrapServers": broker.bootstrap}, "none": {}}})
+    )
+    where = {"HEADRACE_PROFILES": str(file), "HEADRACE_BOOTSTRAP_SERVER": ""}
+    names = headrace(broker, "--profile", "edge", "get", "topics", "-o", "name", **where)
+    assert names.stdout.split() == ["topic/t", "topic/u"]
+    again = headrace(broker, "get", "topic", "t", "-o", "name", HEADRACE_PROFILE="edge", **where)
+    assert again.stdout == "topic/t\n"
+    unknown = headrace(broker, "--profile", "lab", "get", "topics", status=2, **where)
+    assert "has no profile lab, but edge, none" in unknown.stderr
+    empty = headrace(broker, "--profile", "none", "get", "topics", status=2, **where)
+    assert "needs either bootstrapServers" in empty.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "becomes"),
+    [
+        ("get topics -n streams", "-n streams get topics"),
+        ("get topics --context=work -o json", "--context=work get topics -o json"),
+        ("-n streams consume t -n 7", "-n streams consume t -n 7"),
+        ("consume t -n 7 --namespace streams", "--namespace streams consume t -n 7"),
+        ("operator run --namespace a", "operator run --namespace a"),
+        ("produce t -- -n x", "produce t -- -n x"),
+    ],
+)
+def test_kubectls_users_say_where_in_any_place(given: str, becomes: str) -> None:
+    assert with_place_first(given.split()) == becomes.split()
+
+
+def test_as_a_plugin_it_is_about_the_current_context(tmp_path: Path) -> None:
+    environment = {"PATH": f"{BINARY}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    plugin = [str(BINARY / "kubectl-headrace"), "get", "topics", "-n", "streams"]
+    done = subprocess.run(plugin, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2
+    assert "no Kubernetes cluster is named" in done.stderr
+
+
+def test_a_line_that_is_no_record_says_so() -> None:
+    rest = Line(value=None)
+    with pytest.raises(BadInputError, match="unknown fields vlaue"):
+        parse_line(b'{"vlaue": "x"}', LineFormat.JSON, None, rest)
+    with pytest.raises(BadInputError, match="not a record"):
+        parse_line(b"plain", LineFormat.JSON, None, rest)
+    assert parse_line(b'{"value": {"a": 1}}', LineFormat.JSON, None, rest).value == b'{"a": 1}'
+
+
+@pytest.mark.parametrize("text", ["", "offsets: []", "offsets: [{topic: t, partition: 0}]"])
+def test_offsets_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(BadInputError, match="not what `groups export` prints"):
+        parse_offsets(text)
