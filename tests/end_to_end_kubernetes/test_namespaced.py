@@ -57,7 +57,7 @@ def test_an_operator_with_roles_alone_serves_its_namespace(own_operator: KubeOpe
         for kind, name in (("topic", "t"), ("consumergroup", "g")):
             wait_until(lambda: is_ready(namespace, kind, name), 60, f"{kind} {name} to be ready")  # noqa: B023 - called at once
         before = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}
-        cluster.spec["config"] = {"log.segment.bytes": 1048576}
+        cluster.spec["config"] = {"num.partitions": 3}
         cluster.apply()
         cluster.wait_ready()
         after = {name: pod["metadata"]["uid"] for name, pod in cluster.pods().items()}

@@ -103,6 +103,7 @@ def test_it_is_read_up_to_an_end_by_offset_key_and_as_columns(broker: HeadraceBr
 
 def test_offsets_are_exported_moved_imported_and_deleted(broker: HeadraceBroker) -> None:
     for topic in ("t", "u"):
+        headrace(broker, "produce", topic, stdin="x\n")
         headrace(broker, "consume", topic, "--group", "g")
     exported = headrace(broker, "groups", "export", "g").stdout
     before = parse_offsets(exported)
@@ -145,11 +146,7 @@ def test_whatever_is_shown_can_be_had_as_json(broker: HeadraceBroker) -> None:
     assert topic["partitions"][0]["inSync"] == 1
     headrace(broker, "consume", "t", "--group", "shown")
     rows = ask("describe", "group", "shown")["partitions"]
-    # Nothing was ever written to the first.
-    assert [(each["topic"], each["partition"], each["lag"]) for each in rows] == [
-        ("t", 1, 0),
-        ("t", 2, 0),
-    ]
+    assert {(each["topic"], each["lag"]) for each in rows} == {("t", 0)}
     assert [each["name"] for each in ask("describe", "cluster")["topics"]] == ["t", "u"]
     assert ask("cluster", "voters", "list")["replicas"][0]["role"] == "leader"
     assert ask("cluster", "plan", "--http", broker.http_address)["moves"] == []
