@@ -34,6 +34,7 @@ __all__ = [
     "ignored_fields",
     "is_ours",
     "is_resizable",
+    "refusal_of",
     "service_name",
     "wanted_executors",
 ]
@@ -202,3 +203,25 @@ def ignored_fields(application: Mapping[str, Any]) -> list[str]:
     if ((spec.get("monitoring") or {}).get("prometheus") or {}).get("jmxExporterJar"):
         found.append("spec.monitoring.prometheus.jmxExporterJar")
     return found
+
+
+def refusal_of(application: Mapping[str, Any]) -> str:
+    """Name the field that this runner cannot do as it says, and why; '' where there is none.
+
+    To run an application without what it asks for here would not be what it is meant to be: data
+    that cannot be read, progress that is lost, a driver where nobody expects it.
+    """
+    spec = application["spec"]
+    if spec.get("kerberos"):
+        return (
+            "spec.kerberos: nobody logs in to Kerberos here; mount the keytab (driver.secrets)"
+            " and say it in sparkConf (spark.kerberos.keytab, spark.kerberos.principal)"
+        )
+    if (spec.get("restartPolicy") or {}).get("recovery"):
+        return (
+            "spec.restartPolicy.recovery: there is no recovery agent here; a job resumes from its"
+            " checkpoint"
+        )
+    if spec.get("mode", "cluster") != "cluster":
+        return f"spec.mode: {spec['mode']} is not run, only cluster"
+    return ""

@@ -40,6 +40,7 @@ from headrace_operator.render.spark_submission import (
     Submission,
     driver_name,
     ignored_fields,
+    refusal_of,
     service_name,
     wanted_executors,
 )
@@ -123,6 +124,8 @@ class SparkRunner:
             return ApplicationOutcome()
         if len(name) > NAME_MAX:
             return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
+        if reason := refusal_of(application):
+            return await self._refuse(application, reason)
         seen = self._seen(application, self._store.get("Pod", namespace, driver_name(name)))
         if seen.driver is not None and is_terminating(seen.driver):
             seen = replace(seen, is_node_lost=await self._is_lost(seen.driver))
