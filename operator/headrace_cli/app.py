@@ -18,6 +18,7 @@ from headrace_cli.commands.describe import describe
 from headrace_cli.commands.diff import diff
 from headrace_cli.commands.down import down
 from headrace_cli.commands.get import get
+from headrace_cli.commands.group_offsets import add_offset_commands
 from headrace_cli.commands.groups import groups_app
 from headrace_cli.commands.jobs import jobs_app
 from headrace_cli.commands.operator import operator_app
@@ -112,6 +113,7 @@ for function, name in (
     (version, "version"),
 ):
     app.command(name=name)(function)
+add_offset_commands(groups_app)
 app.add_typer(groups_app, name="groups")
 app.add_typer(transactions_app, name="transactions")
 app.add_typer(jobs_app, name="jobs")

@@ -27,5 +27,14 @@ def main() -> None:
     sys.exit(run())
 
 
+def kubectl_main() -> None:
+    """Run one command as kubectl's plugin."""
+    from headrace_cli.app import run
+    from headrace_cli.plugin import PROGRAM, with_place_first
+
+    sys.argv = [PROGRAM, *with_place_first(sys.argv[1:])]
+    sys.exit(run())
+
+
 if __name__ == "__main__":
     main()

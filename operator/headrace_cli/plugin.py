@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-__all__ = ["is_plugin", "kubectl_main", "with_place_first"]
+__all__ = ["PROGRAM", "is_plugin", "with_place_first"]
 
 PROGRAM = "kubectl-headrace"
 _LONG = ("--context", "--namespace")
@@ -57,12 +57,3 @@ def _command_of(arguments: list[str]) -> str:
         else:
             return arguments[index]
     return ""
-
-
-def kubectl_main() -> None:
-    """Run one command as kubectl's plugin."""
-    from headrace_cli.app import run
-
-    sys.argv[0] = str(Path(sys.argv[0]).with_name(PROGRAM))
-    sys.argv[1:] = with_place_first(sys.argv[1:])
-    sys.exit(run())

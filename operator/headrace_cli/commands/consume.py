@@ -93,13 +93,9 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     quiet_kafka_logs()
     position = parse_position(from_ or ("latest" if follow else "earliest"), now=datetime.now(UTC))
     _check_position(position, group)
-    end = None if to is None else parse_position(to, now=datetime.now(UTC))
-    if end is not None and end.kind is PositionKind.SHIFT:
-        raise BadInputError("--to: a shift has no meaning here")
-    if follow and to:
-        raise BadInputError("say either --follow or --to")
     if group is not None and (partition or to or key is not None):
         raise BadInputError("--partition, --to and --key do not go with --group")
+    end = _parse_end(to, follow=follow)
     target = find_cluster(data_dir, cluster, bootstrap_server)
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(target):
@@ -160,6 +156,17 @@ def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _parse_end(to: str | None, *, follow: bool) -> Position | None:
+    if to is None:
+        return None
+    end = parse_position(to, now=datetime.now(UTC))
+    if end.kind is PositionKind.SHIFT:
+        raise BadInputError("--to: a shift has no meaning here")
+    if follow:
+        raise BadInputError("say either --follow or --to")
+    return end
 
 
 def _check_position(position: Position, group: str | None) -> None:

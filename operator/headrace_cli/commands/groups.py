@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 import typer
 
-from headrace_cli.commands.group_offsets import add_offset_commands
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, GroupName
 from headrace_cli.positions import Position, PositionKind, parse_position
@@ -43,9 +42,6 @@ class _Move:
 
 
 groups_app = typer.Typer(help="Work on consumer groups.", no_args_is_help=True)
-
-
-add_offset_commands(groups_app)
 
 
 @groups_app.callback()
@@ -99,9 +95,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         described = _find_described(target, group)
         if described is None:
             refuse_while_read(group, observed)
-        topics = tuple(topic or sorted({name for name, _ in observed.offsets}))
-        if not topics:
-            raise CommandError(f"group {group} has no offsets: name topics with --topic")
+        topics = tuple(topic or _topics_of(observed, group))
         wanted: dict[TopicPartition, int] = {}
         for name in topics:
             wanted |= (
@@ -120,6 +114,11 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         current={key: offset for key, offset in observed.offsets.items() if key in wanted},
         is_share=observed.is_share,
     )
+    _carry_out(target, group, described, move)
+
+
+def _carry_out(target: Target, group: str, described: ConsumerGroup | None, move: _Move) -> None:
+    """Move a group, and say how to undo it."""
     request_id = f"cli-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:4]}"
     if described is not None:
         _reset_by_manifest(target, described, request_id, move)
@@ -127,6 +126,14 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
         _commit(target, group, request_id, move)
     undo = "--to previous" if described is not None else "the column CURRENT above"
     typer.echo(f"group {group} moved; {undo} undoes it", err=True)
+
+
+def _topics_of(observed: ObservedGroup, group: str) -> list[str]:
+    """Return the topics in which a group has offsets. Raises CommandError."""
+    topics = sorted({name for name, _ in observed.offsets})
+    if not topics:
+        raise CommandError(f"group {group} has no offsets: name topics with --topic")
+    return topics
 
 
 def refuse_while_read(name: str, group: ObservedGroup) -> None:

@@ -27,6 +27,8 @@ from headrace_cli.positions import PositionKind, parse_position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace_cli.clients import Target
+
 __all__ = ["produce"]
 
 LINGER_MS = 5
@@ -124,41 +126,14 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
     )
     target = find_cluster(data_dir, cluster, bootstrap_server)
     check_advertised(target)
-    from kafka import KafkaProducer
-
-    from headrace_cli.codecs import install_codecs
-
-    install_codecs()
     failures: list[BaseException] = []
     with explain_kafka_errors(target):
-        producer = KafkaProducer(
-            **target.client_settings,
-            acks="all" if acks is Acks.ALL else int(acks.value),
-            enable_idempotence=acks is Acks.ALL,
-            linger_ms=LINGER_MS,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-            request_timeout_ms=REQUEST_TIMEOUT_MS,
-            max_block_ms=DELIVERY_TIMEOUT_MS,
-            compression_type=(
-                None if compression_type is CompressionType.NONE else compression_type.value
-            ),
-        )
-        known = producer.partitions_for(topic)
-        if known is None:
-            raise CommandError(f"topic {topic} does not exist")
-        if partition is not None and partition not in known:
-            raise BadInputError(f"topic {topic} has no partition {partition}")
+        producer = _open(target, acks, compression_type)
+        _check_place(producer, topic, partition)
         count = 0
         for text in sys.stdin.buffer:
             line = parse_line(text.rstrip(b"\r\n"), format_, key_separator, rest)
-            producer.send(
-                topic,
-                value=line.value,
-                key=line.key,
-                headers=list(line.headers),
-                partition=line.partition,
-                timestamp_ms=line.timestamp_ms,
-            ).add_errback(failures.append)
+            _send(producer, topic, line).add_errback(failures.append)
             count += 1
         producer.flush()
         producer.close()
@@ -166,6 +141,44 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         raise CommandError(f"{len(failures)} of {count} records were not stored: {failures[0]!r}")
     if sys.stderr.isatty():
         sys.stderr.write(f"{count} records written to {topic}\n")
+
+
+def _open(target: Target, acks: Acks, compression_type: CompressionType) -> Any:
+    from kafka import KafkaProducer
+
+    from headrace_cli.codecs import install_codecs
+
+    install_codecs()
+    is_plain = compression_type is CompressionType.NONE
+    return KafkaProducer(
+        **target.client_settings,
+        acks="all" if acks is Acks.ALL else int(acks.value),
+        enable_idempotence=acks is Acks.ALL,
+        linger_ms=LINGER_MS,
+        delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+        request_timeout_ms=REQUEST_TIMEOUT_MS,
+        max_block_ms=DELIVERY_TIMEOUT_MS,
+        compression_type=None if is_plain else compression_type.value,
+    )
+
+
+def _check_place(producer: Any, topic: str, partition: int | None) -> None:
+    known = producer.partitions_for(topic)
+    if known is None:
+        raise CommandError(f"topic {topic} does not exist")
+    if partition is not None and partition not in known:
+        raise BadInputError(f"topic {topic} has no partition {partition}")
+
+
+def _send(producer: Any, topic: str, line: Line) -> Any:
+    return producer.send(
+        topic,
+        value=line.value,
+        key=line.key,
+        headers=list(line.headers),
+        partition=line.partition,
+        timestamp_ms=line.timestamp_ms,
+    )
 
 
 def parse_timestamp(text: str) -> int:
