@@ -35,6 +35,7 @@ FULLER_FOLDERS = {
 }
 
 CALLED_FROM_OUTSIDE = [
+    "kubectl_main",  # by kubectl, as an entry point of the package
     *("connection_made", "connection_lost", "eof_received"),  # by asyncio, as are the next two
     *("get_buffer", "buffer_updated"),
     *("pause_writing", "resume_writing"),

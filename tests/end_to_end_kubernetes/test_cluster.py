@@ -208,6 +208,11 @@ def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
             "subjects": [subject],
         },
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "name": "executors"}},
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {**metadata, "name": "headrace-operator"},
+        },
     )
     account = f"--as=system:serviceaccount:{namespace}:spark"
     delete = ("-n", namespace, account, "delete", "--dry-run=server")

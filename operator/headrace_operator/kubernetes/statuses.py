@@ -16,7 +16,7 @@ import structlog
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
-from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic
+from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic, TopicStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -188,14 +188,15 @@ def was_ready(resource: Topic | ConsumerGroup) -> bool:
     That stays so while brokers do not answer, which the Cluster says: thousands of statuses that
     change and change back would say no more.
     """
-    return (
-        any(
-            each.type == "Ready"
-            and each.status == "True"
-            and each.observed_generation == resource.metadata.generation
-            for each in resource.status.conditions
-        )
-        and not resource.metadata.deletion_timestamp
+    status = resource.status
+    # Brokers have said so at least once.
+    was_seen = status.topic_id if isinstance(status, TopicStatus) else status.state
+    if not was_seen or resource.metadata.deletion_timestamp:
+        return False
+    generation = resource.metadata.generation
+    return any(
+        each.type == "Ready" and each.status == "True" and each.observed_generation == generation
+        for each in status.conditions
     )
 
 
