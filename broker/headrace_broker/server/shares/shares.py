@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import structlog
@@ -18,7 +18,7 @@ from headrace_broker.metadata.entities import SHARE_GROUP_STATE_TOPIC
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.partitions.elections import Elections
 from headrace_broker.server.shares.administration import ShareAdministration
-from headrace_broker.server.shares.dead_letters import DeadLetterWriter
+from headrace_broker.server.shares.dead_letters import DeadLetterWriter, Node
 from headrace_broker.server.shares.persister import Persister
 from headrace_broker.server.shares.share_partitions import SharePartitions
 from headrace_broker.server.shares.share_settings import ShareConfigs
@@ -28,32 +28,10 @@ from headrace_broker.server.shares.state_log import PartitionShareStateLog
 if TYPE_CHECKING:
     from headrace_broker.coordinator.decision import InitializeShareState
     from headrace_broker.metadata.image import MetadataDelta, MetadataImage
-    from headrace_broker.server.clock import Clock
-    from headrace_broker.server.config.broker_config import BrokerConfig
     from headrace_broker.server.groups.group_driver import GroupCoordinator
     from headrace_broker.server.partitions.partition import Partition
-    from headrace_broker.server.partitions.replica_manager import ReplicaManager
-    from headrace_broker.server.peers.peers import PeerConnections
-    from headrace_broker.server.shares.dead_letters import TopicMaker
 
 log = structlog.get_logger(__name__)
-
-
-class Node(Protocol):
-    """What they are made of."""
-
-    config: BrokerConfig
-    clock: Clock
-    peers: PeerConnections
-    replicas: ReplicaManager
-
-    @property
-    def controller(self) -> TopicMaker:
-        """Who makes topics."""
-
-    @property
-    def metadata(self) -> MetadataImage:
-        """The latest metadata image."""
 
 
 class Shares:
