@@ -6,38 +6,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import AcknowledgeType, Consumer, KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from support.headrace_cluster import HeadraceCluster
+from support.share_consumers import configure_group, explicit_share_consumer
 
 PARTITIONS = 2
 RECORDS = 400
 SECONDS = 120
-
-
-def configure(bootstrap: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
-    settings = {
-        "share.auto.offset.reset": "earliest",
-        "errors.deadletterqueue.topic.name": "dlq.t",
-        "errors.deadletterqueue.copy.record.enable": "true",
-    }
-    try:
-        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, "queue", settings)])
-    finally:
-        admin.close()
-
-
-def new_consumer(bootstrap: str) -> ShareConsumer:
-    consumer = ShareConsumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "queue",
-            "share.acknowledgement.mode": "explicit",
-        }
-    )
-    consumer.subscribe(["t"])
-    return consumer
 
 
 def reject(consumer: ShareConsumer) -> tuple[list[int], list[int]]:
@@ -89,9 +64,17 @@ def test_every_rejected_record_becomes_a_dead_letter_though_leaders_die(tmp_path
         ]
         for made in admin.create_topics(topics).values():
             made.result(30)
-        configure(cluster.bootstrap)
+        configure_group(
+            cluster.bootstrap,
+            "queue",
+            {
+                "share.auto.offset.reset": "earliest",
+                "errors.deadletterqueue.topic.name": "dlq.t",
+                "errors.deadletterqueue.copy.record.enable": "true",
+            },
+        )
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
-        consumer = new_consumer(cluster.bootstrap)
+        consumer = explicit_share_consumer(cluster.bootstrap, "queue", "t")
         rejected: set[int] = set()
         for first, victim in ((0, "t"), (RECORDS // 2, "dlq.t")):
             for number in range(first, first + RECORDS // 2):

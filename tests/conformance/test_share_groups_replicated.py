@@ -6,34 +6,13 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from support.headrace_cluster import HeadraceCluster
+from support.share_consumers import configure_group, explicit_share_consumer
 
 PARTITIONS = 3
 RECORDS = 300
 SECONDS = 150
-
-
-def begin_at_the_earliest(bootstrap: str, group: str) -> None:
-    admin = KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
-    settings = {"share.auto.offset.reset": "earliest"}
-    try:
-        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, group, settings)])
-    finally:
-        admin.close()
-
-
-def new_consumer(bootstrap: str) -> ShareConsumer:
-    consumer = ShareConsumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "queue",
-            "share.acknowledgement.mode": "explicit",
-        }
-    )
-    consumer.subscribe(["t"])
-    return consumer
 
 
 def poll(consumer: ShareConsumer) -> list[int]:
@@ -66,7 +45,7 @@ def test_acknowledged_records_never_come_again_and_none_is_lost_though_a_leader_
     ) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(30)
-        begin_at_the_earliest(cluster.bootstrap, "queue")
+        configure_group(cluster.bootstrap, "queue", {"share.auto.offset.reset": "earliest"})
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
 
         def send(numbers: range) -> None:
@@ -75,7 +54,7 @@ def test_acknowledged_records_never_come_again_and_none_is_lost_though_a_leader_
             assert producer.flush(60) == 0
 
         send(range(RECORDS // 2))
-        consumer = new_consumer(cluster.bootstrap)
+        consumer = explicit_share_consumer(cluster.bootstrap, "queue", "t")
         acknowledged: list[int] = []
         was_killed = False
         end = time.monotonic() + SECONDS
@@ -87,7 +66,7 @@ def test_acknowledged_records_never_come_again_and_none_is_lost_though_a_leader_
                 send(range(RECORDS // 2, RECORDS))
         consumer.close()
         assert sorted(acknowledged) == list(range(RECORDS)), "each once, and all of them"
-        late = new_consumer(cluster.bootstrap)
+        late = explicit_share_consumer(cluster.bootstrap, "queue", "t")
         rest = [number for _ in range(5) for number in poll(late)]
         late.close()
         assert rest == []
