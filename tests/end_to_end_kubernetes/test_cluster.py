@@ -228,7 +228,12 @@ def test_a_drivers_account_changes_no_object_of_a_cluster(cluster):
     kubectl(*create, stdin=pod_text(namespace))
     # By a token that is bound to its pod, as drivers have it, it is known which driver asks.
     assert asked_as(namespace, "a-driver", "executors") == HTTPStatus.FORBIDDEN
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-driver", "uid": "of-no-pod"}
+    # A pod that is there, or the garbage collector takes what it owns; one that is never scheduled.
+    driver = yaml.safe_load(pod_text(namespace, schedulingGates=[{"name": "headrace.dev/none"}]))
+    driver["metadata"]["name"] = "a-driver"
+    apply(driver)
+    uid = get(namespace, "pod", "a-driver")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a-driver", "uid": uid}
     owned = {**metadata, "name": "owned", "ownerReferences": [owner]}
     apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned})
     assert asked_as(namespace, "b-driver", "owned") == HTTPStatus.FORBIDDEN
