@@ -72,10 +72,12 @@ class LeaderLease:
         silent = now - self._membership.heard_at
         half = self._seconds / 2
         if silent < half:
-            # The usual case: the next look is when the followers would have to be watched.
+            # The usual case: the next look is when the followers would have to be watched. A time
+            # too short to move the clock would be waited for again and again.
             self._seen.clear()
             self._mark(set())
-            self._timer = self._loop.call_later(half - silent, self._look)
+            wait = max(half - silent, self._seconds / LOOKS_PER_LEASE)
+            self._timer = self._loop.call_later(wait, self._look)
             return
         self._note_fetches(now)
         if silent >= self._seconds:
