@@ -67,6 +67,17 @@ def test_a_lost_session_names_everything_again():
     assert dict(again.dirty) == {"a": AT_0, "b": AT_5}
 
 
+def test_a_new_session_has_nothing_to_forget():
+    state: FetchState[str] = FetchState()
+    state.set("a", AT_0)
+    state.set("b", AT_0)
+    state.take()
+    state.remove("a")
+    state.restart()
+    again = state.take()
+    assert (again.dirty, again.forgotten) == ([("b", AT_0)], [])
+
+
 def test_a_partition_that_is_held_is_in_no_request_until_it_is_released():
     state: FetchState[str] = FetchState()
     state.set("a", AT_0)

@@ -115,6 +115,16 @@ def test_the_high_watermark_waits_for_a_candidate_that_keeps_up():
     assert made.committed_end(Offset(100)) == 100
 
 
+def test_the_high_watermark_waits_for_no_candidate_that_holds_no_replica_any_more():
+    made = state(isr=(1,), min_isr=1)
+    fetch(made, 2, 90, 90, now_ms=50)
+    made.note_candidate(NodeId(2), Offset(100), 60, LAG_MS, anyone)
+    assert made.committed_end(Offset(100)) == 90
+    made.configure([NodeId(1), NodeId(3)], 1, 70)
+    assert made.joining == frozenset()
+    assert made.committed_end(Offset(100)) == 100
+
+
 def test_a_follower_that_has_everything_is_in_sync_however_long_it_is_silent():
     made = state()
     fetch(made, 2, 100, 100, now_ms=0)
