@@ -1,0 +1,80 @@
+"""What is done for logs between requests, to real logs on a disk."""
+
+import asyncio
+
+import pytest
+
+from headrace_broker.log.log_directories import LogDirectories
+from headrace_broker.metadata.image import MetadataDelta
+from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.partitions.log_manager import LogManager
+from headrace_broker.server.partitions.replica_manager import ReplicaManager
+from support.log import START_MS, ManualClock, batch_of
+from support.metadata import creatable, create, image_with_brokers
+
+NODE = 1
+
+
+@pytest.fixture
+def compacted(tmp_path):
+    """Make the log manager of a directory with a compacted topic, "t", and the topic's replica."""
+    path, clock = tmp_path / "data", ManualClock()
+    directories = LogDirectories.open([path], path, node_id=NODE, cluster_id="", clock=clock)
+    (directory,) = directories
+    config = parse_config(f"node.id={NODE}\nprocess.roles=broker,controller\nlog.dirs={path}\n")
+    replicas = ReplicaManager(NODE, directories, config.static)
+    topic = creatable(
+        "t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.0", segment_bytes="1048576"
+    )
+    image, _ = create(image_with_brokers(1), topic)
+    failures = []
+
+    async def opened():
+        await replicas.apply(MetadataDelta.from_nothing(image), image)
+        manager = LogManager(config, directory, replicas, clock, failures.append)
+        return manager, replicas.partition("t", 0)
+
+    yield opened
+    assert failures == []
+    directory.abandon()
+
+
+def fill(partition):
+    """Append records of one key, some segments of them."""
+    while len(list(partition.log.segments)) < 4:
+        partition.append(batch_of(b"v" * 200_000, key=b"k"), 1, START_MS)
+    assert partition.high_watermark == partition.log.log_end_offset
+
+
+def test_compaction_leaves_the_newest_record_of_a_key(compacted):
+    async def scenario():
+        manager, partition = await compacted()
+        fill(partition)
+        before = sum(segment.size for segment in partition.log.segments)
+        await manager.compact()
+        await manager.stop()
+        assert sum(segment.size for segment in partition.log.segments) < before / 2
+        assert not partition.log.is_damaged
+
+    asyncio.run(scenario())
+
+
+def test_compaction_that_meets_damage_tells_the_log_and_changes_nothing(compacted):
+    async def scenario():
+        manager, partition = await compacted()
+        fill(partition)
+        victim = list(partition.log.segments)[1]
+        partition.log.flush()
+        damaged = bytearray(victim.path.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        victim.path.write_bytes(damaged)
+        sizes = [segment.size for segment in partition.log.segments]
+        await manager.compact()
+        await manager.stop()
+        (damage,) = partition.log.damages
+        assert victim.base_offset <= damage.first_offset < damage.next_offset
+        assert partition.log.is_damaged
+        assert [segment.size for segment in partition.log.segments] == sizes
+        assert list(partition.log.directory.glob("*.cleaned")) == []
+
+    asyncio.run(scenario())
