@@ -46,6 +46,16 @@ def fill(partition):
     assert partition.high_watermark == partition.log.log_end_offset
 
 
+def rot(log, number):
+    """Change a bit of one of the segments, and return that one."""
+    victim = list(log.segments)[number]
+    log.flush()
+    damaged = bytearray(victim.path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    victim.path.write_bytes(damaged)
+    return victim
+
+
 def test_compaction_leaves_the_newest_record_of_a_key(compacted):
     async def scenario():
         manager, partition = await compacted()
@@ -63,11 +73,7 @@ def test_compaction_that_meets_damage_tells_the_log_and_changes_nothing(compacte
     async def scenario():
         manager, partition = await compacted()
         fill(partition)
-        victim = list(partition.log.segments)[1]
-        partition.log.flush()
-        damaged = bytearray(victim.path.read_bytes())
-        damaged[len(damaged) // 2] ^= 1
-        victim.path.write_bytes(damaged)
+        victim = rot(partition.log, 1)
         sizes = [segment.size for segment in partition.log.segments]
         await manager.compact()
         await manager.stop()
@@ -76,5 +82,23 @@ def test_compaction_that_meets_damage_tells_the_log_and_changes_nothing(compacte
         assert partition.log.is_damaged
         assert [segment.size for segment in partition.log.segments] == sizes
         assert list(partition.log.directory.glob("*.cleaned")) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("work", [LogManager.compact, LogManager.scrub])
+def test_a_partition_that_is_deleted_as_its_damage_is_met_fails_no_directory(compacted, work):
+    async def scenario():
+        manager, partition = await compacted()
+        fill(partition)
+        rot(partition.log, 0)
+        working = asyncio.create_task(work(manager))
+        await asyncio.sleep(0)
+        # The thread has met the damage, and the loop does not know it yet.
+        manager._disk.submit(int).result()
+        manager._directory.delete("t", 0)
+        await working
+        await manager.stop()
+        assert partition.log.damages == []
 
     asyncio.run(scenario())

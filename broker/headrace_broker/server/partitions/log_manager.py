@@ -151,6 +151,8 @@ class LogManager:
                 if not await self._in_thread_unless_deleted(partition.log, compaction.run):
                     continue
             except SuspectedDamage as suspicion:
+                if partition.log.is_abandoned:
+                    continue  # deleted meanwhile: its files have other names
                 if partition.log.segments.holds(suspicion.segment):
                     partition.log.look_for_damage(suspicion.segment, suspicion.position)
             compaction.finish()
