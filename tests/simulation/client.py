@@ -8,7 +8,7 @@ import asyncio
 import random
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from headrace_broker.protocol.apis import API_TABLE, ApiKey
@@ -22,6 +22,9 @@ from headrace_broker.protocol.headers import (
 from headrace_broker.protocol.messages import create_topics, find_coordinator, metadata
 from simulation.history import History
 from simulation.retries import LIBRDKAFKA_REFRESH, REFRESH, RETRIABLE
+
+if TYPE_CHECKING:
+    from simulation.workloads.features import KnownLevel
 
 # The oldest version that a workload can use; without an entry the newest is meant.
 OLDEST = {
@@ -174,6 +177,10 @@ class Client:
         self.refresh_errors = rng.choice((REFRESH, LIBRDKAFKA_REFRESH))
         self.ids: dict[str, UUID] = {}
         self.names: dict[UUID, str] = {}
+        self.level: KnownLevel | None = None
+        """Of `transaction.version`, in the seeds that change it."""
+        self.generations: tuple[dict[ApiKey, int], dict[ApiKey, int]] | None = None
+        """Versions below level 2 and at it, of a client that goes by the level."""
         self._bootstrap = list(bootstrap)
         self._brokers: dict[int, tuple[str, int]] = {}
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}

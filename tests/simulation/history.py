@@ -62,6 +62,8 @@ class History:
     """Whether a client deletes records."""
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     """The largest offset below which somebody asked to delete records."""
+    begun_at: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By transactional id and start: the level of `transaction.version` then."""
     decided: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     """By producer id and epoch: the outcomes of transactions that are committed decisions.
 

@@ -30,7 +30,7 @@ from simulation.observing import observer
 from simulation.share_marks import SHARE_MARKS
 from simulation.steps import STEP_MARKS
 from simulation.transaction_marks import FREQUENT as FREQUENT_OF_TRANSACTIONS
-from simulation.transaction_marks import TRANSACTION_MARKS
+from simulation.transaction_marks import LEVEL_MARKS, TRANSACTION_MARKS
 
 # What a broker logs, and the name of its mark.
 LOGGED = {
@@ -98,6 +98,7 @@ MARKS: dict[str, int] = {
     "a partition is without a leader": 100,
     "a leader's acknowledgement is lost with it": 10,
     **TRANSACTION_MARKS,
+    **LEVEL_MARKS,
     **STEP_MARKS,
     **SHARE_MARKS,
 }

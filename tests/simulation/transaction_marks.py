@@ -3,8 +3,9 @@
 from typing import Any
 
 from headrace_broker.coordinator import offsets
-from headrace_broker.coordinator.transactions import end
+from headrace_broker.coordinator.transactions import end, expiry, init_producer
 from headrace_broker.coordinator.transactions.shard import TransactionShard
+from headrace_broker.coordinator.transactions.transaction import TransactionVersion
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.segments.transaction_index import TransactionIndex
@@ -12,11 +13,13 @@ from headrace_broker.log.verification import Verifications
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.server.groups import group_driver
 from headrace_broker.server.partitions.partition import Partition
-from headrace_broker.server.transactions import shard_driver
+from headrace_broker.server.transactions import coordinator, shard_driver
 from headrace_broker.server.transactions.marker_sender import MarkerSender
 from headrace_broker.server.transactions.shard_driver import ShardDriver, Status
 from simulation.history import History
 from simulation.observing import observer
+
+TV_2 = TransactionVersion.TV_2
 
 # How many of 1,000 seeds of the mix must reach each.
 TRANSACTION_MARKS: dict[str, int] = {
@@ -45,6 +48,20 @@ TRANSACTION_MARKS: dict[str, int] = {
     "a transaction commits offsets with a former generation": 10,
 }
 
+# From the seeds on that change the level of transactions.
+LEVEL_MARKS: dict[str, int] = {
+    "the level of transactions is raised": 50,
+    "the level of transactions is lowered": 50,
+    "a transaction begun below version 2 ends under 2": 20,
+    "a transaction begun under version 2 ends below 2": 20,
+    "a transaction is ended by the coordinator under another version": 10,
+    "a producer without bumps meets version 2": 30,
+    "a producer with bumps meets a version below 2": 20,
+    "a producer goes on with version 2": 30,
+    "a producer goes on without version 2": 20,
+    "a coordinator loads what was decided under another version": 5,
+}
+
 # What 60 seeds of the mix reach for sure.
 FREQUENT = (
     "a fenced producer commits",
@@ -66,6 +83,8 @@ async def _replay(history: History, original: Any, driver: ShardDriver) -> None:
     for transaction in driver.shard.transactions.values():
         if transaction.status.is_prepared:
             history.reach("a coordinator loads with a prepared transaction")
+            if (transaction.client_version < TV_2) != (driver._host.version < TV_2):
+                history.reach("a coordinator loads what was decided under another version")
         elif not transaction.status.is_idle:
             history.reach("a coordinator loads with an open transaction")
 
@@ -126,6 +145,46 @@ def _send_again(
     if shard.wants_markers(transaction):
         history.reach("a marker is sent again")
     original(sender, shard, transaction, partitions)
+
+
+# ---- levels
+
+
+@observer(coordinator, "decide_add")
+def _decide_add(history: History, original: Any, *arguments: Any) -> Any:
+    shard, name, _, _, now, _ = arguments
+    known = shard.transactions.get(name)
+    decision = original(*arguments)
+    if decision.record is not None and known.status.is_idle:
+        history.begun_at[name, decision.record.transaction.start_ms] = now.version
+    return decision
+
+
+@observer(coordinator, "decide_end")
+def _decide_end(history: History, original: Any, *arguments: Any, **named: Any) -> Any:
+    _, name, _, now, version = arguments
+    decision = original(*arguments, **named)
+    if decision.record is None:
+        return decision
+    begun = history.begun_at.get((name, decision.record.transaction.start_ms), now.version)
+    if begun < TV_2 <= now.version:
+        history.reach("a transaction begun below version 2 ends under 2")
+        if version < TV_2:
+            history.reach("a producer without bumps meets version 2")
+    elif now.version < TV_2 <= begun:
+        history.reach("a transaction begun under version 2 ends below 2")
+    if now.version < TV_2 <= version:
+        history.reach("a producer with bumps meets a version below 2")
+    return decision
+
+
+@observer(init_producer, "fence")
+@observer(expiry, "fence")
+def _fence(history: History, original: Any, transaction: Any, now: Any) -> Any:
+    key = (transaction.transactional_id, transaction.start_ms)
+    if (history.begun_at.get(key, now.version) < TV_2) != (now.version < TV_2):
+        history.reach("a transaction is ended by the coordinator under another version")
+    return original(transaction, now)
 
 
 # ---- partitions

@@ -7,10 +7,12 @@ from typing import Any
 
 from headrace_broker.coordinator.transactions.shard import TransactionShard
 from headrace_broker.coordinator.transactions.states import TransactionStatus
+from headrace_broker.coordinator.transactions.transaction import TransactionVersion
 from headrace_broker.protocol.batch import ControlType
 from headrace_broker.server.api import write_txn_markers
 from headrace_broker.server.groups import group_driver_log
 from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.transactions import coordinator
 from headrace_broker.server.transactions.shard_driver import ShardDriver, Status
 from simulation.cluster import Cluster, Node
 from simulation.history import History
@@ -111,6 +113,26 @@ def read_transactions(log: Any, high_watermark: int) -> tuple[int, set[tuple[int
             begun.setdefault(producer_id, header.base_offset)
     stable = min([*begun.values(), *held, high_watermark])
     return max(log.log_start_offset, stable), aborted
+
+
+# ---- the version of a transaction
+
+
+@observer(coordinator, "decide_end")
+def _decide_end(history: History, original: Any, *arguments: Any, **named: Any) -> Any:
+    """The epoch moves where the client hears of it, whatever the cluster's level is by then."""
+    shard, name, _, now, version = arguments
+    before = shard.transactions.get(name)
+    decision = original(*arguments, **named)
+    if decision.record is not None and before is not None:
+        moved = decision.record.transaction.epoch - before.epoch
+        if moved != (version >= TransactionVersion.TV_2):
+            history.violate(
+                "epoch-of-an-end",
+                f"{before} was ended with version {version} under {now.version}: "
+                f"its epoch moved by {moved}",
+            )
+    return decision
 
 
 # ---- the order of two writes

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace_broker.coordinator import transactional_offsets
-from headrace_broker.coordinator.transactions import end, expiry
+from headrace_broker.coordinator.transactions import end, expiry, records
 from headrace_broker.coordinator.transactions import partitions as added_partitions
 from headrace_broker.coordinator.transactions.shard import TransactionShard
 from headrace_broker.coordinator.transactions.transaction import Transaction
@@ -17,11 +17,18 @@ from headrace_broker.server.follower.replica_fetcher import FetchedPartitions
 from headrace_broker.server.groups import group_driver, group_driver_log, group_transactions
 from headrace_broker.server.partitions import marker_writes
 from headrace_broker.server.partitions.partition import Partition
-from headrace_broker.server.transactions import shard_driver, transactional_produce
+from headrace_broker.server.transactions import (
+    coordinator,
+    marker_sender,
+    shard_driver,
+    state_log,
+    transactional_produce,
+)
 from headrace_broker.server.transactions.shard_driver import ShardDriver
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant, Replace
 from simulation.profile import Profile
+from simulation.workloads.features import changes_levels
 
 
 def _has_transactions(profile: Profile) -> bool:
@@ -39,6 +46,10 @@ def _compacts(profile: Profile) -> bool:
 
 def _syncs(profile: Profile) -> bool:
     return profile.has_fsyncs
+
+
+def _level(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
+    return _rule(name, owner, attribute, replace, **{"needs": changes_levels} | options)
 
 
 def _trusted(_original: Any) -> Any:
@@ -289,4 +300,52 @@ OFFSET_RULES = (
     ),
 )
 
-TRANSACTION_MUTANTS = (*COORDINATOR_RULES, *PARTITION_RULES, *OFFSET_RULES)
+LEVEL_RULES = (
+    _level(
+        "a transaction ends with the cluster's version, not its client's",
+        end,
+        "decide_end",
+        edited("now_ms, client_version, commits", "now_ms, circumstances.version, commits"),
+        also=(
+            (
+                coordinator,
+                "decide_end",
+                edited("now_ms, client_version, commits", "now_ms, circumstances.version, commits"),
+            ),
+        ),
+    ),
+    _level(
+        "markers are sent with the cluster's version, not their transaction's",
+        marker_sender._Outcome,
+        "message",
+        edited("=transaction.client_version", "=self.shard._host.version"),
+    ),
+    _level(
+        "the cluster's version says whether a record adds its partition",
+        transactional_produce.TransactionalProduce,
+        "_ask",
+        edited(
+            "if self._api_version >= IMPLICIT_FROM",
+            "if self._broker.metadata.features.get('transaction.version', 0) >= 2",
+        ),
+    ),
+    _level(
+        "an end of an older client is taken for the one that moved the epoch",
+        end,
+        "_is_retry",
+        edited("if not found.client_version.bumps_epochs:", "if False:"),
+        seeds_max=400,
+    ),
+    _level(
+        "a record below version 1 forgets that its client has bumps",
+        records,
+        "write_record",
+        edited("max(version, found.client_version)", "version"),
+        also=(
+            (state_log, "write_record", edited("max(version, found.client_version)", "version")),
+        ),
+        seeds_max=400,
+    ),
+)
+
+TRANSACTION_MUTANTS = (*COORDINATOR_RULES, *PARTITION_RULES, *OFFSET_RULES, *LEVEL_RULES)

@@ -8,6 +8,7 @@ a healed cluster must let them. What they see goes into `History`, or into an in
 
 from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
+from simulation.workloads.features import FEATURES
 from simulation.workloads.members import MEMBERS
 from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
@@ -28,6 +29,7 @@ WORKLOADS: tuple[Workload, ...] = (
     TRANSACTIONS,
     SHARE,
     MODERNS,
+    FEATURES,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -23,6 +23,7 @@ from headrace_broker.protocol.messages import (
 from simulation.atomicity import Atomicity, Key, Outcome, Transaction
 from simulation.client import FAILURES, METADATA_IDS_FROM, TRANSACTIONAL_IDS, Caller, Client
 from simulation.retries import RETRIABLE
+from simulation.workloads.features import BUMPS_FROM
 
 IMPLICIT_FROM = 12
 END_BUMPS_FROM = 5
@@ -90,7 +91,17 @@ class TransactionalProducer:
 
     async def begin_life(self) -> None:
         """Fence whoever had the id. Raises FencedError."""
+        await self._hear_of_level()
         await self._init((-1, -1))
+
+    async def _hear_of_level(self) -> bool:
+        """Speak the version of the next transaction; return whether it is the first with bumps."""
+        client, bumped = self.client, self.bumps_epochs
+        if client.generations is not None and client.level is not None:
+            level = await client.level.ask()
+            client.versions.update(client.generations[level >= BUMPS_FROM])
+            self.bumps_epochs = level >= BUMPS_FROM
+        return self.bumps_epochs and not bumped
 
     async def _init(self, expected: tuple[int, int]) -> None:
         request = init_producer_id.InitProducerIdRequest(
@@ -322,10 +333,19 @@ class TransactionalProducer:
         await self._go_on(response, commits=commits)
 
     async def _go_on(self, response: Any, *, commits: bool) -> None:
-        if self.bumps_epochs:
-            self._identity = (response.producer_id, response.producer_epoch)
+        bumped, history = self.bumps_epochs, self.client.history
+        if bumped:
+            following = (response.producer_id, response.producer_epoch)
+            if following == self._identity:
+                history.violate("epoch-stays", f"{self._id} goes on as {following} after its end")
+            self._identity = following
             self._sequences.clear()
-        elif self._is_unsure or not commits:
+        is_first = await self._hear_of_level()
+        if is_first:
+            history.reach("a producer goes on with version 2")
+        elif bumped and not self.bumps_epochs:
+            history.reach("a producer goes on without version 2")
+        if is_first or (not bumped and (self._is_unsure or not commits)):
             await self._init(self._identity)
 
     # ---- the coordinator
@@ -362,12 +382,31 @@ def draw_transactional_versions(client: Client) -> None:
     """Draw whether a client knows version 2 of transactions, and the versions that go with it."""
     rng, versions = client.rng, client.versions
     if rng.random() < 0.6:
-        has_ids = versions[ApiKey.METADATA] >= METADATA_IDS_FROM
-        versions[ApiKey.PRODUCE] = IMPLICIT_FROM + (has_ids and rng.random() < 0.6)
+        newer = _newer_versions(client)
+        if client.level is not None:
+            client.generations = (_older_versions(client), newer)
+        versions.update(newer)
     else:
-        versions[ApiKey.PRODUCE] = rng.randint(3, IMPLICIT_FROM - 1)
-        versions[ApiKey.END_TXN] = rng.randint(0, END_BUMPS_FROM - 1)
-        versions[ApiKey.TXN_OFFSET_COMMIT] = rng.randint(GENERATIONS_FROM, 4)
-        versions[ApiKey.ADD_OFFSETS_TO_TXN] = rng.randint(0, 4)
+        versions.update(_older_versions(client))
     versions[ApiKey.ADD_PARTITIONS_TO_TXN] = rng.randint(0, 3)
     versions[ApiKey.FIND_COORDINATOR] = max(versions[ApiKey.FIND_COORDINATOR], KEY_TYPES_FROM)
+
+
+def _newer_versions(client: Client) -> dict[ApiKey, int]:
+    versions = client.versions
+    has_ids = versions[ApiKey.METADATA] >= METADATA_IDS_FROM
+    newest = (ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.ADD_OFFSETS_TO_TXN)
+    return {
+        ApiKey.PRODUCE: IMPLICIT_FROM + (has_ids and client.rng.random() < 0.6),
+        **{key: versions[key] for key in newest},
+    }
+
+
+def _older_versions(client: Client) -> dict[ApiKey, int]:
+    rng = client.rng
+    return {
+        ApiKey.PRODUCE: rng.randint(3, IMPLICIT_FROM - 1),
+        ApiKey.END_TXN: rng.randint(0, END_BUMPS_FROM - 1),
+        ApiKey.TXN_OFFSET_COMMIT: rng.randint(GENERATIONS_FROM, 4),
+        ApiKey.ADD_OFFSETS_TO_TXN: rng.randint(0, 4),
+    }

@@ -18,6 +18,7 @@ from headrace_broker.protocol.batch_header import parse_batch_header
 from simulation.atomicity import Atomicity, Consumed, Key, Transaction
 from simulation.client import Client
 from simulation.workloads.consumers import Consumer
+from simulation.workloads.features import Administrator, KnownLevel, changes_levels
 from simulation.workloads.members import GroupChecks, Member
 from simulation.workloads.offsets import GroupOffsets
 from simulation.workloads.transactional import (
@@ -407,8 +408,11 @@ def _start(scenario: "Scenario") -> list[Any]:
     checks = Atomicity(scenario.history, loop.time)
     admin, admins = scenario.client("ta")
     rng = admin.rng
+    has_levels = changes_levels(profile)
 
     async def create() -> None:
+        if has_levels:
+            await Administrator(admin).begin()
         for name in ("orders", "ledger"):
             await admin.create_topic(name, 2, profile.replicas, _topic_settings(profile))
 
@@ -417,6 +421,8 @@ def _start(scenario: "Scenario") -> list[Any]:
 
     def start(name: str, make: Callable[[Client], Any]) -> None:
         client, process = scenario.client(name)
+        if has_levels:
+            client.level = KnownLevel(client)
         worker = make(client)
 
         async def work() -> None:
