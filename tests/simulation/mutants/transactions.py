@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace_broker.coordinator import transactional_offsets
-from headrace_broker.coordinator.transactions import end, expiry, records
+from headrace_broker.coordinator.transactions import end, expiry
 from headrace_broker.coordinator.transactions import partitions as added_partitions
 from headrace_broker.coordinator.transactions.shard import TransactionShard
 from headrace_broker.coordinator.transactions.transaction import Transaction
@@ -21,7 +21,6 @@ from headrace_broker.server.transactions import (
     coordinator,
     marker_sender,
     shard_driver,
-    state_log,
     transactional_produce,
 )
 from headrace_broker.server.transactions.shard_driver import ShardDriver
@@ -321,15 +320,6 @@ LEVEL_RULES = (
         edited("=transaction.client_version", "=self.shard._host.version"),
     ),
     _level(
-        "the cluster's version says whether a record adds its partition",
-        transactional_produce.TransactionalProduce,
-        "_ask",
-        edited(
-            "if self._api_version >= IMPLICIT_FROM",
-            "if self._broker.metadata.features.get('transaction.version', 0) >= 2",
-        ),
-    ),
-    _level(
         "an end of an older client is taken for the one that moved the epoch",
         end,
         "_is_retry",
@@ -337,14 +327,11 @@ LEVEL_RULES = (
         seeds_max=400,
     ),
     _level(
-        "a record below version 1 forgets that its client has bumps",
-        records,
-        "write_record",
-        edited("max(version, found.client_version)", "version"),
-        also=(
-            (state_log, "write_record", edited("max(version, found.client_version)", "version")),
-        ),
-        seeds_max=400,
+        "below version 2 a transaction that takes too long leaves its epoch",
+        Transaction,
+        "fence",
+        edited("if version.bumps_epochs", "if True"),
+        seeds_max=200,
     ),
 )
 
