@@ -36,7 +36,7 @@ from headrace_operator.plan import (
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from headrace_operator.kubernetes.admins import Admins
     from headrace_operator.kubernetes.namespaces import Namespaces
@@ -232,9 +232,10 @@ class _Pass:
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
         planned = _with_failures(planned, (*failures, *held))
+        deleted = desired.deleted
         # Read the statuses again: notes that were just written to them must stay.
         desired = await self._desired(cluster)
-        self._settle(desired, planned)
+        self._settle(desired, planned, deleted)
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
         if self._scope == "everything" and not performed:
@@ -271,8 +272,11 @@ class _Pass:
         mine = [each for each in found.values() if cluster_key(each) == self._key]
         return [*sorted(mine, key=age_of), *gone]
 
-    def _settle(self, desired: Desired, planned: Plan) -> None:
-        """Forget what is gone and has nothing left to do."""
+    def _settle(self, desired: Desired, planned: Plan, deleted: Collection[Key]) -> None:
+        """Forget what is gone and has nothing left to do.
+
+        `deleted` is what was gone when the plan was made: it says nothing of what went since.
+        """
         if desired.cluster is not None:
             busy = {each.resource for each in planned.actions}
             busy |= {each.resource for each in planned.waiting}
@@ -280,8 +284,10 @@ class _Pass:
         else:
             busy = set()
         for resource in self._around.register.departed(self._key):
-            if resource.key not in busy and (
-                desired.is_complete or resource.key in self._dirt.keys
+            if (
+                resource.key in deleted
+                and resource.key not in busy
+                and (desired.is_complete or resource.key in self._dirt.keys)
             ):
                 self._around.register.settle(resource.key)
         for key in self._dirt.keys:
