@@ -71,7 +71,9 @@ def new_topic(broker: Peer) -> Callable[[int], str]:
 
     def create(partitions: int = 1) -> str:
         name = f"jobs-{uuid.uuid4().hex[:10]}"
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        # Their records may be of any day: retention by time would take those of a week ago.
+        kept = {"retention.ms": "-1"}
+        admin.create_topics([NewTopic(name, partitions, 1, config=kept)])[name].result(30)
         return name
 
     return create

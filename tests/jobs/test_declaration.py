@@ -164,7 +164,10 @@ def test_a_users_own_module_runs_from_its_manifest_without_a_fork_of_ours(
     path["value"] = str(new_job)
     application["spec"]["arguments"] += ["--available-now", "--no-console"]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    topics = [NewTopic("orders-by-key", 1, 1), NewTopic("orders-by-key-out", 1, 1)]
+    # The records are older than a week: the broker's next look at retention would take them.
+    kept = {"retention.ms": "-1"}
+    names = ("orders-by-key", "orders-by-key-out")
+    topics = [NewTopic(name, 1, 1, config=kept) for name in names]
     for future in admin.create_topics(topics).values():
         future.result(30)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
