@@ -179,6 +179,10 @@ def test_the_table_of_topic_settings_is_what_brokers_list(bootstrap):
     assert set(listed) | {"errors.deadletterqueue.group.enable"} == set(TOPIC_SETTINGS)
 
 
+async def live_config(admin):
+    return (await admin.observe(desired(), now_ms=0)).cluster.live_config
+
+
 def test_settings_of_all_brokers_are_set_seen_and_taken_away(bootstrap):
     async def scenario():
         async with BrokerAdmin(bootstrap) as admin:
@@ -186,14 +190,17 @@ def test_settings_of_all_brokers_are_set_seen_and_taken_away(bootstrap):
             key = ("Cluster", "default", "c")
             set_it = AlterClusterConfig(resource=key, set={name: "54321"})
             assert await admin.apply([set_it]) == ()
-            seen = await admin.observe(desired(), now_ms=0)
-            assert seen.cluster.live_config[name] == "54321"
+            # A broker answers before it has applied what the controller wrote.
+            async with asyncio.timeout(30):
+                while (await live_config(admin)).get(name) != "54321":
+                    await asyncio.sleep(0.05)
             wrong = AlterClusterConfig(resource=key, set={name: "many"})
             (failure,) = await admin.apply([wrong])
             assert "Not a number of type LONG" in failure.message
             assert await admin.apply([AlterClusterConfig(resource=key, delete=(name,))]) == ()
-            seen = await admin.observe(desired(), now_ms=0)
-            assert name not in seen.cluster.live_config
+            async with asyncio.timeout(30):
+                while name in await live_config(admin):
+                    await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
 
