@@ -50,7 +50,8 @@ _RETRY_SECONDS: Final = 0.1
 _RETRY_SECONDS_MAX: Final = 5.0
 _TIMEOUT_MS: Final = 10_000
 _ACKS_ALL: Final = -1
-_READ_BYTES: Final = 1024 * 1024
+_ONE_BATCH_BYTES: Final = 1
+"""At least one batch is read, whatever its size: the rest of a larger read would be thrown away."""
 _READ_UNCOMMITTED: Final = 0
 _OVERHEAD_BYTES: Final = 128
 """What a batch's header and a record's own lengths take at most, about."""
@@ -278,7 +279,7 @@ class _Originals:
 
     def _read_batch(self, offset: int) -> None:
         data: Any = self._source.read(
-            offset, _READ_BYTES, isolation=_READ_UNCOMMITTED, at_least_one=True
+            offset, _ONE_BATCH_BYTES, isolation=_READ_UNCOMMITTED, at_least_one=True
         )
         for position, header in iterate_headers(data):
             if header.base_offset <= offset <= header.last_offset:
