@@ -71,3 +71,11 @@ def test_a_fork_that_never_ends_is_ended():
         return 0
 
     assert forked(work, cpu_seconds=1)[0] < 0
+
+
+def test_a_fork_that_waits_for_ever_is_ended():
+    def work(_say) -> int:
+        time.sleep(3600)
+        return 0
+
+    assert forked(work, cpu_seconds=10, wall_seconds=0.1)[0] < 0

@@ -15,7 +15,9 @@ _MEMORY_MAX = 4 << 30
 Work = Callable[[Callable[[bytes], object]], int]
 
 
-def forked(work: Work, *, cpu_seconds: int) -> tuple[int, bytes]:
+def forked(
+    work: Work, *, cpu_seconds: int, wall_seconds: float = _WALL_SECONDS_MAX
+) -> tuple[int, bytes]:
     """Return the code that some work ended with, and what it said; a signal's is negative.
 
     The work gets a function to say something with. What stands still is ended.
@@ -36,7 +38,7 @@ def forked(work: Work, *, cpu_seconds: int) -> tuple[int, bytes]:
         finally:
             os._exit(code)
     os.close(writing)
-    said, end = b"", time.monotonic() + _WALL_SECONDS_MAX
+    said, end = b"", time.monotonic() + wall_seconds
     while select.select([reading], [], [], max(0.0, end - time.monotonic()))[0]:
         chunk = os.read(reading, 65536)
         said += chunk
