@@ -71,6 +71,8 @@ class History:
     """
     rots: bool = False
     """Whether a disk damages what it holds."""
+    producer_ids: dict[int, str] = field(default_factory=dict)
+    """Who was given each: a transactional id, or a producer's name."""
     cuts: dict[Any, int] = field(default_factory=dict)
     """The high watermarks of replicas that cut damage off."""
     on_proposed: Callable[[int, list[Any]], None] = lambda _node_id, _joining: None
@@ -98,6 +100,12 @@ class History:
         violation = f"{kind}: {text}"
         if len(self.violations) < _SHOWN_MAX and violation not in self.violations:
             self.violations.append(violation)
+
+    def gave_producer_id(self, producer_id: int, owner: str) -> None:
+        """Note whose a producer id is: nobody else is given it, however many restarts later."""
+        known = self.producer_ids.setdefault(producer_id, owner)
+        if known != owner:
+            self.violate("producer-id", f"{producer_id} is {known}'s, and given to {owner}")
 
     def sent(self, write: Write) -> None:
         self.writes[write.value] = write

@@ -3,6 +3,7 @@
 Rules: KIP-497 (partition epochs), KIP-966 (eligible leader replicas), KRaft's elections.
 """
 
+import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -12,15 +13,21 @@ from simulation.invariants.invariant import Invariant
 
 
 class Metadata(Invariant):
-    """Remembers each state of each partition by its partition epoch."""
+    """Remembers each state of each partition by its partition epoch, and each image by its offset.
+
+    One node replays the log and another loads a snapshot: both must see the same.
+    """
 
     def __init__(self, cluster: Cluster, history: History) -> None:
         super().__init__(cluster, history)
         self._states: dict[tuple[UUID, int, int], Any] = {}
         self._images: dict[int, Any] = {}
+        self._published: dict[int, Any] = {}
+        self._by_offset: dict[int, Any] = {}
 
     def check_process(self, node: Node) -> None:
         """Look at the metadata that a node has published last."""
+        self._compare(node)
         replicas: Any = getattr(node.broker, "replicas", None)
         if replicas is None:
             return
@@ -42,6 +49,27 @@ class Metadata(Invariant):
                         f"{topic.name}-{index}: {node} has {_facts(partition)}, another node had "
                         f"{_facts(known)}",
                     )
+
+    def _compare(self, node: Node) -> None:
+        quorum: Any = getattr(node.broker, "_metadata_quorum", None)
+        if quorum is None or self._published.get(node.node_id) is quorum.loader.image:
+            return
+        image = self._published[node.node_id] = quorum.loader.image
+        known = self._by_offset.setdefault(int(image.offset), image)
+        if known != image:
+            names = [
+                field.name
+                for field in dataclasses.fields(image)
+                if getattr(known, field.name) != getattr(image, field.name)
+            ]
+            self.history.violate(
+                "metadata-differs",
+                f"{node} at offset {image.offset}: "
+                + "; ".join(
+                    f"{name} {getattr(image, name)}, another node had {getattr(known, name)}"
+                    for name in names
+                ),
+            )
 
     def _note(self, former: Any, now: Any) -> None:
         """Count what is rare."""

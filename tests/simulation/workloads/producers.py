@@ -109,7 +109,10 @@ class Producer:
     async def _init(self) -> tuple[int, int] | None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None)
         response = await self.client.any_call(ApiKey.INIT_PRODUCER_ID, request)
-        return None if response.error_code else (response.producer_id, response.producer_epoch)
+        if response.error_code:
+            return None
+        self.client.history.gave_producer_id(response.producer_id, self.client.name)
+        return response.producer_id, response.producer_epoch
 
     # ---- batches
 

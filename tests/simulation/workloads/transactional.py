@@ -119,6 +119,7 @@ class TransactionalProducer:
             if code in _FENCED:
                 raise FencedError(code.name)
             await self._wait_or_complain("InitProducerId", code)
+        self.client.history.gave_producer_id(response.producer_id, f"transactional id {self._id}")
         self._identity = (response.producer_id, response.producer_epoch)
         self._sequences.clear()
         self._is_unsure = False
