@@ -7,6 +7,8 @@ from simulation.workloads import WORKLOADS
 
 SEPARATE_CONTROLLERS = 3
 REPLICAS_WITHOUT_FSYNC = 3
+# The first seed whose followers may be sent less than there is.
+SMALL_ANSWERS_SINCE = 1_000_000
 # What a broker logs, rarely enough that a fault may follow every second time.
 TRUNCATION = "log truncated to the leader's"
 FOCUSES = (
@@ -81,6 +83,8 @@ def draw_profile(seed: int, nodes: int) -> Profile:
     if not loses_power and replicas == REPLICAS_WITHOUT_FSYNC and rng.random() < 0.4:
         loses_power = True
     settings = {"log.flush.interval.messages": "1"} if has_fsyncs else {}
+    if seed >= SMALL_ANSWERS_SINCE:
+        settings |= _fetch_limits(random.Random(f"{seed}/limits"))
     if rng.random() < 0.5:
         settings["metadata.log.max.record.bytes.between.snapshots"] = "3000"
         settings["metadata.log.segment.bytes"] = "2000"
@@ -120,6 +124,16 @@ def draw_profile(seed: int, nodes: int) -> Profile:
                 work.settings(random.Random(f"{seed}/settings/{work.name}"), profile)
             )
     return profile
+
+
+def _fetch_limits(rng: random.Random) -> dict[str, str]:
+    """In half of the seeds a follower is sent a few batches at a time, of a few partitions."""
+    if rng.random() < 0.5:
+        return {}
+    return {
+        "replica.fetch.response.max.bytes": str(rng.choice((100, 1500, 10_000))),
+        "replica.fetch.max.bytes": str(rng.choice((1, 500, 1_000_000))),
+    }
 
 
 def _draw_topics(rng: random.Random) -> dict[str, int]:
