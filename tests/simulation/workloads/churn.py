@@ -15,23 +15,29 @@ from headrace_broker.protocol.messages import (
     metadata,
     produce,
 )
-from simulation.client import FAILURES, METADATA_IDS_FROM, Client
+from simulation.client import FAILURES, IDS_FROM, METADATA_IDS_FROM, Client
 from simulation.retries import RETRIABLE
+from simulation.workloads.offsets import GroupOffsets
 from simulation.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
 
 TOPIC = "churn"
+GROUP = "churners"
+COMMITS_SINCE = 1_000_000
 _LIVES_MAX = 12
+_OFFSETS_OF_A_LIFE = 1000
 
 
 class Churn:
     """Creates the topic, writes and reads it by its id, trims and deletes it, and begins again."""
 
-    def __init__(self, client: Client, replicas: int) -> None:
+    def __init__(self, client: Client, replicas: int, *, commits: bool) -> None:
         self._client = client
         self._replicas = replicas
+        self._offsets = GroupOffsets(client, GROUP) if commits else None
+        """A group that reads the topic, too: it begins each life without an offset."""
         self._life = 0
         self._known: dict[int, bytes] = {}
         self._sent: set[bytes] = set()
@@ -50,6 +56,7 @@ class Churn:
             configs = {"min.insync.replicas": str(min(2, self._replicas))}
             await client.create_topic(TOPIC, 1, self._replicas, configs)
             topic_id = await client.until(self._topic_id)
+            await self._look_for_offsets(topic_id)
             for _ in range(client.rng.randint(0, 6)):
                 await self._write(topic_id)
                 await client.pause()
@@ -57,6 +64,20 @@ class Churn:
                 await self._trim(client.rng.choice(sorted(self._known)) + 1)
             await client.until(lambda topic_id=topic_id: self._read(topic_id))
             await client.until(lambda topic_id=topic_id: self._delete(topic_id))
+
+    async def _look_for_offsets(self, topic_id: UUID) -> None:
+        """Find nothing that was committed to a former life, and commit to this one."""
+        if self._offsets is None:
+            return
+        client, first = self._client, self._life * _OFFSETS_OF_A_LIFE
+        client.ids[TOPIC], client.names[topic_id] = topic_id, TOPIC
+        for offset in (first, first + 1):
+            found = await self._offsets.committed((TOPIC, 0), -1)
+            if found not in (-1, first, first + 1):
+                client.history.violate(
+                    "another-lifes-offset", f"{TOPIC} life {self._life}: {GROUP} finds {found}"
+                )
+            await self._offsets.commit({(TOPIC, 0): offset})
 
     async def _topic_id(self) -> UUID | None:
         request = metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)])
@@ -204,7 +225,11 @@ def _start(scenario: "Scenario") -> list[Any]:
     # Without topic ids a client never believes the lower leader epochs of a new life (KAFKA-12257).
     spoken = max(client.versions[ApiKey.METADATA], METADATA_IDS_FROM)
     client.versions[ApiKey.METADATA] = spoken
-    churn = Churn(client, scenario.profile.replicas)
+    commits = scenario.cluster.seed >= COMMITS_SINCE
+    if commits:
+        # By its name a coordinator that lags behind would answer for the former life.
+        client.versions[ApiKey.OFFSET_FETCH] = IDS_FROM[ApiKey.OFFSET_FETCH]
+    churn = Churn(client, scenario.profile.replicas, commits=commits)
     return [scenario.loop.start_task(process, churn.run(scenario.is_over))]
 
 
