@@ -59,6 +59,7 @@ MARKS: dict[str, int] = {
     "the scrub finds damage": 10,
     "a member commits with a former generation": 20,
     "a commit comes while its group rebalances": 5,
+    "a static member's former process commits": 5,
     "a member of a consumer group commits with a former epoch": 5,
     "a member of a consumer group gives partitions up": 20,
     "a member of a consumer group is fenced": 20,

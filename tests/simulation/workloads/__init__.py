@@ -9,7 +9,7 @@ a healed cluster must let them. What they see goes into `History`, or into an in
 from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
 from simulation.workloads.features import FEATURES
-from simulation.workloads.members import MEMBERS
+from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
 from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
@@ -30,6 +30,7 @@ WORKLOADS: tuple[Workload, ...] = (
     SHARE,
     MODERNS,
     FEATURES,
+    STATIC_MEMBERS,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -1,12 +1,14 @@
 """Members of a classic consumer group that join, leave, die, sleep too long, and commit.
 
 A partition is never owned by two members of one generation; an acknowledged commit never goes back
-and never vanishes; whoever has been replaced by a newer generation commits nothing more.
+and never vanishes; whoever has been replaced by a newer generation commits nothing more. Nor does a
+static member's process (KIP-345) whose successor has its assignment, be it in the same generation.
 """
 
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import ApiKey
@@ -37,6 +39,16 @@ REJOIN = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
     }
 )
+STATIC_GROUP = "statics"
+STATIC_SINCE = 1_000_000
+# From here on a member says which instance it is.
+INSTANCES_FROM = {
+    ApiKey.JOIN_GROUP: 5,
+    ApiKey.SYNC_GROUP: 3,
+    ApiKey.HEARTBEAT: 3,
+    ApiKey.LEAVE_GROUP: 3,
+    ApiKey.OFFSET_COMMIT: 7,
+}
 
 
 class GroupChecks:
@@ -94,19 +106,76 @@ class GroupChecks:
             )
 
 
-class Member:
-    """One consumer that subscribes to all partitions."""
+@dataclass(frozen=True, kw_only=True)
+class Incarnation:
+    """One process of a static member, from its JoinGroup on."""
 
-    def __init__(self, client: Client, checks: GroupChecks, partitions: Sequence[Key]) -> None:
+    instance: str
+    sent_at: float
+    joined_at: float
+
+
+class StaticChecks(GroupChecks):
+    """As above, for static members: which incarnation has taken whose place."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history, STATIC_GROUP)
+        self._settled: list[Incarnation] = []
+        """Those that have their assignment."""
+
+    def settled(self, incarnation: Incarnation) -> None:
+        """Note that an incarnation was given its assignment: it is durable who has its place."""
+        self._settled.append(incarnation)
+
+    def may_commit(self, incarnation: Incarnation) -> bool:
+        """Return whether no successor was settled by now."""
+        is_replaced = any(
+            other.instance == incarnation.instance and other.sent_at > incarnation.joined_at
+            for other in self._settled
+        )
+        if is_replaced:
+            self._history.reach("a static member's former process commits")
+        return not is_replaced
+
+    def committed(self, incarnation: Incarnation, key: Key, *, was_allowed: bool) -> None:
+        """Judge a commit that was acknowledged."""
+        if not was_allowed:
+            self._history.violate(
+                "static-zombie", f"{incarnation} commits {key} after its successor was settled"
+            )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Member:
+    """One consumer that subscribes to all partitions; `instance` makes it a static member's."""
+
+    def __init__(
+        self,
+        client: Client,
+        checks: GroupChecks,
+        partitions: Sequence[Key],
+        instance: str | None = None,
+    ) -> None:
         self._client = client
         self._checks = checks
         self._partitions = partitions
-        self._offsets = GroupOffsets(client, checks.group)
+        self._instance = instance
+        self._incarnation: Incarnation | None = None
+        if instance is not None:
+            for key, first in INSTANCES_FROM.items():
+                client.versions[key] = max(client.versions[key], first)
+        self._offsets = GroupOffsets(client, checks.group, instance=instance)
         self._id = ""
         self._generation = -1
         self._lives = 0
         self._former: tuple[int, str, dict[Key, int]] | None = None
         """Generation, member id and positions before the last rebalance."""
+        self._former_incarnation: Incarnation | None = None
+        self._is_replaced = False
+        self._working_id = ""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Join, work and leave, or die without a word, until it is over."""
@@ -123,6 +192,10 @@ class Member:
                 if rng.random() < 0.5:
                     await self._leave()
                 self._id = ""  # dies: its session runs out
+            if self._is_replaced:
+                # Another process has this instance's place; this one takes it back some time.
+                self._is_replaced = False
+                await asyncio.sleep(rng.choice((0.1, 0.6, 2.0)))
             await self._client.pause()
         await self._leave()
 
@@ -139,9 +212,11 @@ class Member:
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self._id,
+            group_instance_id=self._instance,
             protocol_type="simulated",
             protocols=[join_group.JoinGroupRequestProtocol(name="even", metadata=b"")],
         )
+        sent_at, is_new = _now(), not self._id
         joined = await self._call(ApiKey.JOIN_GROUP, request)
         code = ErrorCode(joined.error_code)
         if code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -151,6 +226,10 @@ class Member:
             self._judge("join", code)
             return None
         self._id, self._generation = joined.member_id, joined.generation_id
+        if self._instance is not None and is_new:
+            self._incarnation = Incarnation(
+                instance=self._instance, sent_at=sent_at, joined_at=_now()
+            )
         members = sorted(member.member_id for member in joined.members)
         if joined.leader == self._id and self._client.rng.random() < 0.3:
             await self._commit_before_sync()
@@ -158,6 +237,7 @@ class Member:
             group_id=self._checks.group,
             generation_id=self._generation,
             member_id=self._id,
+            group_instance_id=self._instance,
             assignments=self._assign(members) if joined.leader == self._id else [],
         )
         answer = await self._call(ApiKey.SYNC_GROUP, sync)
@@ -168,7 +248,9 @@ class Member:
         places = struct.unpack(f">{count}i", answer.assignment)
         assigned = [self._partitions[place] for place in places]
         for key in assigned:
-            self._checks.owned(self._generation, key, self._id)
+            self._checks.owned(self._generation, key, self._instance or self._id)
+        if self._incarnation is not None and isinstance(self._checks, StaticChecks):
+            self._checks.settled(self._incarnation)
         return assigned
 
     def _assign(self, members: Sequence[str]) -> list[sync_group.SyncGroupRequestAssignment]:
@@ -188,6 +270,7 @@ class Member:
         """Read what is ours from where the group stands, until the generation ends."""
         client, rng = self._client, self._client.rng
         self._lives += 1
+        self._working_id = self._id
         consumer = Consumer(client, f"{client.name}.{self._lives}", assigned)
         for key in assigned:
             known = self._checks.known(key)
@@ -208,11 +291,15 @@ class Member:
                     break
             await asyncio.sleep(rng.expovariate(20))
         if assigned:
-            self._former = (self._generation, self._id, dict(consumer.positions))
+            self._former = (self._generation, self._working_id, dict(consumer.positions))
+            self._former_incarnation = self._incarnation
 
     async def _heartbeat(self) -> bool:
         beat = heartbeat.HeartbeatRequest(
-            group_id=self._checks.group, generation_id=self._generation, member_id=self._id
+            group_id=self._checks.group,
+            generation_id=self._generation,
+            member_id=self._id,
+            group_instance_id=self._instance,
         )
         code = ErrorCode((await self._call(ApiKey.HEARTBEAT, beat)).error_code)
         if code:
@@ -228,7 +315,7 @@ class Member:
         for key, code in codes.items():
             if code is ErrorCode.NONE:
                 acknowledged(key)  # a former coordinator's assignment holds
-            elif code is not None and code not in REJOIN and code not in RETRIABLE:
+            elif code is not None and not self._is_usual(code):
                 self._client.history.violate("group", f"a commit before a sync: {code.name}")
 
     async def _commit_late(self) -> None:
@@ -237,33 +324,59 @@ class Member:
             return
         generation, member, places = self._former
         self._former = None
-        if generation >= self._generation:
+        is_other = self._instance is not None and member != self._id
+        if generation > self._generation or (generation == self._generation and not is_other):
             return
         acknowledged = self._checks.attempt(generation, places)
+        was_allowed = self._may_commit(self._former_incarnation)
         codes = await self._offsets.commit(places, generation=generation, member=member)
         for key, code in codes.items():
             if code is ErrorCode.NONE:
                 acknowledged(key)
-            elif code is not None and code not in REJOIN and code not in RETRIABLE:
+                self._committed(self._former_incarnation, key, was_allowed=was_allowed)
+            elif code is not None and not self._is_usual(code):
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _commit(self, places: dict[Key, int]) -> bool:
         """Commit once. After an unknown outcome this member starts over, in a new generation."""
         acknowledged = self._checks.attempt(self._generation, places)
+        incarnation = self._incarnation
+        was_allowed = self._may_commit(incarnation)
         codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
         for key, code in codes.items():
             if code is ErrorCode.NONE:
                 acknowledged(key)
+                self._committed(incarnation, key, was_allowed=was_allowed)
             elif code is not None:
                 self._judge("commit", code)
         if None in codes.values():
             await self._leave()
         return all(code is ErrorCode.NONE for code in codes.values())
 
+    def _may_commit(self, incarnation: Incarnation | None) -> bool:
+        checks = self._checks
+        if incarnation is None or not isinstance(checks, StaticChecks):
+            return True
+        return checks.may_commit(incarnation)
+
+    def _committed(self, incarnation: Incarnation | None, key: Key, *, was_allowed: bool) -> None:
+        if incarnation is not None and isinstance(self._checks, StaticChecks):
+            self._checks.committed(incarnation, key, was_allowed=was_allowed)
+
+    def _is_usual(self, code: ErrorCode) -> bool:
+        """Whether a member hears that when its group has gone on without it."""
+        is_replaced = code is ErrorCode.FENCED_INSTANCE_ID and self._instance is not None
+        return is_replaced or code in REJOIN or code in RETRIABLE
+
     async def _leave(self) -> None:
         member, self._id = self._id, ""
+        if not member and self._instance is not None:
+            return  # by its instance id alone it would take away who has its place
         request = leave_group.LeaveGroupRequest(
-            group_id=self._checks.group, members=[leave_group.MemberIdentity(member_id=member)]
+            group_id=self._checks.group,
+            members=[
+                leave_group.MemberIdentity(member_id=member, group_instance_id=self._instance)
+            ],
         )
         try:
             await self._call(ApiKey.LEAVE_GROUP, request)
@@ -271,9 +384,11 @@ class Member:
             return
 
     def _judge(self, what: str, code: ErrorCode) -> None:
-        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+        is_fenced = code is ErrorCode.FENCED_INSTANCE_ID and self._instance is not None
+        self._is_replaced = self._is_replaced or is_fenced
+        if code is ErrorCode.UNKNOWN_MEMBER_ID or is_fenced:
             self._id = ""
-        elif code not in REJOIN and code not in RETRIABLE:
+        elif not self._is_usual(code):
             self._client.history.violate("group", f"{what}: {code.name}")
 
 
@@ -287,4 +402,16 @@ def _start(scenario: "Scenario") -> list[Any]:
     return tasks
 
 
+def _start_static(scenario: "Scenario") -> list[Any]:
+    """Two processes fight for one instance's place; a third one has its own."""
+    checks = StaticChecks(scenario.history)
+    tasks = []
+    for number, instance in enumerate(("first", "first", "second")):
+        client, process = scenario.client(f"s{number}")
+        member = Member(client, checks, scenario.profile.places, instance)
+        tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))
+    return tasks
+
+
 MEMBERS = Workload(name="group", share=0.4, start=_start)
+STATIC_MEMBERS = Workload(name="static", share=0.3, since=STATIC_SINCE, start=_start_static)

@@ -15,9 +15,15 @@ STABLE_FROM = 7
 class GroupOffsets:
     """OffsetCommit and OffsetFetch of one group."""
 
-    def __init__(self, client: Client, group: str, *, is_stable: bool = False) -> None:
-        """`is_stable` asks for no offset that an open transaction may still change (KIP-447)."""
+    def __init__(
+        self, client: Client, group: str, *, is_stable: bool = False, instance: str | None = None
+    ) -> None:
+        """`is_stable` asks for no offset that an open transaction may still change (KIP-447).
+
+        `instance` is the id of a static member that commits (KIP-345).
+        """
         self.group = group
+        self._instance = instance
         self._client = client
         self._is_stable = is_stable
         if is_stable:
@@ -46,6 +52,7 @@ class GroupOffsets:
                 group_id=self.group,
                 generation_id_or_member_epoch=generation,
                 member_id=member,
+                group_instance_id=self._instance,
                 topics=list(topics.values()),
             )
             caller = await client.coordinator(self.group)
