@@ -11,6 +11,7 @@ from simulation.mutants.rules import RULES
 from simulation.mutants.shares import SHARE_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 from simulation.mutants.transactions import TRANSACTION_MUTANTS
+from simulation.mutants.unforeseen import UNFORESEEN_MUTANTS
 
 MUTANTS = (
     *STORAGE_MUTANTS,
@@ -19,6 +20,7 @@ MUTANTS = (
     *TRANSACTION_MUTANTS,
     *SHARE_MUTANTS,
     *GROUP_MUTANTS,
+    *UNFORESEEN_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.

@@ -25,6 +25,8 @@ class Mutant:
     nodes: int = 1
     needs: Callable[[Profile], bool] = lambda _profile: True
     """Which seeds can find it at all; the others are left out, and do not count."""
+    since: int = 1
+    """Below this no seed can find it: a workload or a setting that it needs is younger."""
     seeds_max: int = 30
     seed_known: int | None = None
     """One that found it once; a change of the broker may move the finding to another."""
@@ -47,7 +49,7 @@ def find(
     mutant: Mutant, *, first: int | None = None, seeds_max: int | None = None
 ) -> Outcome | None:
     """Return what the first seed that finds a mutant gave, None where it stays hidden."""
-    numbers = itertools.count(1 if first is None else first)
+    numbers = itertools.count(max(mutant.since, 1 if first is None else first))
     fitting = (seed for seed in numbers if mutant.needs(draw_profile(seed, mutant.nodes)))
     seeds = itertools.islice(fitting, seeds_max or mutant.seeds_max)
     if first is None and mutant.seed_known is not None:
