@@ -263,6 +263,19 @@ CASES = [
         [12],
     ),
     Case(
+        "HeadraceShareGroupDeadLettersLost",
+        "critical",
+        {**CLUSTER, "sharegroup": "g", "outcome": "lost"},
+        {
+            f'headrace_sharegroup_dead_letter_records_total{{{AT}, sharegroup="g",'
+            ' outcome="lost"}': "0x10 3x20",
+            f'headrace_sharegroup_dead_letter_records_total{{{AT}, sharegroup="g",'
+            ' outcome="written"}': "0+1x30",
+        },
+        [5, 10, 25],
+        [12],
+    ),
+    Case(
         "HeadraceShareGroupStopped",
         "warning",
         {**CLUSTER, "sharegroup": "g", "topic": "t"},

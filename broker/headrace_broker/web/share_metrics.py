@@ -109,9 +109,9 @@ def _totals(totals: Mapping[str, ShareTotalsStatus]) -> Iterator[Metric]:
         redelivered.add_metric([group], item.redelivered)
         archived.add_metric([group, "rejected"], item.rejected)
         archived.add_metric([group, "delivery_limit"], item.undeliverable)
-        if item.dead_lettered or item.dead_letters_lost:
-            dead.add_metric([group, "written"], item.dead_lettered)
-            dead.add_metric([group, "lost"], item.dead_letters_lost)
+        # From 0 on: what a series begins with is no increase to Prometheus, and no alert.
+        dead.add_metric([group, "written"], item.dead_lettered)
+        dead.add_metric([group, "lost"], item.dead_letters_lost)
     yield from (redelivered, archived, dead)
 
 
