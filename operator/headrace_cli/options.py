@@ -15,6 +15,7 @@ __all__ = [
     "ClusterName",
     "DataDirectory",
     "GroupName",
+    "Http",
     "Output",
     "OutputFormat",
     "TopicName",
@@ -56,6 +57,10 @@ BootstrapServers = Annotated[
         envvar="HEADRACE_BOOTSTRAP_SERVER",
         help="Brokers to talk to (host:port,…) instead of the local cluster's.",
     ),
+]
+Http = Annotated[
+    list[str] | None,
+    typer.Option("--http", help="A broker's HTTP address, where no local cluster knows it."),
 ]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Format of what is printed.")]
 TopicName = Annotated[str, typer.Argument(help="Topic.", autocompletion=complete_topic)]

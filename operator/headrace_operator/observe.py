@@ -296,6 +296,9 @@ def observe_groups(
         result[group_id] = ObservedGroup(
             state=described[group_id]["group_state"],
             type=described[group_id].get("group_type", "classic"),
+            assignor=_assignor(described[group_id]),
+            epoch=described[group_id].get("group_epoch"),
+            assignment_epoch=described[group_id].get("assignment_epoch"),
             members=tuple(map(_observed_member, described[group_id]["members"])),
             offsets={
                 where: offset
@@ -369,6 +372,11 @@ def _partitions(
     }
 
 
+def _assignor(group: Mapping[str, Any]) -> str:
+    """Return what assigns; of a classic group its protocol, where that is a consumers' one."""
+    return str(group.get("assignor_name") or group.get("protocol_data") or "")
+
+
 def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
     # A member that joined and was not yet given anything has an empty assignment, or none.
     assignment = member.get("member_assignment") or member.get("assignment") or {}
@@ -388,6 +396,9 @@ def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
         assignment=tuple(
             sorted((topic, index) for topic, partitions in shares for index in partitions)
         ),
+        # A classic member's is `group_instance_id`; a share group's member has none.
+        instance_id=member.get("instance_id") or member.get("group_instance_id") or "",
+        epoch=member.get("member_epoch"),
     )
 
 

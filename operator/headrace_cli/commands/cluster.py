@@ -15,6 +15,7 @@ from headrace_cli.options import (
     BootstrapServers,
     ClusterName,
     DataDirectory,
+    Http,
     Output,
     OutputFormat,
 )
@@ -48,10 +49,6 @@ Concurrent = Annotated[
 ]
 Wait = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Wait until it is done; the brokers go on anyway.")
-]
-Http = Annotated[
-    list[str] | None,
-    typer.Option("--http", help="A broker's HTTP address, where no local cluster knows it."),
 ]
 Node = Annotated[int, typer.Argument(help="Id of the broker.")]
 

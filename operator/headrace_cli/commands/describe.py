@@ -13,13 +13,16 @@ from headrace_cli.options import (
     BootstrapServers,
     ClusterName,
     DataDirectory,
+    Http,
     Output,
     OutputFormat,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace_cli.clients import Target
-    from headrace_operator.plan import TopicPartition
+    from headrace_operator.plan import ObservedGroup, TopicPartition
 
 __all__ = ["describe"]
 
@@ -33,11 +36,12 @@ class Kind(StrEnum):
     JOB = "job"
 
 
-def describe(
+def describe(  # noqa: PLR0913 - each is an option of the command line
     kind: Annotated[Kind, typer.Argument(help="What it is.")],
     name: Annotated[str | None, typer.Argument(help="Which one.")] = None,
     *,
     output: Output = OutputFormat.TABLE,
+    http: Http = None,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -59,7 +63,7 @@ def describe(
             case Kind.TOPIC:
                 _describe_topic(admin, str(name))
             case Kind.GROUP:
-                _describe_group(admin, str(name))
+                _describe_group(admin, target, http, str(name))
             case _:
                 _describe_cluster(admin, target)
 
@@ -104,30 +108,67 @@ def _describe_topic(admin: Any, name: str) -> None:
     print_remark(f"  ({len(configs) - len(settings)} more at their defaults)")
 
 
-def _describe_group(admin: Any, name: str) -> None:
+def _describe_group(admin: Any, target: Target, http: list[str] | None, name: str) -> None:
     from headrace_cli.objects import load_groups
-    from headrace_cli.output import print_fields, print_table, print_title
+    from headrace_cli.output import print_fields, print_remark, print_table, print_title
     from headrace_cli.up.views import describe_age
 
     group = load_groups(admin, [name]).get(name)
     if group is None or (group.state in {"", "Dead"} and not group.offsets):
         raise CommandError(f"group {name} does not exist")
     lag = f"{group.lag_records:,} records, {describe_age(group.lag_seconds)}"
-    print_fields(
-        {
-            "Name": name,
-            "Type": group.type,
-            "State": group.state,
-            "Members": str(len(group.members)),
-            "Lag": lag if group.offsets else "-",
-        }
-    )
+    fields = {"Name": name, "Type": group.type, "State": group.state}
+    if group.assignor:
+        fields["Assignor"] = group.assignor
+    if group.epoch is not None:
+        fields |= {"Epoch": str(group.epoch), "Assignment epoch": str(group.assignment_epoch)}
+    fields |= {"Members": str(len(group.members)), "Lag": lag if group.offsets else "-"}
+    remark = ""
+    if group.is_share:
+        told, remark = _share_fields(http or target.http_addresses, name)
+        fields |= told
+    print_fields(fields)
+    if remark:
+        print_remark(remark)
+    print_title("Partitions", is_shown=False)
+    print_table(_partition_rows(group))
+    if group.members:
+        print_title("Members")
+        print_table(_member_rows(group), indent="  ")
+
+
+def _share_fields(addresses: Sequence[str], name: str) -> tuple[dict[str, str], str]:
+    """Return what a share group's records went through, and what is to be known of that."""
+    from headrace_cli.share_records import read_share_records
+
+    found = read_share_records(addresses, name)
+    if found is None:
+        reason = "no broker's HTTP answers" if addresses else "no broker's HTTP is known"
+        return dict.fromkeys(("In flight", "Redelivered", "Archived"), "-"), (
+            f"({reason}: say where it is with --http for what is in flight, redelivered, archived)"
+        )
+    fields = {
+        "In flight": f"{found.in_flight:,}",
+        "Redelivered": f"{found.redelivered:,}",
+        "Archived": f"{found.rejected:,} rejected, {found.undeliverable:,} delivered too often",
+    }
+    if found.dead_lettered or found.dead_letters_lost:
+        fields["Dead letters"] = (
+            f"{found.dead_lettered:,} written, {found.dead_letters_lost:,} lost"
+        )
+    since = "(redelivered and archived since the leaders' processes began)"
+    if found.silent:
+        since = f"(without what is led by {', '.join(found.silent)}: no answer) {since}"
+    return fields, since
+
+
+def _partition_rows(group: ObservedGroup) -> list[dict[str, str]]:
     # Members of a share group read a partition together.
     owners: dict[TopicPartition, list[str]] = {}
     for member in sorted(group.members, key=lambda member: member.member_id):
         for key in member.assignment:
             owners.setdefault(key, []).append(member.member_id)
-    rows = [
+    return [
         {
             "TOPIC": topic,
             "PARTITION": str(index),
@@ -139,21 +180,18 @@ def _describe_group(admin: Any, name: str) -> None:
         }
         for topic, index in sorted({*group.offsets, *owners})
     ]
-    print_title("Partitions", is_shown=False)
-    print_table(rows)
-    if not group.members:
-        return
-    print_title("Members")
-    members = [
-        {
-            "MEMBER": member.member_id,
-            "CLIENT": member.client_id,
-            "HOST": member.host,
-            "ASSIGNMENT": ",".join(f"{topic}-{index}" for topic, index in member.assignment) or "-",
-        }
+
+
+def _member_rows(group: ObservedGroup) -> list[dict[str, str]]:
+    is_static = any(member.instance_id for member in group.members)
+    return [
+        {"MEMBER": member.member_id}
+        | ({"INSTANCE": member.instance_id or "-"} if is_static else {})
+        | {"CLIENT": member.client_id, "HOST": member.host}
+        | ({} if member.epoch is None else {"EPOCH": str(member.epoch)})
+        | {"ASSIGNMENT": ",".join(f"{topic}-{index}" for topic, index in member.assignment) or "-"}
         for member in sorted(group.members, key=lambda member: member.member_id)
     ]
-    print_table(members, indent="  ")
 
 
 def _describe_job(target: Target, name: str) -> None:

@@ -190,6 +190,10 @@ class ObservedMember:
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...] = ()
+    #: Of a static member (KIP-345); '' where it is not.
+    instance_id: str = ""
+    #: Which of the group's assignments it has; None in a classic group.
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +214,11 @@ class ObservedGroup:
     type: str = "classic"  # or consumer (KIP-848), share (KIP-932)
     #: What the brokers say themselves: a share group is done with records beyond its start, too.
     told_lag: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: Who assigns partitions: `range`, `uniform`, `simple` …; '' where nobody has.
+    assignor: str = ""
+    #: Of members and what they subscribe to, and of the assignment; None in a classic group.
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
     @property
     def lag(self) -> Mapping[TopicPartition, int]:
