@@ -10,10 +10,22 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
 
 _AIMED_MAX = 5
+SINCE = 7000
+"""The first seed of the later moments; before it they would change what is drawn."""
+ABOUT_TO_BE_APPENDED = "a dead letter is about to be appended"
+COMMITTED = "a dead letter is committed"
+PRUNED = "share state is pruned"
+LOADED_UNCOMMITTED = "share state is loaded with what is not committed"
 _PROBABILITIES = {
     "acquired": 0.03,
     "state is about to be appended": 0.03,
     "state is committed": 0.03,
+}
+_LATER_PROBABILITIES = {
+    ABOUT_TO_BE_APPENDED: 0.1,
+    COMMITTED: 0.1,
+    PRUNED: 0.1,
+    LOADED_UNCOMMITTED: 0.7,
 }
 
 
@@ -27,11 +39,15 @@ class ShareFaults:
         self._rng = cluster.fork("share-faults")
         # Where a disk rots, the good copy must be somewhere: nothing more may end.
         self._left = 0 if cluster.rotting else self._rng.randint(0, _AIMED_MAX)
+        later = _LATER_PROBABILITIES if cluster.seed >= SINCE else {}
+        self._probabilities = _PROBABILITIES | later
 
     def happened(self, moment: str) -> None:
         """Strike now and then."""
-        rng = self._rng
-        if self._is_over() or self._left == 0 or rng.random() >= _PROBABILITIES[moment]:
+        rng, probability = self._rng, self._probabilities.get(moment)
+        if probability is None or self._is_over() or self._left == 0:
+            return
+        if rng.random() >= probability:
             return
         process = CURRENT.get()
         node = next((item for item in self._cluster.nodes if item.process is process), None)
@@ -47,6 +63,9 @@ class ShareFaults:
             self._cut_off_from_the_controller,
             self._hold_words_back,
         ]
+        if moment == LOADED_UNCOMMITTED:
+            # It stays uncommitted until another leads.
+            kinds = kinds[3:]
         kind = rng.choice(kinds)
         self._cluster.say(f"{moment} at {node}: {kind.__name__.strip('_')}")
         self._later(rng.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))

@@ -10,6 +10,12 @@ from headrace_broker.server.shares.state_log import PartitionShareStateLog
 from headrace_broker.server.shares.state_shard import StateShardDriver
 from simulation.history import History
 from simulation.observing import observer
+from simulation.share_faults import (
+    ABOUT_TO_BE_APPENDED,
+    COMMITTED,
+    LOADED_UNCOMMITTED,
+    PRUNED,
+)
 
 _AIMED = (
     "acquired",
@@ -20,6 +26,14 @@ _AIMED = (
 # How many of 1,000 seeds of the mix must reach each; a quarter of them has share groups.
 SHARE_MARKS: dict[str, int] = {
     **{f"a fault strikes when {moment}": 20 for moment in _AIMED},
+    # In the seeds from 7000 on.
+    **{
+        f"a fault strikes when {moment}": 10 for moment in (ABOUT_TO_BE_APPENDED, COMMITTED, PRUNED)
+    },
+    f"a fault strikes when {LOADED_UNCOMMITTED}": 3,
+    "a record becomes a dead letter": 100,
+    "a dead letter is written twice": 5,
+    "a new leader has dead letters to write": 20,
     "an acknowledgement arrives after the lock ran out": 15,
     "a renewed lock outlives its first end": 15,
     "a lock runs out": 60,
@@ -55,6 +69,13 @@ def _close(history: History, original: Any, driver: StateShardDriver) -> None:
     if driver._unwritten:
         history.reach("the state's leader moves while a write is pending")
     original(driver)
+
+
+@observer(StateShardDriver, "_load")
+async def _load(history: History, original: Any, driver: StateShardDriver) -> None:
+    await original(driver)
+    if driver._is_active and not driver._log.is_committed:
+        history.shares.moment(LOADED_UNCOMMITTED)
 
 
 @observer(StateShardDriver, "_start_over")
@@ -104,3 +125,4 @@ def _delete_below(
     original(state_log, offset)
     if partition.log.log_start_offset > before:
         history.reach("share state is pruned")
+        history.shares.moment(PRUNED)

@@ -10,6 +10,7 @@ import simulation.invariants.share_books  # noqa: F401 - their observers registe
 from simulation.cluster import Cluster
 from simulation.history import History
 from simulation.invariants.coordinators import Coordinators
+from simulation.invariants.dead_letters import DeadLetters
 from simulation.invariants.disks import Disks
 from simulation.invariants.durability import Durability
 from simulation.invariants.epochs import Epochs
@@ -34,6 +35,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Disks,
     Transactions,
     Shares,
+    DeadLetters,
 )
 
 __all__ = ["INVARIANTS", "Invariant", "Invariants"]

@@ -191,8 +191,10 @@ def _failed(history: History, original: Any, state: SharePartition, write: Any) 
 def _fetch(
     history: History, original: Any, driver: SharePartitionDriver, request: Any, max_bytes: int
 ) -> Any:
-    data, acquired = original(driver, request, max_bytes)
     shares = history.shares
+    if shares is not None:
+        shares.indexes[driver.state] = driver.key.partition
+    data, acquired = original(driver, request, max_bytes)
     if acquired and shares is not None and shares.is_on:
         limit = driver._settings().limits.deliveries_max
         for item in acquired:

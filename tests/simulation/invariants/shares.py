@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace_broker.coordinator.share_partition.partition import SharePartition
 from headrace_broker.coordinator.share_partition.states import AcknowledgeType, RecordState
+from headrace_broker.protocol.batch import Record
 from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver, Status
 from simulation.cluster import Cluster, Node
 from simulation.history import History
@@ -66,6 +67,13 @@ class Shares(Invariant):
         history.shares = self
         self.said: set[Place] = set()
         """ACCEPT or REJECT was sent: it may be done with."""
+        self.said_accept: set[Place] = set()
+        self.accepted: set[Place] = set()
+        """ACCEPT took effect at the leader."""
+        self.indexes: dict[SharePartition, int] = {}
+        """Which partition it is, once it was fetched from."""
+        self.dead_letters: tuple[list[tuple[int, Record]], int] | None = None
+        """What the dead-letter topic has in the end, by partition, and how many these are."""
         self.done: dict[Place, str] = {}
         """ACCEPT or REJECT was answered with success."""
         self.exhausted: set[Place] = set()
@@ -150,6 +158,8 @@ class Shares(Invariant):
         for offset, kind in said:
             if kind in {AcknowledgeType.ACCEPT, AcknowledgeType.REJECT}:
                 self.said.add((index, offset))
+            if kind is AcknowledgeType.ACCEPT:
+                self.said_accept.add((index, offset))
 
     def answered(self, index: int, said: Iterable[tuple[int, AcknowledgeType]]) -> None:
         """Note what was answered with success."""

@@ -30,6 +30,12 @@ from simulation.client import FAILURES, METADATA_IDS_FROM, Caller, Client
 from simulation.retries import RETRIABLE
 from simulation.share_faults import ShareFaults
 from simulation.workloads import state_epochs
+from simulation.workloads.dead_letters import (
+    GROUP_SETTINGS,
+    DeadLetterTopic,
+    draw_dead_letters,
+    read_dead_letters,
+)
 from simulation.workloads.operators import Operator
 from simulation.workloads.workload import Workload
 
@@ -446,8 +452,10 @@ class QueueProducer:
 class Closing:
     """When all others are done: accept what is left, and come to the log's end."""
 
-    def __init__(self, client: Client, shares: "Shares") -> None:
+    def __init__(self, client: Client, shares: "Shares", dead: DeadLetterTopic | None) -> None:
         self._client = client
+        self._shares = shares
+        self._dead = dead
         self._member = ShareMember(client, shares, accepts_all=True)
         self._is_done = False
 
@@ -458,6 +466,10 @@ class Closing:
         while not watching.done():
             await self._member.run(watching.done)
         watching.result()
+        if self._dead is not None:
+            partitions = self._dead.partitions
+            found = await read_dead_letters(self._client, partitions)
+            self._shares.dead_letters = found, partitions
 
     async def _watch(self) -> None:
         """Return once the group is at the log's end, as its coordinator says."""
@@ -486,16 +498,19 @@ class Closing:
         await self._client.until(attempt)
 
 
-async def _set_up(client: Client, profile: "Profile") -> None:
+async def _set_up(client: Client, profile: "Profile", dead: DeadLetterTopic | None) -> None:
     kept = ("segment.ms", "index.interval.bytes", "min.insync.replicas")
     settings = {key: profile.topic[key] for key in kept}
     await client.create_topic(TOPIC, PARTITIONS, profile.replicas, settings)
+    if dead is not None:
+        await dead.create(client, profile, settings)
     messages = incremental_alter_configs
-    config = messages.AlterableConfig(name="share.auto.offset.reset", value="earliest")
+    of_group = {"share.auto.offset.reset": "earliest"} | (GROUP_SETTINGS if dead else {})
+    configs = [messages.AlterableConfig(name=key, value=value) for key, value in of_group.items()]
     request = messages.IncrementalAlterConfigsRequest(
         resources=[
             messages.AlterConfigsResource(
-                resource_type=_GROUP_RESOURCE, resource_name=GROUP, configs=[config]
+                resource_type=_GROUP_RESOURCE, resource_name=GROUP, configs=configs
             )
         ]
     )
@@ -522,7 +537,8 @@ def _start(scenario: "Scenario") -> list[Any]:
     loop, shares = scenario.loop, scenario.history.shares
     shares.moment = ShareFaults(scenario.cluster, scenario.history, scenario.is_over).happened
     admin, admins = scenario.client("sa")
-    created = loop.start_task(admins, _set_up(admin, scenario.profile))
+    dead = draw_dead_letters(scenario.cluster)
+    created = loop.start_task(admins, _set_up(admin, scenario.profile, dead))
     tasks: list[Any] = []
 
     def start(name: str, make: Callable[[Client], Any]) -> None:
@@ -539,11 +555,13 @@ def _start(scenario: "Scenario") -> list[Any]:
     for number in range(admin.rng.choice((2, 3))):
         start(f"sm{number}", lambda client: ShareMember(client, shares))
     closing, process = _client(scenario, "sc")
-    tasks.append(loop.start_task(process, Closing(closing, shares).run(tasks[:])))
+    tasks.append(loop.start_task(process, Closing(closing, shares, dead).run(tasks[:])))
     if scenario.cluster.seed >= state_epochs.SINCE:
         start("se", _zombie)
         if len(scenario.profile.brokers) > 1 and admin.rng.random() < _MOVED_SHARE:
-            start("sv", lambda client: QueueMoves(client, scenario.profile))
+            places = [(TOPIC, index) for index in range(PARTITIONS)]
+            places += dead.places if dead is not None else []
+            start("sv", lambda client: QueueMoves(client, scenario.profile, places))
     return [created, *tasks]
 
 
@@ -556,8 +574,7 @@ def _zombie(client: Client) -> state_epochs.StateEpochs:
 class QueueMoves:
     """Moves the queue's replicas and leaders while members have records of it."""
 
-    def __init__(self, client: Client, profile: "Profile") -> None:
-        places = [(TOPIC, index) for index in range(PARTITIONS)]
+    def __init__(self, client: Client, profile: "Profile", places: list[tuple[str, int]]) -> None:
         self._operator = Operator(client, profile, places)
         self._history = client.history
 
