@@ -15,6 +15,8 @@ from kio.schema.api_versions.v0.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v4.request import MetadataRequest
 
+from headrace_broker.protocol.apis import API_TABLE
+from support.api_page import left_out
 from support.batches import BatchFields, NewRecord, build_batch, varint
 from support.headrace_broker import HeadraceBroker
 from support.hostile import fetch_request, produce_error, unharmed
@@ -87,6 +89,18 @@ def test_another_protocols_greeting_ends_its_connection(bootstrap, greeting):
 def test_an_unknown_api_ends_its_connection(bootstrap, api_key):
     body = _header(api_key, 0) + bytes(20)
     assert _is_refused(bootstrap, struct.pack(">i", len(body)) + body)
+
+
+@pytest.mark.parametrize("key", left_out(), ids=lambda key: key.name)
+def test_what_is_left_out_is_not_advertised_and_ends_its_connection(bootstrap, key):
+    """As `docs/apis.md` says of each."""
+    with RawConnection(bootstrap) as connection:
+        advertised = connection.call(ApiVersionsRequest()).api_keys
+    assert int(key) not in {int(each.api_key) for each in advertised}
+    known = API_TABLE[key]
+    for version in {known.min_version, known.max_version}:
+        body = _header(int(key), version) + bytes(20)
+        assert _is_refused(bootstrap, struct.pack(">i", len(body)) + body)
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(0, 99), (0, -1), (1, 3), (3, 500), (0, 2)])

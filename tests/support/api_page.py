@@ -151,7 +151,8 @@ _HEAD: Final = """# APIs
 
 Each API that a broker of Apache Kafka 4.2 serves to clients, made from the broker's own table by
 `make protocols`; a test keeps it so, and another holds versions and fields to Kafka's own classes.
-What is not served is not advertised either; a request for it ends the connection, as with Kafka.
+What is not served is not advertised either; a request for it ends the connection, as with Kafka:
+a client cannot read an answer in a version that nobody told it of. A test asks for each of them.
 
 *Tested by* names clients that we did not write and that use the API in the tests: Java (Kafka's own
 client, its tools, Streams), librdkafka (by confluent-kafka), kafka-python, aiokafka, franz-go (its
@@ -176,10 +177,21 @@ def _rows() -> Iterator[str]:
         entry = served.get(key)
         name = "".join(word.capitalize() for word in known.name.split("_"))
         if entry is None:
-            yield f"| {int(key)} | {name} | {kafka} | no: {reason_left_out(key)} | |"
+            here = f"no, the connection ends: {reason_left_out(key)}"
+            yield f"| {int(key)} | {name} | {kafka} | {here} | |"
             continue
         here = _versions(entry.min_version, entry.max_version)
         yield f"| {int(key)} | {name} | {kafka} | {here} | {', '.join(TESTED.get(key, ()))} |"
+
+
+def left_out() -> list[ApiKey]:
+    """Return the APIs of Kafka's broker that are not served."""
+    served = served_by(load_api_table(), BROKER)
+    return [
+        key
+        for key, known in sorted(API_TABLE.items())
+        if BROKER in known.listeners and key not in served
+    ]
 
 
 def reason_left_out(key: ApiKey) -> str:
