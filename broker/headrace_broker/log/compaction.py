@@ -46,7 +46,7 @@ class Compaction:
     @classmethod
     def begin(cls, log: PartitionLog, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
         """Decide what a pass would clean; None where that is not worth it."""
-        if not log.config.compacts or log.is_damaged:
+        if not log.config.compacts or log.is_damaged or log.is_being_copied:
             return None
         first_dirty = max(log.cleaner_offset, log.log_start_offset)
         candidates = _cleanable_segments(log, now_ms)
@@ -104,7 +104,7 @@ class Compaction:
     def finish(self) -> bool:
         """Put the cleaned segments in place of their sources; return whether that was possible."""
         log = self.log
-        if not (self._is_complete and self._has_sources()):
+        if not (self._is_complete and self._has_sources()) or log.is_being_copied:
             for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
                 remove_quietly(path)
             return False

@@ -128,6 +128,14 @@ class LeaderEpochCache:
         self._starts[0] = start_offset
         self._write()
 
+    def take_over(self, other: "LeaderEpochCache") -> None:
+        """Become what another log's is, durably."""
+        if self.entries != other.entries:
+            self._epochs = [epoch for epoch, _ in other.entries]
+            self._starts = [start for _, start in other.entries]
+            self.latest = other.latest
+            self._write(durable=True)
+
     def clear(self) -> None:
         """Forget every epoch, durably."""
         self._cut(0)

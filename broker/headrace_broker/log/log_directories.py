@@ -13,8 +13,10 @@ from uuid import UUID
 
 import structlog
 
+from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.future_log import forget_move, is_arrival, is_departure, superseded
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.meta_properties import (
     MetaPropertiesError,
@@ -130,6 +132,10 @@ class LogDirectories:
 
     # ---- replicas
 
+    def at(self, path: Path) -> LogDirectory | None:
+        """Return the directory in use at a path of log.dirs."""
+        return self._opened.get(path) if path in self.paths else None
+
     def holder(self, log: PartitionLog) -> LogDirectory | None:
         """Return the directory that a log is in; None when it has failed."""
         return self._opened.get(log.directory.parent)
@@ -140,23 +146,56 @@ class LogDirectories:
         partition: int,
         assigned: UUID,
         cordoned: Collection[str] = (),
+        chosen: Path | None = None,
     ) -> LogDirectory | None:
         """Return the directory where a replica's log is, or should be made.
 
         That is the one which has it, the assigned one if several do; a new one goes where it is
-        assigned to, else to the directory with the fewest that is not `cordoned` (a path).
+        assigned to, else where somebody has `chosen`, else to the directory with the fewest that is
+        not `cordoned` (a path).
         None where it may be in a failed directory: a new log would pass for one without
         records.
         """
+        key = TopicPartition(topic, partition)
         usable = list(self)
-        holders = [each for each in usable if each.has_folder(topic, partition)]
+        holders = self._holders(key)
+        if self.failed and self._may_be_away(key, holders):
+            return None
         named = [each for each in holders or usable if each.directory_id == assigned]
         if named or holders:
             return (named or holders)[0]
         if self.failed and assigned != UNASSIGNED_DIRECTORY:
             return None
+        preferred = None if chosen is None else self.at(chosen)
+        if preferred is not None:
+            return preferred
         welcome = [each for each in usable if str(each.path) not in cordoned]
         return min(welcome or usable, key=lambda each: len(each.logs), default=None)
+
+    def _holders(self, key: TopicPartition) -> list[LogDirectory]:
+        """The directories that have a partition's log; of two between which it moved, one."""
+        holders = [each for each in self if each.has_folder(*key)]
+        if len(holders) > 1:
+            left = superseded(holders, key)
+            holders = [each for each in holders if each not in left]
+            # A copy whose rename failed arrived nowhere: the log went on.
+            holders = [each for each in holders if not is_arrival(each, key)] or holders
+        return holders
+
+    def _may_be_away(self, key: TopicPartition, holders: list[LogDirectory]) -> bool:
+        """Whether a move may have ended, or not, in a directory that has failed."""
+        if not holders:
+            return any(key in each.futures for each in self)
+        return all(is_departure(each, key) for each in holders)
+
+    def settle(self, topic: str, partition: int) -> None:
+        """Remove what a move has left that a kill, or a failed disk, kept from being finished."""
+        key = TopicPartition(topic, partition)
+        holders = [each for each in self if each.has_folder(*key)]
+        for each in superseded(holders, key) if len(holders) > 1 else ():
+            each.delete(*key)
+        for each in self._holders(key) if not self.failed else ():
+            forget_move(each, key)
 
     # ---- failure
 

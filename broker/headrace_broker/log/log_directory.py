@@ -51,6 +51,7 @@ CLEANER_NAME: Final = "cleaner-offset-checkpoint"
 PARTITION_METADATA_NAME: Final = "partition.metadata"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
+FUTURE_SUFFIX: Final = "-future"
 _FOLDER_NAME_MAX: Final = 249
 _QUORUM_TOPIC: Final = "__cluster_metadata"  # its log is checked whole at every start
 _log = structlog.get_logger(__name__)
@@ -111,6 +112,8 @@ class LogDirectory:
         self.previous_broker_epoch = -1
         self._unrecovered: set[str] = set()
         """Folders that a kill may have left torn and that no process has opened since."""
+        self.futures = self._future_folders()
+        """Copies that a former process did not finish: (topic, partition) to their folders."""
         self._take_clean_marker()
 
     def _take_clean_marker(self) -> None:
@@ -185,10 +188,7 @@ class LogDirectory:
             self._forget(key)
         log = self._adopt(key, recovered or self._opening(key, config)())
         if topic_id is not None and self.topic_id(*key) != topic_id:
-            text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
-            replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
-            # Before the first append: a damaged id would have the records deleted as a stray's.
-            sync_file(folder / PARTITION_METADATA_NAME)
+            _write_topic_id(folder, topic_id)
         if is_new:
             sync_directory(self.path)
         return log
@@ -205,7 +205,10 @@ class LogDirectory:
 
     def topic_id(self, topic: str, partition: int) -> TopicId | None:
         """Return the topic id that a partition's folder was created for."""
-        path = self.path / f"{topic}-{partition}" / PARTITION_METADATA_NAME
+        return self._read_topic_id(self.path / f"{topic}-{partition}")
+
+    def _read_topic_id(self, folder: Path) -> TopicId | None:
+        path = folder / PARTITION_METADATA_NAME
         try:
             with failing_the_directory(path):
                 text = path.read_text("utf-8") if path.exists() else ""
@@ -234,6 +237,72 @@ class LogDirectory:
         target = self.path / (topic[: _FOLDER_NAME_MAX - len(ending)] + ending)
         rename_durably(self.path / str(key), target)
         return target
+
+    # ---- moves between directories (`future_log.py`)
+
+    @staticmethod
+    def future_name(key: TopicPartition, move: str) -> str:
+        """Kafka's name of the folder of a copy that is not complete."""
+        return f"{key}.{move}{FUTURE_SUFFIX}"
+
+    def _future_folders(self) -> dict[TopicPartition, list[Path]]:
+        found: dict[TopicPartition, list[Path]] = {}
+        for entry in self.path.iterdir():
+            if entry.name.endswith(FUTURE_SUFFIX):
+                topic, _, index = entry.name.rpartition(".")[0].rpartition("-")
+                if topic and index.isdigit():
+                    found.setdefault(TopicPartition(topic, int(index)), []).append(entry)
+        return found
+
+    def take_futures(self, key: TopicPartition, topic_id: TopicId | None = None) -> bool:
+        """Remove what a former process left of copies; return whether one was of this topic."""
+        with failing_the_directory(self.path):
+            folders = self.futures.pop(key, [])
+            is_wanted = topic_id in [self._read_topic_id(folder) for folder in folders]
+            for folder in folders:
+                self.discard_future(folder)
+        return is_wanted
+
+    def create_future(
+        self,
+        key: TopicPartition,
+        move: str,
+        config: LogConfig,
+        *,
+        topic_id: TopicId,
+        log_start_offset: Offset,
+    ) -> PartitionLog:
+        """Make an empty log that is no partition's yet; a stray that has its place is set aside."""
+        folder = self.path / self.future_name(key, move)
+        with failing_the_directory(folder):
+            if self.has_folder(*key):
+                self.set_aside(*key)
+            self._forget(key)
+            log = PartitionLog.open(
+                folder, config, clock=self._clock, log_start_offset=log_start_offset
+            )
+            _write_topic_id(folder, topic_id)
+        return log
+
+    def discard_future(self, folder: Path) -> None:
+        """Take a copy away whose log is given back; `remove_deleted` frees the space."""
+        name = folder.name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX
+        with failing_the_directory(folder):
+            folder.replace(self.path / name)
+
+    def checkpoint_moved(self, key: TopicPartition, log: PartitionLog) -> None:
+        """Make durable, before a copy is the partition's log, what its batches do not say."""
+        if log.log_start_offset > log.segments.first.base_offset:
+            self._log_starts[key] = log.log_start_offset
+            write_offsets(self.path / LOG_START_NAME, self._log_starts)
+
+    def adopt(self, key: TopicPartition, log: PartitionLog) -> None:
+        """Take a log in whose folder has a partition's name by now."""
+        log.before_truncation = partial(self._lower_checkpoints, key)
+        self._high_watermarks[key] = log.high_watermark
+        self._recovery_points[key] = log.recovery_point
+        self._cleaner_offsets[key] = log.cleaner_offset
+        self.logs[key] = log
 
     def remove_deleted(self) -> int:
         """Remove the folders of deleted partitions; return how many. Safe in another thread."""
@@ -371,6 +440,13 @@ class LogDirectory:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _write_topic_id(folder: Path, topic_id: TopicId) -> None:
+    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
+    replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
+    # Before the first append: a damaged id would have the records deleted as a stray's.
+    sync_file(folder / PARTITION_METADATA_NAME)
 
 
 def _make_durably(path: Path) -> None:

@@ -127,6 +127,8 @@ class PartitionLog:
         """Whether there are `damages`, which readers have to go around."""
         self.is_abandoned = False
         """Its files are given back, and may be gone: nothing more is to be done with it."""
+        self.is_being_copied = False
+        """Whether a copy is made in another log directory, which compaction would pass by."""
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
@@ -346,6 +348,34 @@ class PartitionLog:
         self.is_abandoned = True
         for segment in self.segments:
             segment.close()
+
+    # ---- another place
+
+    def take_over(self, other: "PartitionLog") -> None:
+        """Take over what is known of a log with the same batches, of which this is a copy.
+
+        Batches that are gone have left producers and epochs behind that no copy can show.
+        """
+        self.update_config(other.config)
+        self.leader_epochs.take_over(other.leader_epochs)
+        self.producers = other.producers
+        self.cleaner_offset = other.cleaner_offset
+        self.high_watermark = other.high_watermark
+        self._take_snapshot(durable=True)
+
+    def renamed(self, directory: Path) -> None:
+        """Go on under another name of the folder."""
+        self.directory = directory
+        self.leader_epochs.path = directory / self.leader_epochs.path.name
+        self.removal.renamed(directory)
+        for segment in self.segments:
+            segment.renamed(directory)
+
+    def skip_to(self, offset: int) -> None:
+        """Let the log end at an offset up to which there is no batch."""
+        if offset > self.log_end_offset:
+            self.log_end_offset = Offset(offset)
+            self.reader.forget()
 
     # ---- truncation
 

@@ -16,6 +16,11 @@ class Throttle:
         self._left = 0.0
         self._since_ms = 0
 
+    @property
+    def rate(self) -> int:
+        """Bytes per second."""
+        return self._rate
+
     def set_rate(self, bytes_per_second: int) -> None:
         """Take over a changed setting."""
         if bytes_per_second != self._rate:

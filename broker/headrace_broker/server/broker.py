@@ -274,6 +274,7 @@ class Broker:
             config.static,
             lag_time_max_ms=config.values["replica.lag.time.max.ms"],
             selects_by_rack=selects_by_rack(config.values),
+            move_threads=config.values["num.replica.alter.log.dirs.threads"],
         )
         self.replicas.host.belong_to(self.incarnation_id, self.on_failure)
         self.assignments = DirectoryAssignments(
@@ -412,6 +413,7 @@ class Broker:
         self.groups.close()
         if self.config.is_broker:
             await self.replication.stop()
+            await self.replicas.moves.stop()
             await self.assignments.close()
         for log_manager in self._log_managers:
             await log_manager.stop()

@@ -126,6 +126,7 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "metadata.log.segment.bytes": SettingType.INTEGER,
     "min.insync.replicas": SettingType.INTEGER,
     "num.partitions": SettingType.INTEGER,
+    "num.replica.alter.log.dirs.threads": SettingType.INTEGER,
     "offset.metadata.max.bytes": SettingType.INTEGER,
     "offsets.commit.timeout.ms": SettingType.INTEGER,
     "offsets.retention.check.interval.ms": SettingType.INTEGER,

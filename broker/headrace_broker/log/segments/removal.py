@@ -38,6 +38,12 @@ class FileRemoval:
             renamed.append(target)
         self._waiting.append((due_ms, renamed))
 
+    def renamed(self, directory: Path) -> None:
+        """The folder of all files has another name."""
+        self._waiting = deque(
+            (due_ms, [directory / path.name for path in paths]) for due_ms, paths in self._waiting
+        )
+
     def run_due(self, now_ms: int) -> int:
         """Remove what is due; return how many files.
 

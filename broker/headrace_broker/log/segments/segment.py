@@ -381,6 +381,12 @@ class LogSegment:
         indexes = (self.offset_index, self.time_index, self.transaction_index)
         return [self.path, *(index.path for index in indexes)]
 
+    def renamed(self, directory: Path) -> None:
+        """The folder of all files has another name."""
+        self.path = directory / self.path.name
+        for index in (self.offset_index, self.time_index, self.transaction_index):
+            index.path = directory / index.path.name
+
     def create(self) -> None:
         """Create the `.log` file."""
         self._open(os.O_CREAT)

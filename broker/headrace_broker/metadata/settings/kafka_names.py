@@ -62,7 +62,6 @@ FIXED_KAFKA_SETTINGS: Final = frozenset(
         "metrics.num.samples",
         "metrics.recording.level",
         "metrics.sample.window.ms",
-        "num.replica.alter.log.dirs.threads",
         "offsets.load.buffer.size",
         "offsets.topic.compression.codec",
         "principal.builder.class",

@@ -22,6 +22,7 @@ from headrace_broker.protocol.messages.describe_log_dirs import (
 from headrace_broker.server.api.services import WithDirectories, WithReplicas
 
 if TYPE_CHECKING:
+    from headrace_broker.log.future_log import FutureLog
     from headrace_broker.server.network.context import RequestContext
     from headrace_broker.server.partitions.partition import Partition
 
@@ -43,6 +44,9 @@ def handle(
         directory = directories.holder(partition.log)
         if directory is not None:
             found[directory.path].add(partition)
+        future = broker.replicas.moves.future_of(partition)
+        if future is not None and future.target.path in found:
+            found[future.target.path].add_future(partition, future)
     failed = [_failed(path) for path in directories.paths if path in directories.failed]
     return DescribeLogDirsResponse(results=[*(each.result() for each in found.values()), *failed])
 
@@ -56,17 +60,31 @@ class _Result:
 
     def add(self, partition: Partition) -> None:
         """Count a replica in."""
-        topic = self._topics.get(partition.topic)
-        if topic is None:
-            topic = DescribeLogDirsTopic(name=partition.topic, partitions=[])
-            self._topics[partition.topic] = topic
-        topic.partitions.append(
+        self._topic(partition).append(
             DescribeLogDirsPartition(
                 partition_index=partition.index,
                 partition_size=partition.log.size_bytes,
                 offset_lag=max(0, partition.high_watermark - partition.log.log_end_offset),
             )
         )
+
+    def add_future(self, partition: Partition, future: FutureLog) -> None:
+        """Count a replica in that moves here."""
+        self._topic(partition).append(
+            DescribeLogDirsPartition(
+                partition_index=partition.index,
+                partition_size=future.log.size_bytes,
+                offset_lag=future.offset_lag,
+                is_future_key=True,
+            )
+        )
+
+    def _topic(self, partition: Partition) -> list[DescribeLogDirsPartition]:
+        topic = self._topics.get(partition.topic)
+        if topic is None:
+            topic = DescribeLogDirsTopic(name=partition.topic, partitions=[])
+            self._topics[partition.topic] = topic
+        return topic.partitions
 
     def result(self) -> DescribeLogDirsResult:
         """Return it, with the space of its file system."""

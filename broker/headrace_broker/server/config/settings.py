@@ -188,6 +188,13 @@ _LOG = (
     long_setting(
         "replica.high.watermark.checkpoint.interval.ms", 5000, "How often they are written.", low=1
     ),
+    int_setting(
+        "num.replica.alter.log.dirs.threads",
+        None,
+        "How many replicas are copied between log directories at one time; as many as there are "
+        "directories where it is not set.",
+        low=1,
+    ),
     long_setting(
         "producer.id.expiration.ms", 86400000, "How long a silent producer is remembered.", low=1
     ),

@@ -62,7 +62,10 @@ async def read_to_end(
     position, end = Offset(log.log_start_offset), log.log_end_offset
     while position < end:
         try:
-            chunk = bytes(log.read(position, chunk_bytes, upper_bound=end, at_least_one=True))
+            # A move to another log directory may give the partition another log meanwhile.
+            chunk = bytes(
+                partition.log.read(position, chunk_bytes, upper_bound=end, at_least_one=True)
+            )
         except LogDirectoryFailure as failure:
             raise partition.directory_failed(failure) from failure
         for _, header in iterate_headers(chunk):

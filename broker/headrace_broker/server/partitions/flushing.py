@@ -62,7 +62,7 @@ class GroupCommit:
         """Begin an fsync where one is due and none is under way."""
         log = self._log
         is_due = log.log_end_offset - log.recovery_point > self.unsynced_max
-        if not is_due or self._running or self._is_closed:
+        if not is_due or self._running or self._is_closed or log.is_abandoned:
             return
         self._running = True
         try:
@@ -71,7 +71,7 @@ class GroupCommit:
             self._on_failure(error)
             return
         future = asyncio.get_running_loop().run_in_executor(None, flush.run)
-        future.add_done_callback(lambda done: self._finish(flush, done))
+        future.add_done_callback(lambda done: self._finish(log, flush, done))
 
     def add(self, offset: Offset, acknowledge: Acknowledge) -> None:
         """Call `acknowledge` when all below `offset` may be acknowledged."""
@@ -91,29 +91,38 @@ class GroupCommit:
         with contextlib.suppress(ApiError):
             await self._waiting.future(end)
 
+    def replace_log(self, log: PartitionLog) -> None:
+        """Go on with a log that has the same records, all of them durable, in another place."""
+        self._log = log
+        self._waiting.commit(self.durable_end)
+        self._on_flushed()
+
     def close(self) -> None:
         """Begin no further fsync: the log is going away."""
         self._is_closed = True
         self._waiting.fail(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the replica is gone"))
 
-    def _finish(self, flush: Flush, done: asyncio.Future[None]) -> None:
+    def _finish(self, log: PartitionLog, flush: Flush, done: asyncio.Future[None]) -> None:
         self._running = False
         if done.cancelled():
             return
         error = done.exception()
         if (
-            self._log.is_abandoned
+            log.is_abandoned
             and isinstance(error, LogDirectoryFailure)
             and error.is_about_a_missing_file
         ):
-            return  # the partition was deleted meanwhile
+            # The partition was deleted, or moved to another log directory, meanwhile.
+            self.appended()
+            return
         if error is not None:
             # An fsync that failed is never tried again: the pages may be marked clean (fsyncgate).
             self._on_failure(error)
             return
         if self._is_closed:
             return
-        self._log.finish_flush(flush)
+        if log is self._log:
+            log.finish_flush(flush)
         self._waiting.commit(self.durable_end)
         self._on_flushed()
         self.appended()

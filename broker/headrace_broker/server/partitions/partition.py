@@ -162,6 +162,14 @@ class Partition:
             self._wake_all()
         return is_new
 
+    def replace_log(self, log: PartitionLog) -> None:
+        """Go on with a log that has the same records in another log directory."""
+        self.log.on_damage = _nobody
+        self.log = log
+        log.on_damage = self._damaged
+        if self.flushing is not None:
+            self.flushing.replace_log(log)
+
     def _configure_flushing(self, unsynced_max: int | None) -> None:
         if unsynced_max is None:
             if self.flushing is not None:
@@ -491,6 +499,10 @@ class Partition:
         if epoch == self.leader_epoch:
             return epoch, self.log.log_end_offset
         return self.log.leader_epochs.end_offset_for(epoch)
+
+
+def _nobody() -> None:
+    """Who hears of damage in a log that is nobody's any more."""
 
 
 def not_leader(reason: str = "this broker does not lead the partition") -> ApiError:

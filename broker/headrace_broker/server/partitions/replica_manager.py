@@ -15,6 +15,7 @@ from uuid import UUID
 
 import structlog
 
+from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.config import INFINITE, LogConfig
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.log_directories import LogDirectories
@@ -32,6 +33,7 @@ from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.metadata.settings.setting_types import format_value
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import (
+    LOST_DIRECTORY,
     MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     NodeId,
@@ -42,6 +44,7 @@ from headrace_broker.replication.read_replica import read_replica
 from headrace_broker.replication.throttle import UNLIMITED, names_replica
 from headrace_broker.server.partitions.flushing import unsynced_records_max
 from headrace_broker.server.partitions.healing import heal
+from headrace_broker.server.partitions.log_moves import LogMoves
 from headrace_broker.server.partitions.partition import Partition, not_leader
 from headrace_broker.server.partitions.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
 from headrace_broker.server.partitions.stray_replicas import set_strays_aside
@@ -80,8 +83,12 @@ class ReplicaManager:
         *,
         lag_time_max_ms: int = REPLICA_LAG_TIME_MAX_MS,
         selects_by_rack: bool = False,
+        move_threads: int | None = None,
     ) -> None:
         self.host = ReplicaHost(node_id, lag_time_max_ms=lag_time_max_ms)
+        self.moves = LogMoves(directories, self.host, move_threads)
+        """The replicas that move between log directories of this broker."""
+        self.moves.note_directory = self._say_directory
         self.selects_by_rack = selects_by_rack
         """Whether consumers are sent to a follower in their rack (replica.selector.class)."""
         self.followers: Followers | None = None
@@ -156,6 +163,9 @@ class ReplicaManager:
             following = self._rate("follower.replication.throttled.rate")
             self.host.leader_throttle.set_rate(min(leading, planned))
             self.host.follower_throttle.set_rate(min(following, planned))
+            self.moves.throttle.set_rate(
+                self._rate("replica.alter.log.dirs.io.max.bytes.per.second")
+            )
             changed = set(self._by_name)
         else:
             changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
@@ -172,6 +182,7 @@ class ReplicaManager:
 
     def directory_failed(self, directory: LogDirectory) -> list[Partition]:
         """Take the replicas in a log directory that fails out of service; return them."""
+        self.moves.directory_failed(directory)
         lost = [each for each in self if self._directories.holder(each.log) is directory]
         for partition in lost:
             self._offline.add((partition.topic_id, partition.index))
@@ -194,6 +205,7 @@ class ReplicaManager:
     def _drop(self, partition: Partition, reason: ApiError) -> None:
         if self.followers is not None:
             self.followers.unfollow(partition)
+        self.moves.cancel(partition)
         partition.close(reason)
         directory = self._directories.holder(partition.log)
         if directory is not None:
@@ -236,14 +248,18 @@ class ReplicaManager:
                     partition = await self._open(topic, index, image, log_config)
                 if partition is None:
                     self._offline.add((topic.topic_id, index))
+                    self._note_absence(topic.topic_id, index, image)
                     continue
                 partitions[index] = partition
+                with self._failing():
+                    self.moves.resume(partition)
                 await asyncio.sleep(0)
                 if partitions.get(index) is not partition:
                     continue  # its log directory failed meanwhile
             else:
                 partition.log.update_config(log_config)
             self._note_directory(partition, image)
+            self.moves.changed(partition)
             # What a plan copies is throttled without the topics' settings: none is left behind.
             partition.is_leader_throttled = names_replica(
                 config["leader.replication.throttled.replicas"], index, self._node_id
@@ -328,7 +344,9 @@ class ReplicaManager:
         """Open or make a replica's log; None where it may be in a log directory that failed."""
         cordoned = cordoned_directories(self._image, self._node_id)
         assigned = image.directory_of(self._node_id)
-        directory = self._directories.place(topic.name, index, assigned, cordoned)
+        self._directories.settle(topic.name, index)
+        chosen = self.moves.take_choice(TopicPartition(topic.name, index))
+        directory = self._directories.place(topic.name, index, assigned, cordoned, chosen)
         if directory is None:
             return None
         found = directory.topic_id(topic.name, index)
@@ -353,13 +371,25 @@ class ReplicaManager:
         return Partition(topic.name, topic.topic_id, index, opened, self.host)
 
     def _note_directory(self, partition: Partition, image: PartitionImage) -> None:
-        directory = self._directories.holder(partition.log)
+        directory = self.moves.directory_of(partition)
         known = image.directory_of(self._node_id)
         if directory is None or (known in _UNSAID and not self._directories.is_one_of_several):
             return
         if partition.log.is_damaged:
             return  # `_heal` says where it is
         self.note_directory(partition.topic_id, partition.index, known, directory.directory_id)
+
+    def _say_directory(self, topic_id: UUID, index: int, known: UUID, actual: UUID) -> None:
+        self.note_directory(topic_id, index, known, actual)
+
+    def _note_absence(self, topic_id: UUID, index: int, image: PartitionImage) -> None:
+        """Say that a replica is lost which is not in the directory that the metadata names.
+
+        It was about to move there when the directory failed that has it.
+        """
+        known = image.directory_of(self._node_id)
+        if any(each.directory_id == known for each in self._directories):
+            self.note_directory(topic_id, index, known, LOST_DIRECTORY)
 
     def _rate(self, name: str) -> int:
         for layer in broker_layers(self._image, self._node_id, self._static):

@@ -50,6 +50,7 @@ def _set_aside(
     node_id: NodeId,
     opened: Container[tuple[UUID, int]],
 ) -> None:
+    _forget_futures(directory, image, node_id)
     for topic, index in directory.unopened():
         topic_id = directory.topic_id(topic, index)
         if topic_id is None:
@@ -63,6 +64,14 @@ def _set_aside(
                 topic_id=topic_id,
                 path=str(target),
             )
+
+
+def _forget_futures(directory: LogDirectory, image: MetadataImage, node_id: NodeId) -> None:
+    """Remove what is left of copies of replicas that are none of this broker's any more."""
+    for key in list(directory.futures):
+        topic = image.topics.get(key.topic)
+        if topic is None or not _is_assigned(image, topic.topic_id, key.partition, node_id):
+            directory.take_futures(key)
 
 
 def _is_assigned(image: MetadataImage, topic_id: TopicId, index: int, node_id: NodeId) -> bool:
