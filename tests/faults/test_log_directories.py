@@ -15,13 +15,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewTopic,
 )
-from kio.schema.alter_replica_log_dirs.v2.request import (
-    AlterReplicaLogDir,
-    AlterReplicaLogDirsRequest,
-    AlterReplicaLogDirTopic,
-)
-from kio.schema.types import TopicName
-from kio.static.primitive import i32
 
 from faults.disk import can_mount, fill, read_only, small_disk
 from faults.workload import Workload, create_topic
@@ -29,10 +22,6 @@ from support.headrace_cluster import HeadraceCluster
 from support.kafka_peer import run_tool
 from support.metrics import scrape
 from support.processes import wait_until
-from support.wire import RawConnection
-
-INVALID_REQUEST = 42
-LOG_DIR_NOT_FOUND = 57
 
 pytestmark = [
     pytest.mark.slow,
@@ -179,25 +168,6 @@ def test_a_cordoned_directory_gets_no_new_replicas(tmp_path):
         first, other, _ = cluster.nodes
         assert (_folders(first.log_directory), _folders(_second(first))) == ({0, 1, 2, 3}, set())
         assert len(_folders(_second(other))) == 2
-
-
-def test_a_move_between_directories_is_refused_with_a_typed_error(two_directories):
-    cluster, node = two_directories, two_directories.nodes[0]
-    _create(cluster, 2)
-    here = min(_folders(node.log_directory))
-    asked = {
-        str(node.log_directory): 0,
-        str(_second(node)): INVALID_REQUEST,
-        "/no/such/directory": LOG_DIR_NOT_FOUND,
-    }
-    with RawConnection(node.bootstrap, 5) as link:
-        for path, code in asked.items():
-            topic = AlterReplicaLogDirTopic(name=TopicName("t"), partitions=(i32(here),))
-            request = AlterReplicaLogDirsRequest(
-                dirs=(AlterReplicaLogDir(path=path, topics=(topic,)),)
-            )
-            ((partition,),) = [each.partitions for each in link.call(request).results]
-            assert int(partition.error_code) == code, path
 
 
 @pytest.mark.java
