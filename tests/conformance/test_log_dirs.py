@@ -6,7 +6,10 @@ What is answered is the same by Apache Kafka: the tests with `peers` run against
 import json
 import random
 import re
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -219,3 +222,33 @@ def test_a_topic_is_deleted_while_it_moves(cluster, topic):
     wait_until(is_gone, _SECONDS, "the replica")
     assert node.is_running
     assert len(_create(cluster, topic, 5)) == len(read_partition(cluster.bootstrap, topic, 0))
+
+
+def _headrace(cluster, *arguments):
+    command = [Path(sys.executable).parent / "headrace", "cluster", "dirs", *map(str, arguments)]
+    where = ["--bootstrap-server", cluster.bootstrap]
+    ended = subprocess.run(
+        [*command, *where], capture_output=True, text=True, timeout=_SECONDS, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_command_leaves_a_directory_and_spreads_replicas_over_it_again(cluster):
+    node, admin = cluster.nodes[0], AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic("t", 4, 1)])["t"].result(_SECONDS)
+
+    def replicas():
+        shown = json.loads(_headrace(cluster, "-o", "json"))
+        return {each["path"]: len(each["replicas"]) for each in shown}
+
+    first, second = str(node.log_directory), str(_second(node))
+    wait_until(lambda: replicas() == {first: 2, second: 2}, _SECONDS, "the replicas")
+    planned = _headrace(cluster, "--leave", second)
+    assert planned.count(second) == 2
+    assert replicas() == {first: 2, second: 2}
+    _headrace(cluster, "--leave", second, "--execute")
+    assert replicas() == {first: 4, second: 0}
+    _headrace(cluster, "--balance", "--execute")
+    assert replicas() == {first: 2, second: 2}
+    assert "online" in _headrace(cluster)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli.commands.dirs import directories
 from headrace_cli.commands.voters import voters_app
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import (
@@ -54,6 +55,7 @@ Node = Annotated[int, typer.Argument(help="Id of the broker.")]
 
 cluster_app = typer.Typer(help="Balance, drain and cordon brokers.", no_args_is_help=True)
 cluster_app.add_typer(voters_app, name="voters")
+cluster_app.command(name="dirs")(directories)
 
 
 @cluster_app.command(name="plan")
