@@ -11,7 +11,7 @@ import pytest
 from headrace_jobs.declaration import Job, Topic, problems
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.progress.offsets import TopicPartition
-from headrace_jobs.progress.stored import Batch, FencedError
+from headrace_jobs.progress.stored import Batch, FencedError, StoredProgress
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_jobs.sinks.protocol import Run, SinkError
@@ -90,7 +90,61 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
     assert [each.generation for each in generations.all()] == [1]
     with pytest.raises(SinkError, match="no generation 2"):
         generations.swap(2)
-    for writer in (old, new):
+    # The number may be used again, and its former driver stays fenced.
+    again = open_sink(sink, 2, shadow=True)
+    assert again.stored == StoredProgress(epoch=new.stored.epoch + 2)
+    again.write(rows(spark, z=26), batch(0))
+    with pytest.raises(FencedError):
+        new.write(rows(spark, g=7), batch(2))
+    generations.swap(2)
+    assert seen(postgres, sink) == {"z": 26}
+    for writer in (old, new, again):
+        writer.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_thrown_away", [True, False])
+def test_a_zombies_staging_table_does_not_stay(spark, postgres, sink, monkeypatch, is_thrown_away):
+    """What it had staged goes with its generation or by its successor; it stages no more."""
+    from headrace_jobs.sinks import postgres as module
+
+    old, zombie = open_sink(sink, 1), open_sink(sink, 2, shadow=True)
+    zombie.write(rows(spark, a=1), batch(0))
+    staged = f"SELECT tablename FROM pg_tables WHERE starts_with(tablename, '{zombie._prefix}')"  # noqa: S608
+
+    def end_it():
+        if is_thrown_away:
+            sink.output_generations("orders").discard(2)
+        else:
+            open_sink(sink, 2).close()
+
+    copy_rows, judge = module.copy_rows, module.judge
+
+    def staged_then_replaced(*arguments):
+        counted = copy_rows(*arguments)
+        end_it()
+        return counted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "copy_rows", staged_then_replaced)
+        with pytest.raises(FencedError):
+            zombie.write(rows(spark, a=2), batch(1))
+    assert postgres.query(staged) == []
+    zombie.close()
+    zombie = open_sink(sink, 2, shadow=is_thrown_away)
+    first = batch(0) if is_thrown_away else batch(1)
+
+    def judged_then_replaced(*arguments):
+        verdict = judge(*arguments)
+        end_it()
+        return verdict
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "judge", judged_then_replaced)
+        with pytest.raises(FencedError):
+            zombie.write(rows(spark, a=3), first)
+    assert postgres.query(staged) == []
+    for writer in (old, zombie):
         writer.close()
 
 

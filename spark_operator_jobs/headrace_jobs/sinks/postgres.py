@@ -10,7 +10,6 @@ With a `key` rows are merged (the row of a key is replaced), without one they ar
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from headrace_jobs.sinks.postgres_rows import (
     copy_rows,
     portable,
 )
+from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import PostgresStore, identifier
 from headrace_jobs.sinks.protocol import SinkError
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from headrace_jobs.sinks.protocol import Run
 
 __all__ = ["PostgresTable", "PostgresWriter"]
-
-_STAGING = "headrace_staging_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +83,9 @@ class PostgresWriter:
         self._sink = sink
         self._delivery = run.delivery
         self._store = PostgresStore(sink.dsn, run, sink.table)
-        identity = f"{run.job}/{run.generation}/{sink.table}"
-        self._prefix = f"{_STAGING}{hashlib.sha256(identity.encode()).hexdigest()[:12]}_"
+        self._prefix = staging_prefix(run.job, run.generation, sink.table)
         self._is_made = False
-        self._drop_staging()
+        self._store.once(lambda connection, _: drop_staging(connection, self._prefix))
 
     def describe(self) -> str:
         """Return what it is, for messages."""
@@ -143,14 +140,17 @@ class PostgresWriter:
         staging = f"{self._prefix}{self._store.epoch}_{batch.batch_id}"
         name = sql.Identifier(staging)
         columns = sql.SQL(", ").join(map(sql.Identifier, frame.columns))
-        relation = identifier(self._store.relation)
-        self._store.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
-        self._store.execute(
-            # Not logged: what a crash of the server loses is staged again by the replay.
-            sql.SQL(
-                "CREATE UNLOGGED TABLE {} AS SELECT {}, 0::bigint AS {} FROM {} LIMIT 0"
-            ).format(name, columns, sql.Identifier(ATTEMPT), relation)
-        )
+        drop = sql.SQL("DROP TABLE IF EXISTS {}").format(name)
+        # Not logged: what a crash of the server loses is staged again by the replay.
+        create = sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {}, 0::bigint AS {} FROM {} LIMIT 0")
+
+        def make(connection: Any, relation: str) -> None:
+            connection.execute(drop)
+            connection.execute(
+                create.format(name, columns, sql.Identifier(ATTEMPT), identifier(relation))
+            )
+
+        self._store.once(make)
         attempts = copy_rows(frame, self._store.conninfo, staging, None)
         expected = sum(attempts.values())
 
@@ -173,7 +173,7 @@ class PostgresWriter:
             self._store.transact(progress, merge)
         else:
             self._store.once(merge)
-        self._store.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(name))
+        self._store.execute(drop)
 
     def _merge(self, staging: str, relation: str, columns: list[str]) -> Any:
         """Return the statement that takes rows of the attempts that count into the table."""
@@ -224,23 +224,11 @@ class PostgresWriter:
         if self._sink.key:
             key = sql.SQL(", ").join(map(sql.Identifier, self._sink.key))
             columns.append(sql.SQL("PRIMARY KEY ({})").format(key))
-        relation = identifier(self._store.relation)
-        self._store.execute(
-            sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})").format(
-                relation, sql.SQL(", ").join(columns)
-            )
-        )
+        create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
+
+        def make(connection: Any, relation: str) -> None:
+            # By the name that it has now: a swap, or the generation's end, may have come meanwhile.
+            connection.execute(create.format(identifier(relation), sql.SQL(", ").join(columns)))
+
+        self._store.once(make)
         self._is_made = True
-
-    def _drop_staging(self) -> None:
-        from psycopg import sql
-
-        found = self._store.fetch(
-            "SELECT tablename FROM pg_tables WHERE schemaname = ANY(current_schemas(false))"
-            " AND starts_with(tablename, %s)",
-            (self._prefix,),
-        )
-        for (name,) in found:
-            self._store.execute(
-                sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(str(name)))
-            )

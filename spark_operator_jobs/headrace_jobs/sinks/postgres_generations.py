@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 from headrace_jobs.progress.offsets import parse_offsets
 from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     connect,
     identifier,
@@ -28,10 +29,18 @@ __all__ = ["PostgresGenerations"]
 
 _ROWS: LiteralString = """
 SELECT generation, relation, batch, offsets::text, delivery FROM headrace_progress
-WHERE job = %s AND output = %s ORDER BY generation
+WHERE job = %s AND output = %s AND relation <> '' ORDER BY generation
 """
 _MOVE: LiteralString = """
 UPDATE headrace_progress SET relation = %s WHERE job = %s AND output = %s AND generation = %s
+"""
+
+
+# What is left fences the drivers of the generation, also when its number is used again.
+_FORGET: LiteralString = """
+UPDATE headrace_progress SET relation = '', epoch = epoch + 1, batch = DEFAULT,
+  checkpoint = DEFAULT, offsets = DEFAULT, reset = DEFAULT, updated_at = now()
+WHERE job = %s AND output = %s AND generation = %s
 """
 
 
@@ -77,6 +86,7 @@ class PostgresGenerations:
         """Throw a shadow away, rows and progress; its driver is fenced. Raises `SinkError`."""
         from psycopg import sql
 
+        prefix = staging_prefix(self.job, generation, self.table)
         with connect(self.dsn, "headrace jobs") as connection, connection.transaction():
             lock_relation(connection, self.job, self.table, is_shared=False)
             found = {each.generation: each for each in self._all(connection)}
@@ -85,10 +95,8 @@ class PostgresGenerations:
                 raise SinkError(
                     f"readers see generation {generation} in {self.table}: swap in another first"
                 )
-            connection.execute(
-                "DELETE FROM headrace_progress WHERE job = %s AND output = %s AND generation = %s",
-                (self.job, self.table, generation),
-            )
+            connection.execute(_FORGET, (self.job, self.table, generation))
+            drop_staging(connection, prefix)
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier(doomed.output)))
 
     def _all(self, connection: Any) -> list[OutputGeneration]:

@@ -54,7 +54,8 @@ CREATE TABLE IF NOT EXISTS headrace_progress (
   job text NOT NULL,
   generation integer NOT NULL,
   output text NOT NULL,
-  -- The table that holds this generation's rows: another one than `output` while it is a shadow.
+  -- The table that holds this generation's rows: another one than `output` while it is a shadow,
+  -- none of a generation that was thrown away, of which the epoch is left.
   relation text NOT NULL,
   epoch bigint NOT NULL,
   batch bigint NOT NULL DEFAULT -1,
@@ -70,7 +71,8 @@ _CLAIM: LiteralString = """
 INSERT INTO headrace_progress AS mine (job, generation, output, relation, epoch, delivery)
 VALUES (%s, %s, %s, %s, 1, %s)
 ON CONFLICT (job, generation, output) DO UPDATE
-SET epoch = mine.epoch + 1, delivery = excluded.delivery, updated_at = now()
+SET epoch = mine.epoch + 1, delivery = excluded.delivery, updated_at = now(),
+  relation = CASE mine.relation WHEN '' THEN excluded.relation ELSE mine.relation END
 RETURNING relation, epoch, batch, checkpoint, offsets::text, reset
 """
 _READ: LiteralString = """
@@ -136,7 +138,8 @@ class PostgresStore:
     def _refuse_mixing(self, run: Run, output: str) -> None:
         """Refuse a new generation that would write among another's rows."""
         rows = self._connection.execute(
-            "SELECT generation, relation FROM headrace_progress WHERE job = %s AND output = %s",
+            "SELECT generation, relation FROM headrace_progress"
+            " WHERE job = %s AND output = %s AND relation <> ''",
             (run.job, output),
         ).fetchall()
         others = [generation for generation, relation in rows if relation == output]
@@ -166,13 +169,8 @@ class PostgresStore:
         return make_conninfo(**(info.get_parameters() | {"password": info.password or None}))
 
     def refresh(self) -> None:
-        """Read the row again. Raises `FencedError` when the epoch is another's."""
-        row = self._connection.execute(_READ, self._key).fetchone()
-        if row is None:
-            raise FencedError(
-                f"the progress of {self._key} is gone: the generation was thrown away"
-            )
-        self.relation, self.stored = _progress(row)
+        """Read the row again. Raises `FencedError` when the generation was thrown away."""
+        self._take(self._connection.execute(_READ, self._key).fetchone())
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch has to begin: a reset was followed, or nothing was stored."""
@@ -224,11 +222,6 @@ class PostgresStore:
         """Run a statement by itself, of which it does not matter how often it runs."""
         self._connection.execute(statement)
 
-    def fetch(self, statement: Any, parameters: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """Run a query by itself."""
-        rows: list[tuple[Any, ...]] = self._connection.execute(statement, parameters).fetchall()
-        return rows
-
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
@@ -247,12 +240,16 @@ class PostgresStore:
         return verdict
 
     def _lock(self) -> None:
-        row = self._connection.execute(_READ + " FOR UPDATE", self._key).fetchone()
-        if row is None:
+        self._take(self._connection.execute(_READ + " FOR UPDATE", self._key).fetchone())
+
+    def _take(self, row: tuple[Any, ...] | None) -> None:
+        # Without a row: somebody deleted it by hand.
+        relation, stored = ("", StoredProgress(epoch=0)) if row is None else _progress(row)
+        if not relation:
             raise FencedError(
                 f"the progress of {self._key} is gone: the generation was thrown away"
             )
-        self.relation, self.stored = _progress(row)
+        self.relation, self.stored = relation, stored
 
     def _store(self, progress: StoredProgress) -> None:
         values = (progress.batch_id, progress.checkpoint, format_offsets(progress.offsets))
