@@ -13,8 +13,6 @@ name exclusively.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,7 +23,7 @@ from headrace_jobs.delivery import Delivery
 from headrace_jobs.durable import sync
 from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
 from headrace_jobs.sinks.files_generations import FileGenerations, open_log, refuse_mixing
-from headrace_jobs.sinks.files_log import ConflictError
+from headrace_jobs.sinks.files_log import ConflictError, file_prefix
 from headrace_jobs.sinks.files_task import write_files
 from headrace_jobs.sinks.protocol import SinkError
 
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from headrace_jobs.sinks.protocol import Run
 
 __all__ = ["FileTable", "FileWriter"]
-
-# In the name of a file that a task wrote.
-_BATCH_AND_EPOCH = re.compile(r"-b(\d+)-e(\d+)-p")
 
 _log = structlog.get_logger(__name__)
 
@@ -94,8 +89,7 @@ class FileWriter:
         self._sink = sink
         self._run = run
         self._root = Path(sink.path)
-        identity = f"{run.job}/{run.generation}"
-        self._prefix = f"{hashlib.sha256(identity.encode()).hexdigest()[:8]}-g{run.generation}"
+        self._prefix = file_prefix(run.job, run.generation)
         self._epoch = 0
         self._stored = StoredProgress(epoch=0)
         try:
@@ -157,13 +151,7 @@ class FileWriter:
             break
         last = self._stored
         self._stored, self._epoch = claimed, claimed.epoch
-        committed = self._log.files()
-        for path in (self._root / self._log.folder).glob(f"{self._prefix}-b*.parquet"):
-            batch_id, epoch = _BATCH_AND_EPOCH.findall(path.name)[0]
-            # What was committed and compacted since is left to those who still read it.
-            is_of_the_last = int(epoch) == last.epoch and int(batch_id) > last.batch_id
-            if is_of_the_last and f"{self._log.folder}/{path.name}" not in committed:
-                path.unlink(missing_ok=True)
+        self._log.clear(last)
 
     def _judge(self, batch: Batch) -> Verdict:
         held = self._log.load()
@@ -173,7 +161,7 @@ class FileWriter:
         return judge(self._stored, self._epoch, batch)
 
     def _write_files(self, frame: DataFrame, batch: Batch) -> list[DataFile]:
-        prefix = f"{self._prefix}-b{batch.batch_id}-e{self._epoch}"
+        prefix = f"{self._prefix}b{batch.batch_id}-e{self._epoch}"
         folder = self._log.folder
         files = write_files(frame, self._root, folder, prefix)
         if files:
@@ -213,7 +201,7 @@ class FileWriter:
         if self._sink.compact_after <= 0:
             return
         try:
-            compacted = self._log.compact(self._sink.compact_after, f"{self._prefix}-c")
+            compacted = self._log.compact(self._sink.compact_after, f"{self._prefix}c")
         except (ConflictError, OSError) as error:
             _log.warning("small files stay as they are", table=self._sink.path, error=str(error))
         else:

@@ -9,22 +9,33 @@ driver's attempt and a swap may have number and epoch in common, and one of them
 
 A shadow's files are named there, too, and lie in `_headrace/<job>/<generation>/data`, which Delta's
 `vacuum` leaves alone. A swap links them into `data`, and the others' the other way, and is one
-commit: readers that have begun go on in their version of the table.
+commit: readers that have begun go on in their version of the table. What compaction or a swap has
+replaced there is noted beside the shadow's files, and deleted an hour later.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.durable import replace_file, sync
 from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
-from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError, DataFile, Held
+from headrace_jobs.sinks.files_compact import choose_small, is_small, merge
+from headrace_jobs.sinks.files_log import (
+    COMPACTED_BYTES_MAX,
+    REPLACED_FILES_KEPT_SECONDS,
+    ConflictError,
+    DataFile,
+    Held,
+    file_prefix,
+)
 from headrace_jobs.sinks.files_task import DATA
 from headrace_jobs.sinks.protocol import SinkError
 
@@ -38,6 +49,8 @@ __all__ = ["DeltaLog"]
 
 _PROGRESS = "_headrace"
 _NO_COMMIT = 0
+# In the name of a file that a task wrote.
+_BATCH_AND_EPOCH = re.compile(r"-b(\d+)-e(\d+)-p")
 
 
 class DeltaLog:
@@ -105,11 +118,12 @@ class DeltaLog:
     def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
         """Commit. Raises `ConflictError`."""
         files = self._linked(files, self.folder)
-        shadow = None
-        if self.is_shadow:
-            before = () if self._held is None else self._held.shadow or ()
-            shadow = (*before, *files)
-        after = Held(progress=progress, shadow=shadow)
+        before = self._held or Held(progress=progress)
+        after = Held(
+            progress=progress,
+            shadow=(*(before.shadow or ()), *files) if self.is_shadow else None,
+            replaced=self._delete_replaced(before),
+        )
         self._write({self._identity: after}, "append", () if self.is_shadow else files)
         self._held = after
 
@@ -119,20 +133,75 @@ class DeltaLog:
             return {file.path for file in (self._held and self._held.shadow) or ()}
         return {file.path for file in self._live_files()}
 
-    def compact(self, files_min: int, prefix: str) -> int:  # noqa: ARG002 - Delta names its files itself
-        """Compact by delta-rs. Files that were replaced stay for readers until `vacuum`."""
+    def clear(self, last: StoredProgress) -> None:
+        """Delete what nobody will commit, of this generation and of those thrown away.
+
+        Of the table's own folder, that is what the last driver had not committed: what else nobody
+        needs there is for `vacuum`, which knows what was compacted.
+        """
+        with suppress(ConflictError):  # somebody commits just now: the next driver clears away
+            for number, held in self.generations().items():
+                if held.is_discarded:
+                    folder = self._root / _shadow_folder(f"{self._job}/{number}")
+                    shutil.rmtree(folder, ignore_errors=True)
+        prefix = file_prefix(self._job, int(self._identity.rpartition("/")[2]))
+        known = self.files()
+        if self.is_shadow and self._held is not None:
+            known |= {path for path, _ in self._held.replaced}
+        for path in (self._root / self.folder).glob(f"{prefix}*.parquet"):
+            made_by = _BATCH_AND_EPOCH.search(path.name)
+            is_of_the_last = made_by is not None and (
+                int(made_by[2]) == last.epoch and int(made_by[1]) > last.batch_id
+            )
+            if (self.is_shadow or is_of_the_last) and f"{self.folder}/{path.name}" not in known:
+                path.unlink(missing_ok=True)
+
+    def compact(self, files_min: int, prefix: str) -> int:
+        """Compact: what readers see by delta-rs, which leaves replaced files until `vacuum`."""
         from deltalake.exceptions import CommitFailedError
 
         if self.is_shadow:
-            return 0
-        small = [file for file in self._live_files() if file.bytes < COMPACTED_BYTES_MAX // 2]
-        if len(small) < files_min:
+            return self._compact_shadow(files_min, prefix)
+        if sum(is_small(file.bytes) for file in self._live_files()) < files_min:
             return 0
         try:
             done = self._table.optimize.compact(target_size=COMPACTED_BYTES_MAX)
         except CommitFailedError as error:
             raise ConflictError(str(error)) from error
         return int(done["numFilesRemoved"])
+
+    def _compact_shadow(self, files_min: int, prefix: str) -> int:
+        before = self._held
+        if before is None or before.shadow is None:
+            return 0
+        files = {file.path: file.bytes for file in before.shadow}
+        chosen = choose_small(self._root, files, files_min)
+        if not chosen:
+            return 0
+        name = f"{self.folder}/{prefix}{uuid.uuid4().hex[:8]}.parquet"
+        size = merge(self._root, chosen, name)
+        rows = sum(file.rows for file in before.shadow if file.path in chosen)
+        left = [file for file in before.shadow if file.path not in chosen]
+        after = Held(
+            progress=before.progress,
+            shadow=(DataFile(path=name, rows=rows, bytes=size), *left),
+            replaced=(*self._delete_replaced(before), *((path, time.time()) for path in chosen)),
+        )
+        try:
+            self._write({self._identity: after}, "append", ())
+        except ConflictError:
+            (self._root / name).unlink()
+            raise
+        self._held = after
+        return len(chosen)
+
+    def _delete_replaced(self, held: Held) -> tuple[tuple[str, float], ...]:
+        """Delete files that were replaced long ago; returns those that are kept a while longer."""
+        oldest = time.time() - REPLACED_FILES_KEPT_SECONDS
+        for path, at in held.replaced:
+            if at < oldest:
+                (self._root / path).unlink(missing_ok=True)
+        return tuple((path, at) for path, at in held.replaced if at >= oldest)
 
     def generations(self) -> dict[int, Held]:
         """Return what was read last of every generation of this job."""
@@ -152,12 +221,15 @@ class DeltaLog:
         mine = self._read(self._identity)
         if mine is None:
             raise ConflictError(f"{self._identity} has no progress")
-        changed = {self._identity: Held(progress=mine.progress)}
+        now = time.time()
+        replaced = (*mine.replaced, *((file.path, now) for file in mine.shadow or ()))
+        changed = {self._identity: Held(progress=mine.progress, replaced=replaced)}
         other = None if live is None else f"{self._job}/{live}"
         theirs = None if other is None else self._read(other)
         if other is not None and theirs is not None:
             former = self._linked(self._live_files(), _shadow_folder(other))
-            changed[other] = Held(progress=theirs.progress, shadow=tuple(former))
+            held = Held(progress=theirs.progress, shadow=tuple(former), replaced=theirs.replaced)
+            changed[other] = held
         # Names of their own: a driver that starts clears away those of its own that it finds.
         files = self._linked(mine.shadow or (), DATA, f"swap-{uuid.uuid4().hex[:8]}-")
         self._write(changed, "overwrite", files)
@@ -279,6 +351,8 @@ def _format(held: Held) -> str:
     document = json.loads(format_progress(held.progress))
     if held.shadow is not None:
         document["shadow"] = [[file.path, file.rows, file.bytes] for file in held.shadow]
+    if held.replaced:
+        document["replaced"] = [[path, at] for path, at in held.replaced]
     return json.dumps(document | ({"discarded": True} if held.is_discarded else {}))
 
 
@@ -291,6 +365,7 @@ def _parse(text: str) -> Held:
         if shadow is None
         else tuple(DataFile(path=path, rows=rows, bytes=size) for path, rows, size in shadow),
         is_discarded=bool(document.get("discarded")),
+        replaced=tuple((path, at) for path, at in document.get("replaced", ())),
     )
 
 

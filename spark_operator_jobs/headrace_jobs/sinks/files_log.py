@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,10 +13,20 @@ if TYPE_CHECKING:
 
     from headrace_jobs.progress.stored import StoredProgress
 
-__all__ = ["COMPACTED_BYTES_MAX", "ConflictError", "DataFile", "FileLog"]
+__all__ = [
+    "COMPACTED_BYTES_MAX",
+    "REPLACED_FILES_KEPT_SECONDS",
+    "ConflictError",
+    "DataFile",
+    "FileLog",
+    "Held",
+    "file_prefix",
+]
 
 #: Compaction makes files of about this size, and leaves larger ones alone.
 COMPACTED_BYTES_MAX = 128 * 1024 * 1024
+#: Whoever began to read before a compaction has this long to end.
+REPLACED_FILES_KEPT_SECONDS = 3600.0
 
 
 class ConflictError(Exception):
@@ -40,6 +51,14 @@ class Held:
     shadow: tuple[DataFile, ...] | None = None
     #: Thrown away: what is left is its epoch, which fences its last driver.
     is_discarded: bool = False
+    #: Files that compaction or a swap replaced, with the time (seconds since 1970): deleted later.
+    replaced: tuple[tuple[str, float], ...] = ()
+
+
+def file_prefix(job: str, generation: int) -> str:
+    """Return what the names of all data files that this generation's drivers make begin with."""
+    identity = f"{job}/{generation}"
+    return f"{hashlib.sha256(identity.encode()).hexdigest()[:8]}-g{generation}-"
 
 
 class FileLog(Protocol):
@@ -75,6 +94,14 @@ class FileLog(Protocol):
     def files(self) -> set[str]:
         """Return the generation's committed files, relative to the table."""
 
+    def clear(self, last: StoredProgress) -> None:
+        """Delete files that nobody will commit.
+
+        They are those of this generation's former drivers, whose epoch has been taken, of tasks
+        that were tried again, and of generations that were thrown away. `last` is the progress
+        before this driver's. Files that readers may still read are left.
+        """
+
     def compact(self, files_min: int, prefix: str) -> int:
         """Replace small files by larger ones when there are so many; returns how many were."""
 
@@ -91,4 +118,7 @@ class FileLog(Protocol):
         """
 
     def discard(self) -> None:
-        """Throw this generation away, rows and progress. Raises `ConflictError`."""
+        """Throw this generation away, rows and progress. Raises `ConflictError`.
+
+        An epoch is left, which fences its drivers, also when its number is used again.
+        """

@@ -5,6 +5,11 @@ changed. A version is made by linking a complete file to its name, which fails w
 taken (link(2), also over NFS): that is the compare-and-set. Each twentieth commit holds the whole
 state, so that readers look at few, and so does one that swaps generations. Whoever reads the table
 reads `committed_files`, never the folder: a listing has files that are not committed.
+
+The log is pruned after each commit that holds the whole state. Of such commits the newest that is
+an hour old is the base: nobody needs what came before it, and who has listed the folder has an hour
+to read. The oldest goes first, so that whoever finds the version before his own gone knows that he
+was away for too long.
 """
 
 from __future__ import annotations
@@ -19,10 +24,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from headrace_jobs.durable import sync
 from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
-from headrace_jobs.sinks.files_log import COMPACTED_BYTES_MAX, ConflictError, DataFile, Held
+from headrace_jobs.sinks.files_compact import choose_small, merge
+from headrace_jobs.sinks.files_log import (
+    REPLACED_FILES_KEPT_SECONDS,
+    ConflictError,
+    DataFile,
+    Held,
+    file_prefix,
+)
 from headrace_jobs.sinks.files_task import DATA
+from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,10 +46,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PlainLog", "committed_files"]
 
+_logger = structlog.get_logger(__name__)
+
 LOG = "_headrace_log"
 COMMITS_BETWEEN_STATES = 20
-#: Readers that began before a compaction have this long to end.
-REMOVED_FILES_KEPT_SECONDS = 3600.0
+_READ_ATTEMPTS = 100
 
 
 @dataclass(kw_only=True)
@@ -55,12 +71,17 @@ class _State:
             }
         else:
             self.files.update(commit["add"])
-            for path in commit["remove"]:
-                self.files.pop(path, None)
             self.progress.update(commit["progress"])
             for identity, files in commit.get("shadow", {}).items():
                 self.shadows.setdefault(identity, {}).update(files)
+            for path in commit["remove"]:
+                for files in (self.files, *self.shadows.values()):
+                    files.pop(path, None)
         self.version = version
+
+    def known_files(self) -> set[str]:
+        """Return the files of all generations."""
+        return {path for files in (self.files, *self.shadows.values()) for path in files}
 
 
 def committed_files(table: str | Path) -> list[Path]:
@@ -138,7 +159,15 @@ class PlainLog:
         epoch = self._held(self._identity).progress.epoch + 1
         left = json.loads(format_progress(StoredProgress(epoch=epoch))) | {"discarded": True}
         progress = self._state.progress | {self._identity: left}
-        self._add({"files": self._state.files, "progress": progress, "shadows": shadows})
+        self._add(
+            {
+                "files": self._state.files,
+                "progress": progress,
+                "shadows": shadows,
+                # What is not deleted now, because a kill came, is when the log is pruned.
+                "remove": list(doomed),
+            }
+        )
         for path in doomed:
             (self._root / path).unlink(missing_ok=True)
 
@@ -156,34 +185,35 @@ class PlainLog:
         """Return the generation's committed files."""
         return set(self._state.shadows.get(self._identity, self._state.files))
 
+    def clear(self, last: StoredProgress) -> None:  # noqa: ARG002 - the log knows what was committed
+        """Delete what nobody will commit, of this generation and of those thrown away."""
+        known = self._state.known_files()
+        for version in _versions(self._log):
+            # Removed, and left to those who still read them.
+            known.update((_commit(self._log, version) or {}).get("remove", ()))
+        numbers = [number for number, held in self.generations().items() if held.is_discarded]
+        for number in {*numbers, int(self._identity.rpartition("/")[2])}:
+            for path in (self._root / DATA).glob(f"{file_prefix(self._job, number)}*.parquet"):
+                if f"{DATA}/{path.name}" not in known:
+                    path.unlink(missing_ok=True)
+
     def compact(self, files_min: int, prefix: str) -> int:
         """Make one file of small ones of one schema."""
-        import pyarrow.parquet as pq
-
-        if self.is_shadow:
+        files = self._state.shadows.get(self._identity, {}) if self.is_shadow else self._state.files
+        chosen = choose_small(self._root, files, files_min)
+        if not chosen:
             return 0
-        small = [
-            path for path, size in self._state.files.items() if size < COMPACTED_BYTES_MAX // 2
-        ]
-        if len(small) < files_min:
-            return 0
-        chosen, total = [], 0
-        schema = pq.read_schema(self._root / small[0])
-        for path in small:
-            total += self._state.files[path]
-            if total > COMPACTED_BYTES_MAX:
-                break
-            if pq.read_schema(self._root / path).equals(schema):
-                chosen.append(path)
         name = f"{DATA}/{prefix}{self._state.version}-{uuid.uuid4().hex[:8]}.parquet"
-        with pq.ParquetWriter(self._root / name, schema, compression="zstd") as writer:
-            for path in chosen:
-                for batch in pq.ParquetFile(self._root / path).iter_batches():
-                    writer.write_batch(batch)
-        sync(self._root / name)
-        size = (self._root / name).stat().st_size
-        self._add({"add": {name: size}, "remove": chosen, "progress": {}})
-        self._delete_removed()
+        added = {name: merge(self._root, chosen, name)}
+        try:
+            self._add(
+                {"add": {} if self.is_shadow else added, "remove": chosen, "progress": {}}
+                | ({"shadow": {self._identity: added}} if self.is_shadow else {})
+            )
+        except ConflictError:
+            if name not in _read(self._log).known_files():
+                (self._root / name).unlink()
+            raise
         return len(chosen)
 
     def _add(self, commit: dict[str, Any]) -> None:
@@ -201,30 +231,97 @@ class PlainLog:
         partial.write_text(json.dumps(commit))
         sync(partial)
         try:
-            os.link(partial, self._log / f"{version:020}.json")
+            os.link(partial, _path(self._log, version))
         except FileExistsError as error:
             raise ConflictError(f"version {version} of {self._root} is taken") from error
         finally:
             partial.unlink()
         sync(self._log)
+        if self._was_pruned(version - 1):
+            # Nobody reads what was written now, below the base; reading again shows what to do.
+            raise ConflictError(f"version {version} of {self._root} was taken, and pruned since")
         self._state = after
+        if version % COMMITS_BETWEEN_STATES == 0:
+            try:
+                self._prune()
+            except OSError as error:
+                _logger.warning("old commits stay", table=str(self._root), error=str(error))
 
-    def _delete_removed(self) -> None:
-        """Delete files that were removed long ago."""
-        oldest = time.time() - REMOVED_FILES_KEPT_SECONDS
-        for path in self._log.glob("*.json"):
-            if path.stat().st_mtime < oldest:
-                for removed in json.loads(path.read_text()).get("remove", ()):
-                    with suppress(FileNotFoundError):
-                        (self._root / removed).unlink()
+    def _was_pruned(self, version: int) -> bool:
+        if version > 0:
+            return not _path(self._log, version).exists()
+        return any(each % COMMITS_BETWEEN_STATES == 0 for each in _versions(self._log))
+
+    def _prune(self) -> None:
+        """Delete commits that nobody needs, and before them the files that they removed.
+
+        Whatever ends it half-way, the next one goes on: each step is one that can be repeated.
+        """
+        oldest = time.time() - REPLACED_FILES_KEPT_SECONDS
+        versions = _versions(self._log)
+        base = max(
+            (
+                version
+                for version in versions
+                if version % COMMITS_BETWEEN_STATES == 0 and _is_older(self._log, version, oldest)
+            ),
+            default=0,
+        )
+        known = self._state.known_files()
+        for version in versions:
+            if version < base:
+                # A commit of one who was away for too long removed nothing.
+                removed = {*(_commit(self._log, version) or {}).get("remove", ())} - known
+                for path in removed:
+                    (self._root / path).unlink(missing_ok=True)
+                _path(self._log, version).unlink(missing_ok=True)
+        for partial in self._log.glob("*.partial"):
+            # Of a writer that was killed.
+            with suppress(FileNotFoundError):
+                if partial.stat().st_mtime < oldest:
+                    partial.unlink()
+
+
+def _path(folder: Path, version: int) -> Path:
+    return folder / f"{version:020}.json"
+
+
+def _versions(folder: Path) -> list[int]:
+    return sorted(int(path.stem) for path in folder.glob("*.json"))
+
+
+def _commit(folder: Path, version: int) -> dict[str, Any] | None:
+    """Return a commit; None where it is not there, or not any more."""
+    try:
+        found: dict[str, Any] = json.loads(_path(folder, version).read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _is_older(folder: Path, version: int, than: float) -> bool:
+    try:
+        return _path(folder, version).stat().st_mtime < than
+    except FileNotFoundError:
+        return False
 
 
 def _read(folder: Path) -> _State:
-    state = _State()
-    versions = sorted(int(path.stem) for path in folder.glob("*.json"))
-    # The newest commit that holds the whole state, and what came after it.
-    whole = [version for version in versions if version % COMMITS_BETWEEN_STATES == 0]
-    for version in versions:
-        if not whole or version >= whole[-1]:
-            state.replay(version, json.loads((folder / f"{version:020}.json").read_text()))
-    return state
+    """Read the newest commit that holds the whole state, and what came after it, one by one.
+
+    A listing that is made while others commit may lack one and have a later one: it says only where
+    to begin. Raises `SinkError` for a log of which commits were deleted.
+    """
+    for _ in range(_READ_ATTEMPTS):
+        state, versions = _State(), _versions(folder)
+        if not versions:
+            return state
+        whole = [version for version in versions if version % COMMITS_BETWEEN_STATES == 0]
+        version = begin = whole[-1] if whole else 1
+        while (commit := _commit(folder, version)) is not None:
+            state.replay(version, commit)
+            version += 1
+        if _path(folder, begin).exists():
+            return state
+        # It was pruned after it was listed, and maybe what came after it: there is a later one.
+    raise SinkError(f"{folder} lacks commits: restore it from a copy, or begin another table")
