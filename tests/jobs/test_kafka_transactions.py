@@ -15,7 +15,7 @@ from headrace_jobs.delivery import Delivery
 from headrace_jobs.progress import offsets
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.kafka import KafkaSink
-from headrace_jobs.sinks.protocol import Run
+from headrace_jobs.sinks.protocol import Run, SinkError
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
 
@@ -183,30 +183,78 @@ def test_a_lost_answer_to_the_commit_is_read_back(
     assert seen() == Counter("abc")
 
 
+@pytest.mark.parametrize("when", ["sent", "before", "after"])
+def test_a_broker_killed_around_the_commit_has_the_batch_once(spark, tmp_path, monkeypatch, when):
+    with HeadraceBroker(tmp_path) as broker:
+        run = new_run(broker)
+        writer = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        writer.write(rows(spark, "a"), number(0))
+        send, commit, killed = writer._send_offsets, writer._commit, []
+
+        def kill():
+            if not killed:
+                killed.append(True)
+                broker.kill()
+                broker.restart()
+
+        def kill_when_sent(progress):
+            assert writer._producer.flush(30) == 0
+            kill()
+            send(progress)
+
+        def kill_around():
+            if when == "before":
+                kill()
+            commit()
+            kill()
+
+        if when == "sent":
+            monkeypatch.setattr(writer, "_send_offsets", kill_when_sent)
+        else:
+            monkeypatch.setattr(writer, "_commit", kill_around)
+        # It finds out how its transaction ended, or ends itself; then the next driver does.
+        with contextlib.suppress(SinkError, FencedError):
+            writer.write(rows(spark, "b", "c"), number(1))
+        assert killed
+        successor = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        successor.write(rows(spark, "b", "c"), number(1))
+        successor.write(rows(spark, "d"), number(2))
+        assert committed(broker.bootstrap, "out") == Counter("abcd")
+        last = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        assert list(last.stored.offsets.values()) == [30]
+
+
+def new_run(broker):
+    """The run of a job on a broker of its own, with its topics."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.create_topics([NewTopic(each, 2, 1) for each in ("in", "out")]).values():
+        future.result(30)
+    return Run(
+        job="orders",
+        generation=1,
+        delivery=Delivery.EXACTLY_ONCE,
+        bootstrap_servers=broker.bootstrap,
+        input_topics=("in",),
+    )
+
+
+def number(batch_id):
+    """A batch of ten records of that broker."""
+    place = offsets.TopicPartition("in", 0)
+    begin, end = {place: batch_id * 10}, {place: batch_id * 10 + 10}
+    return Batch(batch_id=batch_id, checkpoint="c", begin=begin, end=end)
+
+
 def test_a_broker_whose_disk_is_full_takes_the_batch_once_when_there_is_room(spark, tmp_path):
     if not can_mount():
         pytest.skip("NOT TESTED: mounting a small disk needs root")
     with small_disk(tmp_path / "data", 64) as disk, HeadraceBroker(tmp_path) as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        for future in admin.create_topics(
-            [NewTopic(each, 2, 1) for each in ("in", "out")]
-        ).values():
-            future.result(30)
-        run = Run(
-            job="orders",
-            generation=1,
-            delivery=Delivery.EXACTLY_ONCE,
-            bootstrap_servers=broker.bootstrap,
-            input_topics=("in",),
-        )
+        run = new_run(broker)
         writer = KafkaSink(topic="out", key_columns=("k",)).open(run)
-        place = offsets.TopicPartition("in", 0)
-        first = Batch(batch_id=0, checkpoint="c", begin={place: 0}, end={place: 10})
-        second = Batch(batch_id=1, checkpoint="c", begin={place: 10}, end={place: 20})
-        writer.write(rows(spark, "a"), first)
+        writer.write(rows(spark, "a"), number(0))
         many = [f"{number}{'x' * 1000}" for number in range(200)]
         somebody_elses = fill(disk)
-        writing = threading.Thread(target=writer.write, args=(rows(spark, *many), second))
+        writing = threading.Thread(target=writer.write, args=(rows(spark, *many), number(1)))
         writing.start()
         wait_until(lambda: not broker.is_running, 120, "the broker to give its full disk up")
         somebody_elses.unlink()
@@ -215,4 +263,5 @@ def test_a_broker_whose_disk_is_full_takes_the_batch_once_when_there_is_room(spa
         assert not writing.is_alive()
         assert committed(broker.bootstrap, "out") == Counter(["a", *many])
         successor = KafkaSink(topic="out", key_columns=("k",)).open(run)
+        place = offsets.TopicPartition("in", 0)
         assert (successor.stored.batch_id, successor.stored.offsets) == (1, {place: 20})

@@ -18,6 +18,8 @@ was down for longer finds no progress, and is refused until `--adopt-checkpoint`
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.offsets import TopicPartition
@@ -37,6 +39,8 @@ __all__ = ["TransactionalWriter"]
 _TIMEOUT_SECONDS = 60.0
 # Above the time that a batch's records take to be sent: the broker ends an older transaction.
 _TRANSACTION_TIMEOUT_MS = 300_000
+# Beyond its own timeout, a call of librdkafka is taken for one that never returns.
+_GRACE_SECONDS = 10.0
 _POLL_RECORDS = 10_000
 _COMMIT_ATTEMPTS = 5
 
@@ -222,18 +226,19 @@ class TransactionalWriter:
             # Nobody joins: the metadata is that of a group without generations.
             consumer = Consumer(self._servers | {"group.id": group})
             try:
-                self._producer.send_offsets_to_transaction(
-                    offsets, consumer.consumer_group_metadata(), _TIMEOUT_SECONDS
-                )
+                members = consumer.consumer_group_metadata()
             finally:
                 consumer.close()
+            _within_its_time(
+                self._producer.send_offsets_to_transaction, offsets, members, _TIMEOUT_SECONDS
+            )
 
     def _commit(self) -> None:
         from confluent_kafka import KafkaException
 
         for attempt in range(_COMMIT_ATTEMPTS):
             try:
-                self._producer.commit_transaction(_TIMEOUT_SECONDS)
+                _within_its_time(self._producer.commit_transaction, _TIMEOUT_SECONDS)
             except KafkaException as error:
                 if not error.args[0].retriable() or attempt == _COMMIT_ATTEMPTS - 1:
                     raise
@@ -243,3 +248,29 @@ class TransactionalWriter:
 
 class _InDoubtError(Exception):
     """Whether the transaction was committed is not known."""
+
+
+def _within_its_time(call: Callable[..., Any], *arguments: Any) -> None:
+    """Make a call that has a timeout, its last argument in seconds. Raises what the call raises.
+
+    Raises `_InDoubtError` where the timeout passes without an answer: librdkafka 2.16 waits for
+    ever in `send_offsets_to_transaction` when the group's coordinator was killed and came back. The
+    thread stays with its producer, which the next one's initialising fences.
+    """
+    outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            outcome.put(error)
+        else:
+            outcome.put(None)
+
+    threading.Thread(target=run, name="transaction", daemon=True).start()
+    try:
+        error = outcome.get(timeout=arguments[-1] + _GRACE_SECONDS)
+    except queue.Empty:
+        raise _InDoubtError("the client does not return from a call that is over time") from None
+    if error is not None:
+        raise error
