@@ -1,5 +1,6 @@
 """Where a job begins: never ahead of what Spark will read, never over a gap without being told."""
 
+import contextlib
 import dataclasses
 import uuid
 
@@ -7,11 +8,15 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from headrace_jobs.declaration import Job, Topic
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs.arguments import JobSettings
+from headrace_jobs.jobs.outputs import open_outputs
+from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, gaps, prepare
 from headrace_jobs.progress.offsets import TopicPartition as At
 from headrace_jobs.progress.offsets import parse_offsets
+from headrace_jobs.sinks.postgres import PostgresTable
 
 
 class NeverStopped:
@@ -131,6 +136,33 @@ def test_what_retention_took_stops_the_job_with_the_gap_named_unless_it_may_go_o
         prepare(settings, NeverStopped())
     start = started(dataclasses.replace(settings, fail_on_data_loss=False))
     assert start.position == {(topic, 0): 50, (topic, 1): 0}
+
+
+def test_a_gap_behind_what_a_sink_holds_is_named_where_the_checkpoint_is_lost(
+    settings, broker, admin, postgres
+):
+    """The job goes on from its sink then, and retention overtook it, too."""
+    (topic,) = settings.input_topics
+    produce(broker, topic, 60)
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    job = Job(name="app", sources=(Topic(topic),), transform=lambda it: it, sinks=(sink,))
+    exactly_once = dataclasses.replace(settings, delivery=Delivery.EXACTLY_ONCE)
+    for future in admin.delete_records([TopicPartition(topic, 0, 50)]).values():
+        future.result(30)
+    with contextlib.ExitStack() as cleanup:
+        outputs = open_outputs(job, exactly_once, cleanup)
+        (writer,) = outputs.writers
+        held = {At(topic, 0): 10, At(topic, 1): 0}
+        writer.rewind(dataclasses.replace(writer.stored, batch_id=3, checkpoint="x", offsets=held))
+        writer._store.refresh()
+        start = prepare(exactly_once, NeverStopped())
+        cleanup.callback(start.client.close)
+        with pytest.raises(JobError, match=rf"{topic}-0: offsets 10 to 49 \(40 records\) are gone"):
+            reconcile(exactly_once, start, outputs, is_stateful=False)
+        told = dataclasses.replace(exactly_once, fail_on_data_loss=False)
+        # Where the sink stands, so that its next batch begins there: Spark skips what is gone.
+        found = reconcile(told, start, outputs, is_stateful=False)
+        assert parse_offsets(found.starting_offsets) == held
 
 
 def test_a_topic_that_was_recreated_is_a_gap_too():

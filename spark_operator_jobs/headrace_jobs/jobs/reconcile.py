@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace_jobs.jobs.startup import JobError
+from headrace_jobs.jobs.startup import JobError, check_gaps, gaps
 from headrace_jobs.progress.batches import checkpoint_identity
 from headrace_jobs.progress.checkpoint import local_folder, starting_position
 from headrace_jobs.progress.generations import Generations, Reset
@@ -50,6 +50,9 @@ def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_state
         _log.info("the sink takes batches from another place", sink=name)
     if not found.start_at:
         return start
+    position = dict(start.position) | dict(found.start_at)
+    earliest = start.client.end_offsets(position, earliest=True)
+    check_gaps(settings, gaps(position, earliest, start.client.end_offsets(position)))
     request = f"{RESUMED}{max(each.stored.epoch for each in sinks)}"
     resets = {at: Reset(offset, request) for at, offset in found.start_at.items()}
     generation = generations.follow(resets, start.position)
@@ -58,7 +61,7 @@ def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_state
         offsets=format_offsets(found.start_at),
         checkpoint=generation.path,
     )
-    position = starting_position(start.position, dict(start.position) | dict(found.start_at))
+    position = starting_position(start.position, position)
     return replace(
         start,
         generation=generation,

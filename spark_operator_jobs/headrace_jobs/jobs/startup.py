@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_jobs.jobs.arguments import JobSettings
     from headrace_jobs.progress.generations import Generation
 
-__all__ = ["JobError", "Start", "Stoppable", "gaps", "prepare"]
+__all__ = ["JobError", "Start", "Stoppable", "check_gaps", "gaps", "prepare"]
 
 _SAY_AGAIN_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -108,7 +108,7 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
             checkpoint=generation.path,
         )
     position = starting_position(begin, generation.position, added=earliest)
-    _check_gaps(settings, gaps(position, earliest, latest))
+    check_gaps(settings, gaps(position, earliest, latest))
     # With --no-fail-on-data-loss, what is left begins here.
     position = {at: max(offset, earliest[at]) for at, offset in position.items()}
     return Start(
@@ -141,8 +141,11 @@ def gaps(
     return found
 
 
-def _check_gaps(settings: JobSettings, found: Sequence[str]) -> None:
-    """Say what retention, or a recreated topic, took from the job; stop if it must not go on."""
+def check_gaps(settings: JobSettings, found: Sequence[str]) -> None:
+    """Say what retention, or a recreated topic, took from the job.
+
+    Raises `JobError` if it must not go on.
+    """
     if not found:
         return
     gap = "; ".join(found)
