@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace_operator.plan.features import differing_features
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from headrace_operator.resources import Cluster
 
 
 __all__ = ["observe_features", "observe_levels", "set_feature_levels"]
@@ -30,13 +26,9 @@ def observe_features(admin: Any) -> dict[str, int]:
     }
 
 
-def observe_levels(
-    admin: Any, brokers: Iterable[Mapping[str, Any]], wanted: Cluster | None
-) -> dict[str, Any]:
-    """Return what features work at; where the spec wants another level, what brokers can, too."""
+def observe_levels(admin: Any, brokers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what features work at, and what each broker can. Raises KafkaError."""
     features = observe_features(admin)
-    if wanted is None or not differing_features(wanted, features):
-        return {"features": features}
     alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
     supported = _supported_features(admin, alive)
     return {"features": features, "supported_features": supported}
@@ -45,7 +37,8 @@ def observe_levels(
 def _supported_features(
     admin: Any, node_ids: Iterable[int]
 ) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return which levels each broker can work at. Raises KafkaError."""
+    """Return which levels each broker that answers can work at."""
+    from kafka.errors import KafkaError
     from kafka.protocol.metadata import ApiVersionsRequest
 
     request = ApiVersionsRequest(
@@ -54,7 +47,11 @@ def _supported_features(
     manager = admin._manager  # noqa: SLF001 - its own call asks any broker
     found = {}
     for node_id in node_ids:
-        answer = manager.run(manager.send, request, node_id)
+        try:
+            answer = manager.run(manager.send, request, node_id)
+        except KafkaError:
+            # It may have ended at this moment; the others are there.
+            continue
         found[node_id] = {
             each.name: (each.min_version, each.max_version)
             for each in answer.supported_features or ()

@@ -28,11 +28,17 @@ def observe_sizes(
     brokers: Iterable[Mapping[str, Any]],
     moving: Mapping[TopicPartition, Any],
     live_config: Mapping[str, str],
+    *,
+    is_wanted: bool = False,
 ) -> dict[TopicPartition, dict[int, int]]:
-    """Return the bytes of all replicas, by broker, while some move; else nothing: it is much."""
+    """Return the bytes of all replicas, by broker, while some move or it is wanted: it is much."""
     from kafka.errors import KafkaError
 
-    if not moving and live_config.keys().isdisjoint({MOVES_THROTTLE, DRAINED_BROKERS}):
+    if (
+        not is_wanted
+        and not moving
+        and live_config.keys().isdisjoint({MOVES_THROTTLE, DRAINED_BROKERS})
+    ):
         return {}
     alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
     try:

@@ -59,7 +59,7 @@ def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) 
         wanted = desired.cluster
         if wanted is not None and differing_features(wanted, cluster.features or {}):
             alive = [{"broker_id": each.node_id} for each in cluster.brokers if each.is_registered]
-            cluster = replace(cluster, **observe_levels(admin, alive, wanted))
+            cluster = replace(cluster, **observe_levels(admin, alive))
     return replace(known, cluster=cluster, topics=topics, groups=groups)
 
 
@@ -87,7 +87,13 @@ def observe_health(admin: Any, known: Observed) -> Observed:
         partitions=partitions,
         reassigning=frozenset(moving),
         adding=moving,
-        sizes=observe_sizes(admin, described["brokers"], moving, live_config),
+        sizes=observe_sizes(
+            admin,
+            described["brokers"],
+            moving,
+            live_config,
+            is_wanted=bool(known.cluster and known.cluster.sizes),
+        ),
         live_config=live_config,
         full=known.cluster.full if known.cluster else (),
         quorum=observe_quorum(admin),

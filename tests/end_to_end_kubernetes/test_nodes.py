@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
-import yaml
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
     AdminClient,
@@ -21,8 +20,9 @@ from confluent_kafka.admin import (
 )
 
 from faults.workload import create_topic
-from support.kube import ROOT, KubeLab, KubeOperator, apply, get, kubectl
+from support.kube import KubeLab, KubeOperator, get, kubectl
 from support.kube_cluster import KubeCluster
+from support.kube_rights import may_give_up_volumes
 from support.kube_traffic import judged, topic_of
 from support.processes import wait_until
 
@@ -203,21 +203,6 @@ def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
             wait_until(lambda: node in node_names(), 120, "the node to be back")
     assert node_of(cluster, pod) != node
     assert get(cluster.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
-
-
-@contextmanager
-def may_give_up_volumes(operator: KubeOperator) -> Iterator[None]:
-    """Let the operator delete claims meanwhile, as the component lost-volumes does."""
-    file = ROOT / "manifests/components/lost-volumes/role.yaml"
-    role, binding = yaml.safe_load_all(file.read_text())
-    role["kind"] = binding["roleRef"]["kind"] = "ClusterRole"
-    binding["kind"] = "ClusterRoleBinding"
-    binding["subjects"][0]["namespace"] = operator.namespace
-    apply(role, binding)
-    try:
-        yield
-    finally:
-        kubectl("delete", "clusterrole,clusterrolebinding", role["metadata"]["name"])
 
 
 @pytest.mark.slow

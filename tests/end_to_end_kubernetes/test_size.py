@@ -1,6 +1,7 @@
 """Brokers that join and leave, volumes that are lost or grow in number, while clients use it."""
 
 import json
+import re
 import time
 
 import pytest
@@ -11,6 +12,7 @@ from faults.workload import create_topic
 from support.kube import apply, condition, get, kubectl, resource
 from support.kube_chaos import wait_all_ready
 from support.kube_cluster import KubeCluster
+from support.kube_rights import may_give_up_volumes
 from support.kube_traffic import judged, topic_of
 from support.processes import wait_until
 from support.streams import read_partition
@@ -77,6 +79,72 @@ def test_a_volume_that_is_lost_is_filled_from_the_others(cluster):
         cluster.wait_ready(300)
         cluster.wait_in_sync(topic_of(during))
         assert 2 in holders(cluster, topic_of(during))
+
+
+def volume_of(cluster, pod):
+    """Return the claim (its uid) that a pod has; None while it has none."""
+    return cluster.claims().get(f"data-0-{pod}", {}).get("metadata", {}).get("uid")
+
+
+def test_a_broker_begins_again_with_new_volumes_when_a_person_asks_for_it(cluster, operator):
+    during = "new volumes for a broker"
+    pod = cluster.pod_of(1)
+    before = {name: volume_of(cluster, name) for name in cluster.pods()}
+    uids = {name: each["metadata"]["uid"] for name, each in cluster.pods().items()}
+    with judged(cluster, during) as workload:
+        cluster.spec |= {
+            "replaceVolumes": [{"broker": 1, "requestId": "disk"}],
+            "updatePolicy": "Plan",
+        }
+        cluster.apply()
+
+        def planned():
+            return cluster.resource()["status"].get("plan", {}).get("actions", [])
+
+        wait_until(planned, 60, "a proposal")
+        (action,) = planned()
+        assert re.search(r"broker 1: new volumes \(disk\);.* \d+ partitions, \d+ bytes", action)
+        workload.progress(20)
+        assert volume_of(cluster, pod) == before[pod], "nobody approved it"
+        cluster.spec["approvedPlan"] = cluster.resource()["status"]["plan"]["hash"]
+        cluster.apply()
+        wait_until(lambda: condition(cluster.resource(), "Stalled").get("status") == "True", 60)
+        message = condition(cluster.resource(), "Stalled")["message"]
+        assert "cannot delete resource" in message, message
+        assert volume_of(cluster, pod) == before[pod], "the operator may not"
+        with may_give_up_volumes(operator):
+            wait_until(lambda: volume_of(cluster, pod) not in (None, before[pod]), 180)
+            workload.progress()
+            cluster.wait_ready(300)
+            cluster.wait_in_sync(topic_of(during))
+    after = {name: volume_of(cluster, name) for name in cluster.pods()}
+    assert {name for name in after if after[name] != before[name]} == {pod}
+    now = {name: each["metadata"]["uid"] for name, each in cluster.pods().items()}
+    assert {name for name in now if now[name] != uids[name]} == {pod}, "once, and no other"
+    assert 1 in holders(cluster, topic_of(during))
+    del cluster.spec["updatePolicy"], cluster.spec["approvedPlan"], cluster.spec["replaceVolumes"]
+    cluster.apply()
+    cluster.wait_ready()
+    assert volume_of(cluster, pod) == after[pod], "what was done is not done again"
+
+
+def test_a_certain_broker_leaves_for_good_with_its_volume(namespace, operator):
+    """One broker less, and nothing left of what the second one was: its volume, and its node."""
+    during = "a certain broker leaves"
+    pool = {"name": "a", "replicas": 4, "storage": {"size": "1Gi", "deletionPolicy": "Delete"}}
+    with KubeCluster(namespace, pools=[pool]) as cluster, may_give_up_volumes(operator):
+        with judged(cluster, during) as workload:
+            pod = cluster.pod_of(2)
+            before = volume_of(cluster, pod)
+            cluster.pool["replicas"] = 3
+            cluster.spec["replaceVolumes"] = [{"broker": 2, "requestId": "gone"}]
+            cluster.apply()
+            cluster.wait_ready(400)
+            workload.progress()
+            cluster.wait_in_sync(topic_of(during))
+        assert volume_of(cluster, pod) not in (None, before)
+        assert holders(cluster) == {1, 2, 3}
+        wait_until(lambda: len(cluster.claims()) == 3, 60, "the claim of the fourth to go")
 
 
 def test_a_broker_with_two_volumes_uses_both(namespace):

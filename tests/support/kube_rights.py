@@ -1,8 +1,11 @@
 """Rights: which the operator's Roles grant, and which its requests needed, by its own count."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+import yaml
 
 from headrace_operator.kubernetes.api.rights import Right
 from headrace_operator.kubernetes.api.watches import (
@@ -10,6 +13,7 @@ from headrace_operator.kubernetes.api.watches import (
     Watched,
     watched_kinds,
 )
+from support.kube import ROOT, KubeOperator, apply, kubectl
 
 _REQUESTS = re.compile(
     r"^headrace_operator_kubernetes_requests_total\{([^}]*)\} (\S+)$", re.MULTILINE
@@ -55,3 +59,18 @@ def _resource(watched: Watched) -> str:
     group = api_version.rpartition("/")[0]
     plural = _PLURALS.get(kind.lower(), f"{kind.lower()}s")
     return f"{plural}.{group}" if group else plural
+
+
+@contextmanager
+def may_give_up_volumes(operator: KubeOperator) -> Iterator[None]:
+    """Let the operator delete claims meanwhile, as the component lost-volumes does."""
+    file = ROOT / "manifests/components/lost-volumes/role.yaml"
+    role, binding = yaml.safe_load_all(file.read_text())
+    role["kind"] = binding["roleRef"]["kind"] = "ClusterRole"
+    binding["kind"] = "ClusterRoleBinding"
+    binding["subjects"][0]["namespace"] = operator.namespace
+    apply(role, binding)
+    try:
+        yield
+    finally:
+        kubectl("delete", "clusterrole,clusterrolebinding", role["metadata"]["name"])

@@ -189,6 +189,24 @@ class ReplaceVolumes(Action):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RefillBroker(Action):
+    """Let a broker begin again with new volumes, which the others fill. `bytes_` None: unknown."""
+
+    node_id: int
+    request_id: str
+    partitions: int = 0
+    bytes_: int | None = None
+
+    def describe(self) -> str:
+        """See Action."""
+        size = "bytes that are not known" if self.bytes_ is None else f"{self.bytes_} bytes"
+        return (
+            f"~ broker {self.node_id}: new volumes ({self.request_id}); the others fill it again:"
+            f" {self.partitions} partitions, {size}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class CreateTopic(Action):
     """Create a topic. `replicas` -1: the cluster's default.replication.factor."""
 

@@ -17,6 +17,7 @@ import msgspec
 from headrace_operator.plan.actions import (
     AlterClusterConfig,
     MoveReplicas,
+    RefillBroker,
     StartBroker,
     UnregisterBroker,
 )
@@ -31,6 +32,7 @@ from headrace_operator.plan.model import (
     Waiting,
 )
 from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_throttle, plan_throttle
+from headrace_operator.plan.refilling import plan_refills
 from headrace_operator.plan.removal import plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
 from headrace_operator.plan.voters import count_voters, plan_voters
@@ -71,6 +73,11 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         *_plan_live_config(observed, cluster),
     ]
     losses = list(plan_losses(observed, cluster))
+    refills = list(plan_refills(observed, cluster))
+    # One that still waits holds up nobody: what it waits for may be a restart.
+    late = [each for each in refills if not isinstance(each, RefillBroker)]
+    if not any(isinstance(each, MoveReplicas) for each in outcomes):
+        outcomes += [each for each in refills if each not in late]
     # A refused drain does not hold up new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
@@ -81,7 +88,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         busy = [each for each in (*actions, *outcomes) if not isinstance(each, Problem)]
         outcomes += plan_features(cluster, observed.cluster, is_settled=not busy)
     # Nor does a change of voters that waits for a broker, which may need these settings.
-    outcomes += [each for each in voting if isinstance(each, Waiting)]
+    outcomes += [*late, *(each for each in voting if isinstance(each, Waiting))]
     # Said first: all else waits for these.
     outcomes = [*losses, *outcomes]
     actions += [each for each in outcomes if isinstance(each, Action)]
@@ -160,6 +167,7 @@ def target_of(cluster: Cluster) -> str:
         *((spec.image,) if spec.image else ()),
         *(spec.image_pull_secrets or ()),
         *((sorted(spec.features.items()),) if spec.features else ()),
+        *(spec.replace_volumes or ()),
     )
     return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()[:16]
 

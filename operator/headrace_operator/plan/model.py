@@ -86,6 +86,10 @@ class ObservedBroker:
     is_stuck: bool = False
     #: The node that it waits for, with its volume.
     loss: NodeLoss | None = None
+    #: The last request for new volumes that was begun for it.
+    replacement: str = ""
+    #: Whether it is not filled again yet since then.
+    is_refilling: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +164,7 @@ class ObservedCluster:
     quorum: ObservedQuorum | None = None
     #: The levels that features work at, by name; None: not asked.
     features: Mapping[str, int] | None = None
-    #: The levels that each broker can work at, lowest and highest; asked for before one changes.
+    #: The levels that each broker can work at, lowest and highest.
     supported_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     #: Whether it was ever seen to serve: before that, nobody can lose anything by a restart.
     is_formed: bool = True

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from headrace_operator.plan.model import Observed, ObservedBroker, ObservedCluster
     from headrace_operator.resources import Cluster
 
-__all__ = ["address_changes", "config_changes", "outdated_brokers", "plan_roll", "restart"]
+__all__ = [
+    "address_changes",
+    "config_changes",
+    "outdated_brokers",
+    "plan_roll",
+    "restart",
+    "without_reserve",
+]
 
 BLOCKERS_SHOWN = 3
 #: Kafka's default, where neither the topic nor the cluster says anything.
@@ -149,7 +156,7 @@ def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
         elif not each.is_ready:
             yield f"broker {each.node_id} is not ready"
     yield from _out_of_sync(seen)
-    yield from _without_reserve(observed, seen, broker)
+    yield from without_reserve(observed, seen, broker)
 
 
 def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
@@ -163,7 +170,7 @@ def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
             )
 
 
-def _without_reserve(
+def without_reserve(
     observed: Observed, seen: ObservedCluster, broker: ObservedBroker
 ) -> Iterator[str]:
     """Name topics that refuse writes as soon as one replica is down."""

@@ -40,6 +40,10 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     is_joining: bool = False
     #: It was seen to run before the cluster was formed.
     has_run: bool = False
+    #: The last request for new volumes (spec.replaceVolumes) that was begun.
+    replacement: str = ""
+    #: While it is under way: uids of the volume claims and of the pod that it does not keep.
+    given_up: tuple[str, ...] = ()
 
     @property
     def is_broker(self) -> bool:
@@ -94,6 +98,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     bootstrap_ports: dict[str, int] = {}
     good: Good | None = None
     failed: Failed | None = None
+    #: The levels that features worked at when brokers were last asked.
+    levels: dict[str, int] = {}
+    #: By image: the levels of features that its brokers support, lowest and highest.
+    supported: dict[str, dict[str, tuple[int, int]]] = {}
 
     def node(self, node_id: int) -> Node | None:
         """Return the broker of this id."""

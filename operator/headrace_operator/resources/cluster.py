@@ -131,6 +131,13 @@ class Moves(Spec, frozen=True, kw_only=True):
     paused: bool = False
 
 
+class VolumeReplacement(Spec, frozen=True, kw_only=True):
+    """A broker that is to begin again with new volumes. Done once for each `request_id`."""
+
+    broker: int
+    request_id: str
+
+
 class LocalObjectReference(Spec, frozen=True, kw_only=True):
     """An object of the Cluster's own namespace."""
 
@@ -146,6 +153,7 @@ class ClusterSpec(Spec, frozen=True, kw_only=True):
     image: str | None = None
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     moves: Moves = Moves()
+    replace_volumes: tuple[VolumeReplacement, ...] = ()
     #: Levels that the whole cluster is to work at, by feature; the others stay.
     features: dict[str, int] = msgspec.field(default_factory=dict)
     listeners: tuple[Listener, ...] = (Listener(name="plain"),)

@@ -91,6 +91,7 @@ class Reason(StrEnum):
     TOO_FEW_BROKERS = "TooFewBrokers"
     TOPIC_NOT_FOUND = "TopicNotFound"
     DRAIN_REFUSED = "DrainRefused"
+    REPLACEMENT_REFUSED = "ReplacementRefused"
     INVALID_RESET = "InvalidReset"
     TARGET_NOT_FOUND = "TargetNotFound"
     TARGET_NOT_ALLOWED = "TargetNotAllowed"

@@ -15,6 +15,7 @@ from headrace_operator.balance import BalanceError, fetch_plan
 from headrace_operator.kubernetes.brokers.forming import begins_anew
 from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
 from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
+from headrace_operator.kubernetes.brokers.levels import with_image_kept
 from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass, Tools
@@ -120,7 +121,12 @@ class BrokersOnKubernetes:
             for live in self._seen(cluster).stateful_sets.values()
         }
         found, kept = with_classes_kept(found, claims, sets)
-        reasons = ((Reason.ROLLED_BACK, taken_back), (Reason.STORAGE_CLASS_DIFFERS, kept))
+        found, lacking = with_image_kept(found, identity, self._image)
+        reasons = (
+            (Reason.ROLLED_BACK, taken_back),
+            (Reason.NOT_SUPPORTED, lacking),
+            (Reason.STORAGE_CLASS_DIFFERS, kept),
+        )
         problems = (
             Problem(resource=cluster.key, reason=reason, message=message)
             for reason, message in reasons

@@ -95,7 +95,14 @@ class Identities:
         """Write on each claim whose data it has, where that is not there yet."""
         for node in identity.nodes:
             copy = msgspec.structs.replace(
-                identity, nodes=(), lives={}, disks={}, good=None, failed=None
+                identity,
+                nodes=(),
+                lives={},
+                disks={},
+                good=None,
+                failed=None,
+                levels={},
+                supported={},
             )
             text = msgspec.json.encode(_Claim(cluster=copy, node=node)).decode()
             for claim in self.claims_of(cluster, node):

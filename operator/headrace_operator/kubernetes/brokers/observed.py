@@ -94,6 +94,8 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         process=_process_of(pod),
         failing=failure_of(pod),
         is_stuck=is_stuck(pod, seen.now),
+        replacement=node.replacement,
+        is_refilling=bool(node.given_up),
         is_disk_lost=_is_disk_lost(identity, node, seen.claims.get(pod_name(cluster, node), ())),
     )
 

@@ -17,13 +17,16 @@ from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals, check_owner
+from headrace_operator.kubernetes.brokers.levels import with_levels
 from headrace_operator.kubernetes.brokers.observed import is_owned
+from headrace_operator.kubernetes.brokers.refilling import give_up, with_refills, without_refilled
 from headrace_operator.kubernetes.brokers.rollback import noted
 from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
 from headrace_operator.plan import (
     Action,
     ReconfigureBroker,
+    RefillBroker,
     ReplaceVolumes,
     StartBroker,
     StopBroker,
@@ -129,6 +132,8 @@ class BrokersPass:
             identity = self._with_started(identity, start)
         stops = [each for each in actions if isinstance(each, StopBroker)]
         identity = await self._without_stopped(identity, stops)
+        refills = [each for each in actions if isinstance(each, RefillBroker)]
+        identity = with_refills(self._cluster, identity, refills, self._tools, self._pods)
         identity = await self._tools.zones.placed(self._cluster, identity)
         # A broker's identity is stored before any of its objects exists.
         with self._refusals.recorded(render_identity(self._cluster, identity)):
@@ -138,6 +143,7 @@ class BrokersPass:
             await self._keep_pools(identity)
             await self._prune(identity)
             await self._keep_claims(identity)
+            await give_up(self._cluster, identity, self._tools, self._refusals)
             await self._replace([each for each in actions if isinstance(each, ReplaceVolumes)])
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
         return tuple(self._refusals.failures)
@@ -176,6 +182,7 @@ class BrokersPass:
         if seen is not None and seen.is_reachable and seen.partitions is not None:
             is_formed = any(broker.is_registered for broker in seen.brokers)
             identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
+            identity = without_refilled(self._cluster, identity, seen, self._tools)
             if seen.balance is not None and not moves_left(seen) and not seen.reassigning:
                 # A broker that does not know the new ones yet answers with nothing to move.
                 served = {broker.node_id for broker in seen.brokers if broker.replicas}
@@ -185,6 +192,8 @@ class BrokersPass:
                         identity = identity.replaced(node_now)
         if seen is not None and seen.quorum is not None:
             identity = self._with_disks(identity, seen)
+        if seen is not None and seen.is_reachable:
+            identity = with_levels(identity, seen)
         wanted = identity.at_version(spec.version, spec.image, self._image)
         if seen is None or self._is_taken_back:
             return wanted
@@ -223,6 +232,15 @@ class BrokersPass:
             ordinal=next_ordinal(identity, action.pool),
             roles=tuple(action.roles),
             rack=action.rack,
+            # What was asked of a former broker of this id is not asked of this one.
+            replacement=next(
+                (
+                    each.request_id
+                    for each in self._cluster.spec.replace_volumes
+                    if each.broker == action.node_id
+                ),
+                "",
+            ),
         )
         return started(identity, node)
 

@@ -1,0 +1,105 @@
+"""Gives a broker new volumes: which ones it does not keep is written down before any is deleted.
+
+So it may be interrupted between any two requests, and is done once. Claim and pod are known by
+their uids: what took their places is left alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace_operator.kubernetes.brokers.identity import claim_uids
+from headrace_operator.kubernetes.brokers.observed import is_ready
+from headrace_operator.render.names import pod_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.kubernetes.brokers.keeper import Refusals
+    from headrace_operator.kubernetes.brokers.passes import Tools
+    from headrace_operator.plan import ObservedCluster, RefillBroker
+    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.resources import Cluster
+
+__all__ = ["give_up", "with_refills", "without_refilled"]
+
+
+def with_refills(
+    cluster: Cluster,
+    identity: Identity,
+    actions: Sequence[RefillBroker],
+    tools: Tools,
+    pods: Mapping[str, Object],
+) -> Identity:
+    """Return it with what these brokers do not keep any more, without what was taken back."""
+    asked = {(each.broker, each.request_id) for each in cluster.spec.replace_volumes}
+    for node in identity.nodes:
+        if node.given_up and (node.node_id, node.replacement) not in asked:
+            pod = pods.get(pod_name(cluster, node), {"metadata": {}})
+            claims = tools.identities.claims_of(cluster, node)
+            if not any(each["metadata"].get("deletionTimestamp") for each in [pod, *claims]):
+                node_now = msgspec.structs.replace(node, replacement="", given_up=())
+                identity = identity.replaced(node_now)
+    for action in actions:
+        known = identity.node(action.node_id)
+        if known is None:
+            continue
+        live = pods.get(pod_name(cluster, known))
+        uids = claim_uids(tools.identities.claims_of(cluster, known))
+        uids += (str(live["metadata"]["uid"]),) if live is not None else ()
+        identity = identity.replaced(
+            msgspec.structs.replace(known, replacement=action.request_id, given_up=uids)
+        )
+    return identity
+
+
+def without_refilled(
+    cluster: Cluster, identity: Identity, seen: ObservedCluster, tools: Tools
+) -> Identity:
+    """Return it without what is done: these brokers have new volumes, and all of it in sync."""
+    ready = {each.node_id for each in seen.brokers if each.is_registered and each.is_ready}
+    for node in identity.nodes:
+        kept = set(node.given_up) & {
+            each["metadata"]["uid"] for each in tools.identities.claims_of(cluster, node)
+        }
+        is_behind = any(
+            node.node_id in each.replicas and node.node_id not in each.in_sync
+            for each in seen.partitions.values()
+        )
+        if node.given_up and node.node_id in ready and not kept and not is_behind:
+            pod = tools.store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
+            if pod is not None and pod["metadata"]["uid"] not in node.given_up:
+                identity = identity.replaced(msgspec.structs.replace(node, given_up=()))
+    return identity
+
+
+async def give_up(cluster: Cluster, identity: Identity, tools: Tools, refusals: Refusals) -> None:
+    """Delete what brokers do not keep: the claims, and then the pod, whose set makes both anew."""
+    for node in identity.nodes:
+        if node.given_up:
+            await _give_up(cluster, node, tools, refusals)
+
+
+async def _give_up(cluster: Cluster, node: Node, tools: Tools, refusals: Refusals) -> None:
+    before = len(refusals.failures)
+    for claim in tools.identities.claims_of(cluster, node):
+        metadata = claim["metadata"]
+        if metadata["uid"] in node.given_up and not metadata.get("deletionTimestamp"):
+            with refusals.recorded(claim):
+                await tools.client.delete(claim, uid=metadata["uid"])
+    pod = tools.store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
+    # Made again with the same volumes it would be taken away for nothing.
+    if pod is None or len(refusals.failures) > before:
+        return
+    metadata = pod["metadata"]
+    if metadata["uid"] not in node.given_up or metadata.get("deletionTimestamp"):
+        return
+    with refusals.recorded(pod):
+        if is_ready(pod):
+            # The budget counts: a drain of another node may take place now. Asked again if refused.
+            await tools.client.evict(metadata["namespace"], metadata["name"], uid=metadata["uid"])
+        else:
+            await tools.client.delete(pod, uid=metadata["uid"])
