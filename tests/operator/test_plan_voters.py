@@ -310,3 +310,12 @@ def test_a_vote_that_was_lost_with_a_disk_is_waited_for_from_its_return_on():
     assert not waits.actions
     assert [wait.reason for wait in waits.waiting] == [Reason.WAITING_FOR_VOTERS]
     assert "broker 3 came back with another disk" in waits.waiting[0].message
+
+
+def test_the_former_disk_of_a_broker_that_votes_again_is_not_waited_for():
+    # The leader lists a silent observer for five minutes, as Kafka does.
+    former = replica(3, directory=30, behind_ms=BEHIND)
+    assert planned(3, nodes(3), quorum([1, 2, replica(3, 31)], [former])).is_empty
+    # One that never had all of the log is on its way, however silent it is.
+    new = replica(3, directory=33, behind_ms=None)
+    assert planned(3, nodes(3), quorum([1, 2, 3], [new])).waiting

@@ -157,10 +157,18 @@ def _is_replaced(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
 
 
 def _has_another_disk(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
-    return any(
-        each.node_id == voter.node_id and each.directory_id != voter.directory_id
+    """Whether the node is coming back with another disk than the one that votes.
+
+    Its former disk, which votes no more, is listed as a silent observer for some minutes.
+    """
+    others = [
+        each
         for each in quorum.observers
-    )
+        if each.node_id == voter.node_id and each.directory_id != voter.directory_id
+    ]
+    if not _is_current(voter):
+        return bool(others)
+    return any(_is_current(each) or each.behind_ms is None for each in others)
 
 
 def _is_current(replica: ObservedReplica) -> bool:
