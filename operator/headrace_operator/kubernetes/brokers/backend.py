@@ -18,9 +18,10 @@ from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
 from headrace_operator.kubernetes.brokers.levels import with_image_kept
 from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
-from headrace_operator.kubernetes.brokers.passes import BrokersPass, Tools
+from headrace_operator.kubernetes.brokers.passes import BrokersPass
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran
 from headrace_operator.kubernetes.brokers.storage import with_classes_kept
+from headrace_operator.kubernetes.brokers.tools import Tools
 from headrace_operator.kubernetes.brokers.zones import Zones
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
 from headrace_operator.plan import Observed, ObservedCluster, Problem

@@ -8,7 +8,6 @@ done but those that need it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,29 +59,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace_operator.apply import Failure
-    from headrace_operator.kubernetes.api.cache import Store
-    from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
-    from headrace_operator.kubernetes.brokers.identity import Identities
-    from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
-    from headrace_operator.kubernetes.brokers.zones import Zones
+    from headrace_operator.kubernetes.brokers.tools import Tools
     from headrace_operator.plan import Observed, ObservedCluster
     from headrace_operator.resources import Cluster, Pool
 
-__all__ = ["BrokersPass", "Tools"]
+__all__ = ["BrokersPass"]
 
 PRUNED_KINDS = ("Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tools:
-    """What a pass works with."""
-
-    client: KubernetesClient
-    store: Store
-    identities: Identities
-    keeper: ObjectKeeper
-    zones: Zones
 
 
 class BrokersPass:

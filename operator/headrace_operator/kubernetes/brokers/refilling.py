@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.brokers.keeper import Refusals
-    from headrace_operator.kubernetes.brokers.passes import Tools
+    from headrace_operator.kubernetes.brokers.tools import Tools
     from headrace_operator.plan import ObservedCluster, RefillBroker
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster
