@@ -23,6 +23,7 @@ class Metadata(Invariant):
         self._states: dict[tuple[UUID, int, int], Any] = {}
         self._images: dict[int, Any] = {}
         self._published: dict[int, Any] = {}
+        self._applied: dict[int, Any] = {}
         self._by_offset: dict[int, Any] = {}
 
     def check_process(self, node: Node) -> None:
@@ -32,6 +33,7 @@ class Metadata(Invariant):
         if replicas is None:
             return
         image = replicas.host.image
+        self._check_applied(node, replicas, image)
         if self._images.get(node.node_id) is image:
             return
         self._images[node.node_id] = image
@@ -48,6 +50,27 @@ class Metadata(Invariant):
                         "metadata-differs",
                         f"{topic.name}-{index}: {node} has {_facts(partition)}, another node had "
                         f"{_facts(known)}",
+                    )
+
+    def _check_applied(self, node: Node, replicas: Any, image: Any) -> None:
+        """A broker's replicas are what its published image says, wherever that is from."""
+        quorum: Any = getattr(node.broker, "_metadata_quorum", None)
+        if self._applied.get(node.node_id) is image or quorum.loader.image is not image:
+            return
+        self._applied[node.node_id] = image
+        for topic in image.topics.values():
+            held = replicas.partitions_of(topic.name)
+            for index, partition in topic.partitions.items():
+                is_offline = (topic.topic_id, index) in replicas._offline
+                if node.node_id not in partition.replicas or is_offline:
+                    continue
+                replica = held.get(index)
+                if replica is None or replica.leader_epoch != partition.leader_epoch:
+                    self.history.violate(
+                        "metadata-not-applied",
+                        f"{node}: {topic.name}-{index} is of leader epoch "
+                        f"{None if replica is None else replica.leader_epoch}, the image of offset "
+                        f"{image.offset} says {partition.leader_epoch}",
                     )
 
     def _compare(self, node: Node) -> None:
