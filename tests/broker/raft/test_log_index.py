@@ -76,6 +76,16 @@ def test_an_fsync_that_began_before_a_truncation_covers_only_what_was_left():
     assert not index.is_flushed
 
 
+def test_what_takes_the_place_of_truncated_records_is_not_durable_before_its_own_fsync():
+    index = index_of([1, 1, 1])
+    assert index.flushed(index.request_flush())
+    assert index.flushed_end == 3
+    index.truncate(1)
+    index.append(2, 3)
+    assert index.flushed_end == 1
+    assert not index.is_flushed
+
+
 def test_a_log_without_the_snapshot_it_starts_at_is_refused():
     with pytest.raises(ValueError, match="without a snapshot"):
         LogIndex(LogState(start_offset=4, end_offset=5))

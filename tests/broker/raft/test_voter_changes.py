@@ -54,3 +54,31 @@ def test_who_asked_for_a_change_that_was_not_committed_hears_what_to_do():
         ErrorCode.REQUEST_TIMED_OUT,
     }
     assert "try again" in answer.error_message
+
+
+def test_a_change_waits_for_the_commit_of_the_one_before_it():
+    world, leader, others = _world(7)
+    for node_id in others:
+        world.processes[node_id].crash()
+    told = []
+    world.answered = told.append
+    world.remove_voter(leader, others[0])
+    world.remove_voter(leader, others[1])
+    world.run(200, lambda: told)
+    assert told[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "an earlier change is not committed yet" in told[0].error_message
+
+
+def test_the_first_change_of_an_epoch_waits_for_a_commit_in_it():
+    """Else two majorities need not meet: the correction of Raft's single-server changes."""
+    world, leader, _ = _world(7)
+    leader.crash()
+    world.run(20_000, lambda: world.leader() is not None and world.leader() is not leader)
+    successor = world.leader()
+    told = []
+    world.answered = told.append
+    world.remove_voter(successor, leader.id)
+    world.run(200, lambda: told)
+    assert told[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert "an earlier change is not committed yet" in told[0].error_message
+    assert _voters(world) == {1, 2, 3}

@@ -142,6 +142,14 @@ def test_a_producer_that_was_fenced_cannot_recover():
     assert refusal(lambda: coordinator.init(foreign)) == ErrorCode.PRODUCER_FENCED
 
 
+def test_another_producers_id_cannot_recover_with_the_epoch_that_was_left():
+    coordinator = Coordinator()
+    first = coordinator.init()
+    coordinator.init(first)
+    foreign = identity(first.producer_id + 7, first.epoch)
+    assert refusal(lambda: coordinator.init(foreign)) == ErrorCode.PRODUCER_FENCED
+
+
 @pytest.mark.parametrize("version", [TV_0, TV_2])
 def test_exhausted_epochs_give_another_producer_id(version):
     coordinator = Coordinator(version)
