@@ -7,7 +7,6 @@ before theirs: each reads the log again, finds where its rows go now, and goes o
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from contextlib import suppress
@@ -18,7 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace_jobs.sinks.files_delta import DeltaLog
 from headrace_jobs.sinks.files_log import ConflictError
 from headrace_jobs.sinks.files_plain import PlainLog
-from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.generations import (
+    Difference,
+    OutputGeneration,
+    generation_of,
+    mixing,
+    row_digest,
+    seen_by_readers,
+)
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -42,10 +48,7 @@ def refuse_mixing(log: FileLog, table: str, run: Run) -> None:
     """Refuse a new generation that would write among another's rows. Raises `SinkError`."""
     live = _live(log.generations())
     if live is not None and live != run.generation and not run.is_shadow:
-        raise SinkError(
-            f"{table} holds the rows of generation {live}: begin generation {run.generation} beside"
-            " them, with --shadow, then compare and swap (headrace jobs diff, headrace jobs swap)"
-        )
+        raise mixing(table, "rows", live, run.generation)
 
 
 def _live(found: dict[int, Held]) -> int | None:
@@ -90,7 +93,7 @@ class FileGenerations:
         for side, sign in enumerate((1, -1)):
             for row in self._rows(files[side]):
                 totals[side] += 1
-                digest = _digest(row)
+                digest = row_digest(row)
                 counts[digest] += sign
                 if not counts[digest]:
                     del counts[digest]
@@ -101,7 +104,7 @@ class FileGenerations:
             for row in self._rows(files[side]) if counts else ():
                 if len(examples) >= examples_max:
                     break
-                if counts[digest := _digest(row)] * sign > 0:
+                if counts[digest := row_digest(row)] * sign > 0:
                     counts[digest] -= sign
                     examples.append((row, None) if sign > 0 else (None, row))
         return Difference(
@@ -135,9 +138,7 @@ class FileGenerations:
         def discard_once() -> None:
             log = self._open(generation)
             if self._of(log.generations(), generation).shadow is None:
-                raise SinkError(
-                    f"readers see generation {generation} in {self.path}: swap in another first"
-                )
+                raise seen_by_readers(self.path, generation)
             log.discard()
 
         self._repeated(discard_once)
@@ -154,10 +155,7 @@ class FileGenerations:
 
     def _of(self, found: dict[int, Held], generation: int) -> Held:
         known = {number: each for number, each in found.items() if not each.is_discarded}
-        if generation not in known:
-            numbers = ", ".join(map(str, known)) or "none"
-            raise SinkError(f"{self.path} has no generation {generation} of {self.job} ({numbers})")
-        return known[generation]
+        return generation_of(known, generation, place=self.path, job=self.job)
 
     def _rows(self, files: list[str]) -> Iterator[str]:
         """Yield the rows of files as JSON, their fields in order."""
@@ -174,7 +172,3 @@ class FileGenerations:
             with suppress(ConflictError):
                 return work()
         raise SinkError(f"{self.path} is busy: drivers were faster {_ATTEMPTS} times")
-
-
-def _digest(row: str) -> bytes:
-    return hashlib.blake2b(row.encode(), digest_size=16).digest()

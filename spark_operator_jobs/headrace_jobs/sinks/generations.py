@@ -2,13 +2,16 @@
 
 A new generation reads the past again, by a changed program, into a shadow beside the live output.
 It is compared, then swapped in one step or thrown away; the old one can be gone back to by the same
-step. Types only; a sink that can do it has `output_generations`.
+step. What every sink says alike is here; one that can do it has `output_generations`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +19,19 @@ if TYPE_CHECKING:
     from headrace_jobs.progress.offsets import TopicPartition
     from headrace_jobs.sinks.protocol import Sink
 
-__all__ = ["Difference", "OutputGeneration", "OutputGenerations", "Shadowing", "shadowing"]
+__all__ = [
+    "Difference",
+    "OutputGeneration",
+    "OutputGenerations",
+    "Shadowing",
+    "generation_of",
+    "mixing",
+    "row_digest",
+    "seen_by_readers",
+    "shadowing",
+]
+
+_Generation = TypeVar("_Generation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,3 +90,31 @@ def shadowing(sink: Sink) -> Shadowing | None:
     """Return the sink as one that can hold a shadow, if it can; also where it gets a part of it."""
     whole = getattr(sink, "sink", sink)
     return whole if isinstance(whole, Shadowing) else None
+
+
+def generation_of(
+    found: Mapping[int, _Generation], generation: int, *, place: str, job: str
+) -> _Generation:
+    """Return one of the generations that were found. Raises `SinkError` that lists them."""
+    if generation not in found:
+        known = ", ".join(map(str, found)) or "none"
+        raise SinkError(f"{place} has no generation {generation} of {job} ({known})")
+    return found[generation]
+
+
+def mixing(place: str, rows: str, live: int, generation: int) -> SinkError:
+    """Return why a new generation may not write there: `rows` are what it holds of another one."""
+    return SinkError(
+        f"{place} holds the {rows} of generation {live}: begin generation {generation} beside"
+        " them, with --shadow, then compare and swap (headrace jobs diff, headrace jobs swap)"
+    )
+
+
+def seen_by_readers(place: str, generation: int) -> SinkError:
+    """Return why a generation cannot be discarded."""
+    return SinkError(f"readers see generation {generation} in {place}: swap in another first")
+
+
+def row_digest(row: str) -> bytes:
+    """Return what stands for a row, as JSON whose fields are in order, when rows are compared."""
+    return hashlib.blake2b(row.encode(), digest_size=16).digest()

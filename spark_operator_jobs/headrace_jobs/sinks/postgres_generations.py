@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from headrace_jobs.progress.offsets import parse_offsets
-from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.generations import (
+    Difference,
+    OutputGeneration,
+    generation_of,
+    seen_by_readers,
+)
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     connect,
@@ -20,7 +25,6 @@ from headrace_jobs.sinks.postgres_store import (
     lock_relation,
     progress_table_exists,
 )
-from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,9 +96,7 @@ class PostgresGenerations:
             found = {each.generation: each for each in self._all(connection)}
             doomed = self._of(found, generation)
             if doomed.is_live:
-                raise SinkError(
-                    f"readers see generation {generation} in {self.table}: swap in another first"
-                )
+                raise seen_by_readers(self.table, generation)
             connection.execute(_FORGET, (self.job, self.table, generation))
             drop_staging(connection, prefix)
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier(doomed.output)))
@@ -116,10 +118,7 @@ class PostgresGenerations:
         ]
 
     def _of(self, found: dict[int, OutputGeneration], generation: int) -> OutputGeneration:
-        if generation not in found:
-            known = ", ".join(map(str, found)) or "none"
-            raise SinkError(f"{self.table} has no generation {generation} of {self.job} ({known})")
-        return found[generation]
+        return generation_of(found, generation, place=self.table, job=self.job)
 
     def _move(self, connection: Any, which: OutputGeneration, name: str) -> None:
         from psycopg import sql

@@ -23,6 +23,7 @@ import structlog
 
 from headrace_jobs.progress.offsets import format_offsets, parse_offsets
 from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.sinks.generations import mixing
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -144,11 +145,7 @@ class PostgresStore:
         ).fetchall()
         others = [generation for generation, relation in rows if relation == output]
         if others and not run.is_shadow and all(each != run.generation for each, _ in rows):
-            raise SinkError(
-                f"table {output} holds the rows of generation {others[0]}: begin generation"
-                f" {run.generation} beside them, with --shadow, then compare and swap"
-                " (headrace jobs diff, headrace jobs swap)"
-            )
+            raise mixing(f"table {output}", "rows", others[0], run.generation)
 
     @contextlib.contextmanager
     def keep_relation(self) -> Iterator[str]:
