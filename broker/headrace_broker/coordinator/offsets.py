@@ -123,6 +123,7 @@ def _check_classic_commit(
 
 
 def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller: Caller) -> Group:
+    shard.check_no_share_group(request.group_id)  # in any version: it has no offsets to commit
     if request.group_id not in shard.groups and request.generation_id_or_member_epoch >= 0:
         code = (
             ErrorCode.GROUP_ID_NOT_FOUND

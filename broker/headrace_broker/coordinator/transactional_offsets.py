@@ -46,8 +46,9 @@ def decide_txn_commit(
     """Decide a transaction's offsets: member and generation are checked as for a plain commit.
 
     The records are to be replayed by `replay_transactional`. Raises ILLEGAL_GENERATION for whoever
-    is no member of the group's present generation.
+    is no member of the group's present generation, GROUP_ID_NOT_FOUND in a share group.
     """
+    shard.check_no_share_group(request.group_id)  # in the words of Kafka, a group without offsets
     plain = OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,

@@ -119,6 +119,8 @@ def test_a_member_joins_syncs_lives_and_leaves(client, version):
         ApiKey.SYNC_GROUP,
         min(version, 5),
         **at,
+        protocol_type="consumer",
+        protocol_name="range",
         assignments=[SyncGroupRequestAssignment(member_id=member.member_id, assignment=b"all")],
     )
     assert (synced.error_code, bytes(synced.assignment)) == (ErrorCode.NONE, b"all")
@@ -202,6 +204,10 @@ def test_an_offset_is_deleted(client):
 def test_a_group_that_is_not_there_refuses_its_members(client):
     at = {"group_id": "none", "member_id": "m", "generation_id": 1}
     assert client.ask(ApiKey.HEARTBEAT, 4, **at).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert client.ask(ApiKey.SYNC_GROUP, 5, **at).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    names = {"protocol_type": "consumer", "protocol_name": "range"}
+    asked = client.ask(ApiKey.SYNC_GROUP, 5, **at, **names)
+    assert asked.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    asked = client.ask(ApiKey.SYNC_GROUP, 5, **at)
+    assert asked.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     left = client.ask(ApiKey.LEAVE_GROUP, 2, group_id="none", member_id="m")
     assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID

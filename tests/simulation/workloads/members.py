@@ -238,6 +238,8 @@ class Member:
             generation_id=self._generation,
             member_id=self._id,
             group_instance_id=self._instance,
+            protocol_type="simulated",
+            protocol_name="even",
             assignments=self._assign(members) if joined.leader == self._id else [],
         )
         answer = await self._call(ApiKey.SYNC_GROUP, sync)

@@ -66,6 +66,9 @@ _SESSION_ERRORS = frozenset(
 _MEMBER_ERRORS = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _RECORD_ERRORS = frozenset({ErrorCode.INVALID_RECORD_STATE})
 
+_POISON_EVERY = 3
+_OF_POISON = (AcknowledgeType.REJECT, AcknowledgeType.RELEASE)
+
 Said = list[tuple[int, AcknowledgeType]]
 
 
@@ -85,8 +88,16 @@ class Session:
 class ShareMember:
     """One consumer of the group, through many lives."""
 
-    def __init__(self, client: Client, shares: "Shares", *, accepts_all: bool = False) -> None:
+    def __init__(
+        self,
+        client: Client,
+        shares: "Shares",
+        *,
+        accepts_all: bool = False,
+        has_poison: bool = False,
+    ) -> None:
         rng = client.rng
+        self._has_poison = has_poison
         self._client = client
         self._shares = shares
         self._accepts_all = accepts_all
@@ -215,7 +226,7 @@ class ShareMember:
         rng, found = self._client.rng, {}
         for index, offsets in session.held.items():
             if self._accepts_all:
-                found[index] = [(offset, AcknowledgeType.ACCEPT) for offset in sorted(offsets)]
+                found[index] = [(offset, self._final(offset)) for offset in sorted(offsets)]
                 continue
             kinds = rng.choice(
                 (
@@ -228,9 +239,19 @@ class ShareMember:
             # What is left out is forgotten: its lock runs out.
             kept = [offset for offset in sorted(offsets) if rng.random() < 0.95]
             if kept:
-                found[index] = [(offset, rng.choice(kinds)) for offset in kept]
+                found[index] = [
+                    (offset, rng.choice(_OF_POISON if self._is_poison(offset) else kinds))
+                    for offset in kept
+                ]
         session.held = {}
         return found
+
+    def _is_poison(self, offset: int) -> bool:
+        """Whether nobody can process a record: it is a dead letter in the end."""
+        return self._has_poison and offset % _POISON_EVERY == 0
+
+    def _final(self, offset: int) -> AcknowledgeType:
+        return AcknowledgeType.REJECT if self._is_poison(offset) else AcknowledgeType.ACCEPT
 
     async def _fetch(self, session: Session, asked: set[int], said: dict[int, Said]) -> None:
         rng, messages = self._client.rng, share_fetch
@@ -456,7 +477,7 @@ class Closing:
         self._client = client
         self._shares = shares
         self._dead = dead
-        self._member = ShareMember(client, shares, accepts_all=True)
+        self._member = ShareMember(client, shares, accepts_all=True, has_poison=dead is not None)
         self._is_done = False
 
     async def run(self, others: Sequence[Any]) -> None:
@@ -553,7 +574,9 @@ def _start(scenario: "Scenario") -> list[Any]:
 
     start("sp", QueueProducer)
     for number in range(admin.rng.choice((2, 3))):
-        start(f"sm{number}", lambda client: ShareMember(client, shares))
+        start(
+            f"sm{number}", lambda client: ShareMember(client, shares, has_poison=dead is not None)
+        )
     closing, process = _client(scenario, "sc")
     tasks.append(loop.start_task(process, Closing(closing, shares, dead).run(tasks[:])))
     if scenario.cluster.seed >= state_epochs.SINCE:
