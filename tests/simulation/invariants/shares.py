@@ -24,7 +24,8 @@ Place = tuple[int, int]
 _LOOK_SECONDS = 0.2
 _LATE_SECONDS = 2.0
 """How late a lock may end where a disk blocks the process."""
-_FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
+_FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVING, RecordState.ARCHIVED})
+"""Nobody is given it again; what is Archiving waits for its dead letter alone."""
 
 
 @dataclass(slots=True, kw_only=True)
