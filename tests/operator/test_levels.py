@@ -1,12 +1,17 @@
 """An older image that lacks a level of the cluster's is refused before anything is rendered."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from headrace_operator.kubernetes.api.cache import Store
+from headrace_operator.kubernetes.brokers.backend import BrokersOnKubernetes
 from headrace_operator.kubernetes.brokers.levels import IMAGES_MAX, with_image_kept, with_levels
 from headrace_operator.plan import ObservedBroker, ObservedCluster
+from headrace_operator.render.brokers import render_identity
 from headrace_operator.render.identity import Identity
+from headrace_operator.resources import Reason
 from support.operator_resources import cluster
 
 DEFAULT = "headrace:operator"
@@ -109,3 +114,16 @@ def test_so_many_images_are_remembered() -> None:
         )
         identity = with_levels(identity, seen(NEW))
     assert list(identity.supported) == [f"headrace:{number}" for number in range(3, IMAGES_MAX + 3)]
+
+
+def test_what_is_rendered_keeps_the_image_and_the_cluster_is_stalled() -> None:
+    store = Store()
+    wanted = cluster(image="headrace:1")
+    store.learn(render_identity(wanted, IDENTITY))
+    # Nothing is asked of the API server for this.
+    backend = BrokersOnKubernetes(None, store, image=DEFAULT)  # type: ignore[arg-type]
+    found, problems = asyncio.run(backend.effective(wanted))
+    assert found.spec.image == "headrace:2"
+    (problem,) = problems
+    assert (problem.reason, problem.is_stalling) == (Reason.NOT_SUPPORTED, True)
+    assert "metadata.version, which is at 29" in problem.message
