@@ -25,7 +25,7 @@ from support.streams import FAST_PRODUCER, read_partition
 _SECONDS = 60
 _SIZE = 4000  # digits; Python reads 4300 at most as one number
 _RECORDS = 1000
-_CRAWL = 100_000
+_CRAWL = 20_000  # the whole would take minutes
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +137,6 @@ def test_a_throttled_move_shows_its_copy_and_ends_when_it_is_let_go(peers, topic
     written = _create(peers, topic)
     target = _other(peers, topic)
     throttle = ("--replica-alter-log-dirs-throttle", str(_CRAWL))
-    began = time.monotonic()
     _reassign(peers, topic, target, "--execute", *throttle)
     described = _described(peers, topic)
     source = next(name for name, is_future in described if not is_future)
@@ -145,8 +144,7 @@ def test_a_throttled_move_shows_its_copy_and_ends_when_it_is_let_go(peers, topic
     assert 0 < described[target.name, True] <= _RECORDS
     still = f"Reassignment of replica {topic}-0-1 is still in progress."
     assert still in _reassign(peers, topic, target, "--verify")
-    assert time.monotonic() - began < _SIZE * _RECORDS / _CRAWL
-    _reassign(peers, topic, target, "--execute", "--additional", *throttle[:1], str(100 * _CRAWL))
+    _reassign(peers, topic, target, "--execute", "--additional", *throttle[:1], str(1000 * _CRAWL))
     done = f"Reassignment of replica {topic}-0-1 completed successfully."
     wait_until(lambda: done in _reassign(peers, topic, target, "--verify"), _SECONDS, done)
     assert read_partition(peers.bootstrap, topic, 0) == written
@@ -200,7 +198,7 @@ def test_a_move_goes_on_after_a_kill(cluster, topic):
         cluster.nodes[0].start()
         cluster.wait_complete()
         assert read_partition(cluster.bootstrap, topic, 0) == written
-    wait_until(lambda: _home(cluster, topic) == target, _SECONDS, "the move")
+    wait_until(lambda: _home(cluster, topic) == target, 2 * _SECONDS, "the move")
     wait_until(lambda: not list(target.glob("*-future")), _SECONDS, "copies are left")
     assert read_partition(cluster.bootstrap, topic, 0) == written
 

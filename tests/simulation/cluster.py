@@ -222,7 +222,9 @@ class Cluster:
         self._uuids = self.fork("uuids")
         self._epochs_before_cuts: dict[int, int] = {}
         # Where disks have errors, one of two directories fails at times and the broker goes on.
-        self.has_two_directories = profile.disk_errors and self.fork("directories").random() < 0.5
+        self.has_two_directories = "directories" in profile.works or (
+            profile.disk_errors and self.fork("directories").random() < 0.5
+        )
         self.rotting: Node | None = None
         """Whose disk damages what it holds; the scrub is fast then."""
 

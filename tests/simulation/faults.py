@@ -166,7 +166,7 @@ class Faults:
         if self._profile.focus == TRUNCATION:
             # A leader on its own appends what the next one does not have.
             faults.append((8, lambda: self._block(node)))
-        if self._cluster.has_two_directories:
+        if self._cluster.has_two_directories and self._profile.disk_errors:
             faults.append((5, lambda: self._fail_directory(node)))
         if self._aimed_left:
             faults.append((6, lambda: self._replace_process(node)))

@@ -48,6 +48,8 @@ LOGGED = {
     "in-sync sets could not be changed yet": "the outcome of an AlterPartition is unknown",
     "bit rot": "what an fsync had covered is damaged",
     "damaged records are cut and replicated again": "a damaged replica is healed",
+    "replica is in another log directory": "a replica has moved to another directory",
+    "replica moves no more": "a move between directories is given up",
     "lost power without fsyncs": "a machine loses power without having fsynced",
 }
 
@@ -65,6 +67,7 @@ MARKS: dict[str, int] = {
     "a member of a consumer group is fenced": 20,
     "a partition waits until its former owner gives it up": 10,
     "records are deleted by request": 50,
+    "a move between directories is asked for": 50,
     "a consumer validates its position against a new leader": 100,
     "a delivery times out and a new producer epoch begins": 50,
     "records are committed while an in-sync set is asked for": 10,

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from headrace_broker.log import partition_log
+from headrace_broker.log.future_log import FutureLog
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
@@ -13,6 +14,7 @@ from headrace_broker.log.segments.flush import Flush
 from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
 from simulation.mutants.mutant import Mutant
 from simulation.profile import TRUNCATION
+from simulation.workloads.directories import NAME, SINCE
 
 
 class _EqualToAll(int):
@@ -74,7 +76,36 @@ def _flush_later(original: Any) -> Any:
     return begin
 
 
+def _forget_the_last(original: Any) -> Any:
+    """What is appended while the controller is told of the move is not copied."""
+
+    def next_step(self: FutureLog, bytes_max: int) -> Any:
+        return None if self._flush is not None else original(self, bytes_max)
+
+    return next_step
+
+
 STORAGE_MUTANTS = (
+    Mutant(
+        name="a move between directories does not follow truncations",
+        owner=FutureLog,
+        attribute="_truncating",
+        replace=lambda _original: lambda self, offset: self._lower(offset),
+        nodes=3,
+        needs=lambda profile: NAME in profile.works,
+        since=SINCE,
+        seeds_max=60,
+    ),
+    Mutant(
+        name="a move between directories does not copy what comes last",
+        owner=FutureLog,
+        attribute="next_step",
+        replace=_forget_the_last,
+        nodes=3,
+        needs=lambda profile: NAME in profile.works,
+        since=SINCE,
+        seeds_max=60,
+    ),
     Mutant(
         name="a torn tail is kept",
         owner=BatchWindow,

@@ -8,6 +8,7 @@ a healed cluster must let them. What they see goes into `History`, or into an in
 
 from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
+from simulation.workloads.directories import DIRECTORIES
 from simulation.workloads.features import FEATURES
 from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
 from simulation.workloads.modern import MODERNS
@@ -31,6 +32,7 @@ WORKLOADS: tuple[Workload, ...] = (
     MODERNS,
     FEATURES,
     STATIC_MEMBERS,
+    DIRECTORIES,
 )
 
 __all__ = ["WORKLOADS", "Workload"]
