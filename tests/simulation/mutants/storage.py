@@ -76,6 +76,14 @@ def _flush_later(original: Any) -> Any:
     return begin
 
 
+def _forget_producers(original: Any) -> Any:
+    def take_over(self: PartitionLog, other: PartitionLog) -> None:
+        original(self, other)
+        self.producers = ProducerStates()
+
+    return take_over
+
+
 def _forget_the_last(original: Any) -> Any:
     """What is appended while the controller is told of the move is not copied."""
 
@@ -87,10 +95,10 @@ def _forget_the_last(original: Any) -> Any:
 
 STORAGE_MUTANTS = (
     Mutant(
-        name="a move between directories does not follow truncations",
-        owner=FutureLog,
-        attribute="_truncating",
-        replace=lambda _original: lambda self, offset: self._lower(offset),
+        name="a move between directories forgets producers",
+        owner=PartitionLog,
+        attribute="take_over",
+        replace=_forget_producers,
         nodes=3,
         needs=lambda profile: NAME in profile.works,
         since=SINCE,
