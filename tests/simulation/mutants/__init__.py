@@ -73,6 +73,7 @@ FOUND_AT = {
     "a transaction's offsets stay after its abort": 11,
     "an acknowledgement of a share group is answered before it is durable": 3003,
     "a record that is rejected is no dead letter": 7012,
+    "the dead letter that does not fit any more is left out": 7012,
     "a renewed lock ends when it would have": 3003,
     "a member may acknowledge what another one holds": 3032,
     "a released record is archived": 3003,
