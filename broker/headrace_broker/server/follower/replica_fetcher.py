@@ -374,7 +374,7 @@ class ReplicaFetcher:
             self._send(connection, round_)
 
     def _send(self, connection: PeerConnection, round_: Round) -> None:
-        exchange = _Exchange(self, round_, self._generation, self._loop.time())
+        exchange = _Exchange(self, connection, round_, self._generation, self._loop.time())
         try:
             connection.send(ApiKey.FETCH, self._version, self._body(round_), exchange)
         except PeerUnavailable as error:
@@ -389,12 +389,14 @@ class ReplicaFetcher:
         self._watchdog = None
         if not self._sent or self._is_closed:
             return
-        left = next(iter(self._sent)).sent_at + self._timeout_ms / 1000 - self._loop.time()
-        if left > 0:
-            self._watchdog = self._loop.call_later(left, self._watch)
-        elif self._connection is not None:
+        oldest = next(iter(self._sent))
+        left = oldest.sent_at + self._timeout_ms / 1000 - self._loop.time()
+        if left <= 0:
+            # Not the newest connection: that one may go to the source's new address.
             log.debug("fetch was not answered", source=self._source, within_ms=self._timeout_ms)
-            self._connection.close()
+            oldest.connection.close()
+            left = self._timeout_ms / 1000
+        self._watchdog = self._loop.call_later(left, self._watch)
 
     def _body(self, round_: Round) -> list[Any]:
         if self._version == FAST_VERSION and round_.dirty and not round_.forgotten:
@@ -531,12 +533,18 @@ class ReplicaFetcher:
 class _Exchange:
     """One request of a fetcher on its way, and who receives its answer."""
 
-    __slots__ = ("_fetcher", "generation", "round", "sent_at")
+    __slots__ = ("_fetcher", "connection", "generation", "round", "sent_at")
 
     def __init__(
-        self, fetcher: ReplicaFetcher, round_: Round, generation: int, sent_at: float
+        self,
+        fetcher: ReplicaFetcher,
+        connection: PeerConnection,
+        round_: Round,
+        generation: int,
+        sent_at: float,
     ) -> None:
         self._fetcher = fetcher
+        self.connection = connection
         self.round = round_
         self.generation = generation
         self.sent_at = sent_at

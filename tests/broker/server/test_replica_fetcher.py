@@ -1,0 +1,151 @@
+"""A fetcher against sources that stop answering: real connections to servers that hang."""
+
+import asyncio
+import contextlib
+import struct
+from uuid import UUID
+
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.metadata.entities import PartitionImage
+from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.codec import encode_bytes
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.headers import response_header_version
+from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from headrace_broker.protocol.messages.fetch import FetchResponse
+from headrace_broker.server.follower.fetch_topics import Key
+from headrace_broker.server.follower.replica_fetcher import FetcherConfig, ReplicaFetcher
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
+from headrace_broker.server.peers.peers import Address, PeerConnections
+from support.log import ManualClock
+from support.waiting import until
+
+US, SOURCE = 2, 1
+LOOPBACK = "127.0.0.1"
+FETCH_VERSION = 16
+SESSION = 7
+
+
+class Book:
+    """Where the source is now."""
+
+    def __init__(self, address):
+        self.address = address
+
+    def broker_address(self, _node_id):
+        return self.address
+
+    def voter_address(self, _node_id):
+        return None
+
+    def active_controller(self):
+        return None
+
+
+class Source:
+    """Answers fetches while `answers`, from a session of its own; then it hangs."""
+
+    def __init__(self):
+        self.answers = True
+        self.made = self.lost = self.fetches = 0
+        self._writers = []
+
+    @contextlib.asynccontextmanager
+    async def serving(self):
+        server = await asyncio.start_server(self._serve, LOOPBACK, 0)
+        try:
+            yield Address(*server.sockets[0].getsockname())
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+    async def _serve(self, reader, writer):
+        self.made += 1
+        self._writers.append(writer)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                frame = await reader.readexactly(size)
+                key, version, correlation_id = struct.unpack_from(">hhi", frame)
+                if key == ApiKey.FETCH:
+                    self.fetches += 1
+                    if not self.answers:
+                        continue
+                    await asyncio.sleep(0.01)
+                self._answer(writer, ApiKey(key), version, correlation_id)
+        self.lost += 1
+
+    def _answer(self, writer, key, version, correlation_id):
+        if key is ApiKey.FETCH:
+            response = FetchResponse(
+                error_code=ErrorCode.NONE, session_id=SESSION, responses=[], node_endpoints=[]
+            )
+        else:
+            served = ApiVersion(
+                api_key=ApiKey.FETCH, min_version=FETCH_VERSION, max_version=FETCH_VERSION
+            )
+            response = ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=[served])
+        head = struct.pack(">i", correlation_id)
+        if response_header_version(key, version):
+            head += b"\0"
+        body = head + encode_bytes(response, version)
+        writer.write(struct.pack(">i", len(body)) + body)
+
+
+def _follower(directory, index, host):
+    log = PartitionLog.open(directory / f"t-{index}", LogConfig(), clock=ManualClock())
+    partition = Partition("t", UUID(int=5), index, log, host)
+    partition.apply(
+        PartitionImage(
+            leader=SOURCE,
+            leader_epoch=0,
+            partition_epoch=0,
+            replicas=(SOURCE, US),
+            isr=(SOURCE, US),
+        ),
+        1,
+    )
+    return Key(UUID(int=5).bytes, index), partition
+
+
+def test_a_connection_that_hangs_is_closed_and_not_the_one_that_was_made_since(tmp_path):
+    """A broker has a new address, and what was asked at the old one is never answered."""
+
+    async def run():
+        former, present = Source(), Source()
+        async with former.serving() as old, present.serving() as new:
+            book = Book(old)
+            host = ReplicaHost(US)
+            peers = PeerConnections(book, client_id="test", frame_bytes_max=1 << 20)
+            config = FetcherConfig(wait_max_ms=50, timeout_ms=200)
+            fetcher = ReplicaFetcher(SOURCE, host, peers, config)
+            logs = []
+            try:
+                for index, is_there in enumerate((False, True)):
+                    key, partition = _follower(tmp_path, index, host)
+                    logs.append(partition.log)
+                    if is_there:
+                        # A fetch hangs at the old address; this one overtakes it at the new one.
+                        former.answers = False
+                        asked = former.fetches
+                        await until(lambda asked=asked: former.fetches > asked)
+                        book.address, host.image = new, MetadataImage()
+                    fetcher.follow(key, partition)
+                    await until(lambda: former.fetches > 1)
+                await until(lambda: former.lost)
+                asked = present.fetches
+                await until(lambda: present.fetches > asked + 5)
+                assert (present.made, present.lost) == (1, 0)
+            finally:
+                await fetcher.close()
+                await peers.close()
+                for log in logs:
+                    log.abandon()
+
+    asyncio.run(run())
