@@ -76,7 +76,7 @@ simulate-mutants: setup ## look for every planted bug from the first seed (FIRST
 
 simulate-reached: setup ## 1,000 seeds must reach every rare situation that the simulator names
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes mix --jobs $(JOBS) \
-	  --seeds 1000 --reached $(if $(FIRST),--first $(FIRST))
+	  --seeds 1000 --reached $(if $(FIRST),--first $(FIRST)) $(if $(RECORD),--record $(abspath $(RECORD)))
 
 mutation: setup ## mutants of the source against unit tests and seeds: SAMPLE=300 SEED=n SKIP=n
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutation.run --sample $(or $(SAMPLE),300) \
@@ -120,8 +120,9 @@ lock: setup ## write requirements/*.txt from pyproject.toml
 	printf 'structlog\nuv\n' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-header --python-version 3.11 -c requirements/dev.txt - -o requirements/images.txt
 
-protocols: setup ## write docs/apis.md and the state diagrams of docs/protocols.md from the code's tables
+protocols: setup ## write docs/apis.md, docs/simulation-lists.md and the diagrams of docs/protocols.md from the code
 	cd tests && ../$(BIN)/python -m support.protocols && ../$(BIN)/python -m support.api_page
+	cd tests && ../$(BIN)/python -m simulation.lists
 
 clean: ## remove what the tools left
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

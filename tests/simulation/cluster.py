@@ -20,6 +20,7 @@ from simulation.disk import Disk, FileSystem
 from simulation.loop import CURRENT, Process, SimulatedLoop
 from simulation.network import Network
 from simulation.profile import Profile
+from simulation.workloads.workload import is_aimed
 
 EPOCH_MS = 1_700_000_000_000
 CLIENT_PORT = 9092
@@ -219,6 +220,7 @@ class Cluster:
         self.files.disks = [node.disk for node in self.nodes]
         self.files.on_fsync = self._slow_fsync
         self.loop.thread_delay = self._thread_delay
+        self.loop.thread_lag = self._thread_lag
         self._uuids = self.fork("uuids")
         self._epochs_before_cuts: dict[int, int] = {}
         # Where disks have errors, one of two directories fails at times and the broker goes on.
@@ -227,6 +229,10 @@ class Cluster:
         )
         self.rotting: Node | None = None
         """Whose disk damages what it holds; the scrub is fast then."""
+        self.damaged: list[tuple[tuple[str, int], int]] = []
+        """What it has damaged so far: a partition, and an offset in it."""
+        self.damage_read = 0
+        """Of how many of these a reader knows what became."""
 
     def fork(self, name: str) -> random.Random:
         """Return a random source of its own, so that more draws here change nothing there."""
@@ -280,6 +286,20 @@ class Cluster:
             getattr(getattr(item.broker, "controller", None), "image", None) for item in self.nodes
         ]
         return any(image is not None and not self._is_out(image, number) for image in images)
+
+    def is_active_controller(self, number: int) -> bool:
+        """Whether a node takes itself for the active controller."""
+        return _is_active_controller(self.nodes[number - 1])
+
+    def is_former_controller(self) -> bool:
+        """Whether the process that runs has a successor as the active controller."""
+        epochs: dict[Process | None, int] = {}
+        for item in self.nodes:
+            if _is_active_controller(item):
+                broker: Any = item.broker
+                epochs[item.process] = broker.controller.epoch
+        own = epochs.get(CURRENT.get())
+        return own is not None and own < max(epochs.values())
 
     def has_good_copy(self, node: Node, topic: str, index: int) -> bool:
         """Whether the newest metadata of all says that another replica is in sync."""
@@ -382,7 +402,9 @@ class Cluster:
         if self.rotting is not None:
             settings |= {
                 # A slow one, so that readers meet damage before it does, in half of the seeds.
-                "headrace.log.scrub.interval.ms": self.fork("scrub").choice(("400", "4000")),
+                "headrace.log.scrub.interval.ms": self.fork("scrub").choice(
+                    ("400", "4000", "4000", "4000") if is_aimed(self.seed) else ("400", "4000")
+                ),
                 "headrace.log.scrub.bytes.per.second": "1000000000",
             }
         return "".join(f"{key}={value}\n" for key, value in settings.items())
@@ -439,6 +461,15 @@ class Cluster:
         if disk is None or disk.rng.random() >= disk.slow_fsync_probability:
             return 0.0
         return disk.rng.choice((0.005, 0.02, 0.1))
+
+    def _thread_lag(self, process: Process) -> float:
+        """Work is done, and its process has much else to do before it hears of that."""
+        disk = next((node.disk for node in self.nodes if node.process is process), None)
+        if disk is None or not disk.late_answer_probability:
+            return 0.0
+        if disk.rng.random() >= disk.late_answer_probability:
+            return 0.0
+        return disk.rng.choice((0.02, 0.1, 0.3))
 
     def _slow_fsync(self, disk: Disk, delay: float) -> None:
         if disk.process is not None:

@@ -116,6 +116,8 @@ class Disk:
         """What is below fails: one disk of several."""
         self.short_write_probability = 0.0
         self.slow_fsync_probability = 0.0
+        self.late_answer_probability = 0.0
+        """How often the process hears late that a thread's work is done."""
         self.flip_probability = 0.0
         self._graves = 0
         root.mkdir(parents=True, exist_ok=True)

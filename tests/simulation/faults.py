@@ -12,6 +12,7 @@ from typing import Any
 from simulation.cluster import Cluster, Node
 from simulation.profile import TRUNCATION, Profile
 from simulation.rot import Rot
+from simulation.workloads.workload import is_aimed
 
 # What a broker logs, and the next fault waits for.
 MOMENTS = (
@@ -24,6 +25,7 @@ MOMENTS = (
     "broker registered",
 )
 _FOCUS_SECONDS = 2.0
+_TRANSACTIONS_SECONDS = 4.0
 _AIMED_SHARE = 0.25
 _AIMED_MAX = 4
 
@@ -123,17 +125,22 @@ class Faults:
                 self._arm()
             else:
                 self._one(self._any())
-        if self._profile.focus:
-            await self._await_focus()
-        self._is_over = self._rot.is_over = True
+        is_aimed = is_aimed(self._cluster.seed) and len(self._profile.brokers) > 1
+        if self._profile.focus or is_aimed:
+            has_transactions = is_aimed and "transactions" in self._profile.works
+            await self._await_focus(_TRANSACTIONS_SECONDS if has_transactions else _FOCUS_SECONDS)
+        self._is_over = True
+        if "damage" in self._profile.works and self._cluster.rotting is not None:
+            await self._rot.strike_once_more()
+        self._rot.is_over = True
 
-    async def _await_focus(self) -> None:
+    async def _await_focus(self, seconds: float) -> None:
         """Let the nodes find each other: then logs are truncated and snapshots installed."""
         self._cluster.network.heal()
         for node in self._cluster.nodes:
             node.pause(on=False)
             node.start()
-        await asyncio.sleep(_FOCUS_SECONDS)
+        await asyncio.sleep(seconds)
 
     def _one(self, node: Node) -> None:
         if not node.is_running:
@@ -316,6 +323,7 @@ class Faults:
             disk.failed_folder = ""
             disk.write_errors = disk.fsync_errors = disk.read_errors = 0
             disk.slow_fsync_probability = disk.short_write_probability = 0.0
+            disk.late_answer_probability = 0.0
             node.pause(on=False)
         for _ in range(100):
             for node in cluster.nodes:

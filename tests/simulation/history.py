@@ -79,6 +79,10 @@ class History:
     """Called with the leader that asks for another in-sync set, and who is new in it."""
     on_step: Callable[[str], None] = lambda _step: None
     """Called with each step of a transaction's coordinator (`simulation.steps`)."""
+    on_question: Callable[[int, int], None] = lambda _leader, _coordinator: None
+    """Called with a partition's leader that asks a transaction's coordinator, and with that one."""
+    is_former_controller: Callable[[], bool] = lambda: False
+    """Whether the process that runs is an active controller, and another one is a newer one."""
     on_acknowledged: Callable[[], None] = lambda: None
     shares: Any = None
     """The second book of share groups (`simulation.invariants.shares`)."""

@@ -71,6 +71,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Asked after every check: whether the run may end here."""
         self.thread_delay: Callable[[Process], float] = lambda _process: 0.0
         """How much later than usual a thread of a process gets to its work: its disk is slow."""
+        self.thread_lag: Callable[[Process], float] = lambda _process: 0.0
+        """How much later than usual the process hears that a thread's work is done."""
         self._now = 0.0
         self._timers: list[tuple[float, int, asyncio.Handle, Process]] = []
         self._sequence = 0
@@ -286,7 +288,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         key = id(executor)
         begin = max(self._now, process.executors.get(key, 0.0)) + self.rng.expovariate(5000)
         begin += self.thread_delay(process)
-        end = begin + self.rng.expovariate(2000)
+        end = begin + self.rng.expovariate(2000) + self.thread_lag(process)
         process.executors[key] = end
         self.call_in(process, begin - self._now, self._run_in_thread, future, func, args, end)
         return future

@@ -87,7 +87,7 @@ MARKS: dict[str, int] = {
     "a sequence has a gap": 20,
     "the controller refuses a former leader epoch": 5,
     "the controller refuses a former partition epoch": 5,
-    "a leader knows more than the controller": 3,
+    "a former controller decides what a leader asks for": 3,
     "the controller refuses a former registration": 5,
     "the in-sync set is smaller than it must be": 100,
     "a candidate holds the high watermark back": 50,
@@ -287,7 +287,6 @@ def _check_producer(history: History, original: Any, *arguments: Any) -> Any:
 _REFUSALS = {
     ErrorCode.FENCED_LEADER_EPOCH: "the controller refuses a former leader epoch",
     ErrorCode.INVALID_UPDATE_VERSION: "the controller refuses a former partition epoch",
-    ErrorCode.NOT_CONTROLLER: "a leader knows more than the controller",
 }
 
 
@@ -296,6 +295,8 @@ def _epoch_error(history: History, original: Any, partition: Any, asked: Any) ->
     error = original(partition, asked)
     if error in _REFUSALS:
         history.reach(_REFUSALS[error])
+    if history.is_former_controller():
+        history.reach("a former controller decides what a leader asks for")
     return error
 
 

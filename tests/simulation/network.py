@@ -437,6 +437,20 @@ class Network:
             if transport.process.host == host and self.rng.random() < share:
                 transport.outgoing.stalled_until = self.loop.time() + seconds
 
+    def stall_answers(self, host: str, asker: str, seconds: float) -> bool:
+        """Hold back what one host answers another, while what it asks the other goes through.
+
+        Returns whether there is a connection for that.
+        """
+        found = False
+        for transport in list(self.transports):
+            port = transport.get_extra_info("sockname")[1]
+            is_of_both = transport.process.host == host and transport.peer.process.host == asker
+            if is_of_both and (host, port) in self.servers:
+                transport.outgoing.stalled_until = self.loop.time() + seconds
+                found = True
+        return found
+
     def reset_some(self, host: str) -> None:
         """Reset connections of a host, as a middle box would."""
         for transport in list(self.transports):

@@ -149,6 +149,7 @@ def _draw_works(seed: int, profile: Profile) -> frozenset[str]:
         work.name
         for work in WORKLOADS
         if seed >= work.since
+        and work.has_seed(seed)
         and work.needs(profile)
         and random.Random(f"{seed}/works/{work.name}").random() < work.share
     )

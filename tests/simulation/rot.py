@@ -5,6 +5,7 @@ of a batch's records flips, or a page of them turns to zeros; what of a header m
 `tests/broker/log/test_damage.py`'s to try.
 """
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from simulation.cluster import Cluster, Node
 _SHARE = 0.35
 _STRIKES = 3
 _WAIT_SECONDS = 0.05
+_LOOKS_MAX = 100
 _PAGE = 4096
 
 
@@ -35,6 +37,21 @@ class Rot:
             for _ in range(_STRIKES):
                 delay = self._rng.uniform(0.2, 0.9) * seconds
                 loop.call_in(loop.kernel, delay, self._strike, self._cluster.rotting, 100)
+
+    async def strike_once_more(self) -> None:
+        """Strike where nothing else does: the broker leads what it has damaged, and is read."""
+        cluster = self._cluster
+        cluster.network.heal()
+        for each in cluster.nodes:
+            each.pause(on=False)
+            each.start()
+        before = len(cluster.damaged)
+        if cluster.rotting is not None:
+            self._strike(cluster.rotting, 100)
+        for _ in range(_LOOKS_MAX):
+            await asyncio.sleep(_WAIT_SECONDS)
+            if before < len(cluster.damaged) <= cluster.damage_read:
+                return
 
     def _strike(self, node: Node, attempts: int) -> None:
         """End the process, by SIGTERM or SIGKILL, and damage its logs before it starts again."""
@@ -69,22 +86,23 @@ class Rot:
 
     def _damage_one(self, node: Node, topic: str, index: int) -> None:
         batches = [
-            (path, start, end)
+            (path, start, end, offset)
             for directory in node.log_directories
             for path in sorted((directory / f"{topic}-{index}").glob("*.log"))
-            for start, end in _records_of(
+            for start, end, offset in _records_of(
                 path.read_bytes(), _recovery_point(directory, topic, index)
             )
         ]
         if not batches:
             return
-        path, start, end = self._rng.choice(batches)
+        path, start, end, offset = self._rng.choice(batches)
         size = min(_PAGE, end - start) if self._rng.random() < 0.5 else 0
         position = start if size else self._rng.randrange(start, end)
         data = path.read_bytes()
         node.disk.rot(path, position, size)
         if path.read_bytes() != data:
             self._cluster.say(f"{path} of {node} is damaged at {position}, {size or 'a bit'}")
+            self._cluster.damaged.append(((topic, index), offset))
             self._cluster.on_moment("bit rot", node)
 
 
@@ -113,9 +131,9 @@ def _recovery_point(directory: Path, topic: str, index: int) -> int:
     return next((int(line.split()[2]) for line in lines if line.startswith(prefix)), 0)
 
 
-def _records_of(data: bytes, recovery_point: int) -> list[tuple[int, int]]:
-    """Return where the records of each batch below the recovery point begin and end."""
-    found: list[tuple[int, int]] = []
+def _records_of(data: bytes, recovery_point: int) -> list[tuple[int, int, int]]:
+    """Return of each batch below the recovery point where its records begin and end; its offset."""
+    found: list[tuple[int, int, int]] = []
     start = 0
     while start + HEADER_SIZE <= len(data):
         header: Any = parse_batch_header(data, start)
@@ -124,6 +142,6 @@ def _records_of(data: bytes, recovery_point: int) -> list[tuple[int, int]]:
         if end > len(data) or header.size_bytes < HEADER_SIZE or not is_covered:
             break
         if end > start + HEADER_SIZE:
-            found.append((start + HEADER_SIZE, end))
+            found.append((start + HEADER_SIZE, end, int(header.base_offset)))
         start = end
     return found

@@ -1,16 +1,22 @@
 """Run seeds: `python -m simulation.run --seed 7`, or `--first 1 --seeds 1000 --jobs 2`.
 
 `--nodes mix` gives each seed its number of nodes: of ten, four run 1, four run 3, and two run 5.
+`--record FILE` keeps what each seed gave, so that a range can be run in pieces: seeds in the file
+are counted and not run again.
 """
 
 import argparse
 import gc
+import itertools
+import json
 import multiprocessing
 import os
 import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from simulation.marks import MARKS
 from simulation.scenario import Outcome, simulate
@@ -35,6 +41,7 @@ def main() -> int:
     parser.add_argument(
         "--reached", action="store_true", help="fail where too few of 1,000 seeds reach a mark"
     )
+    parser.add_argument("--record", type=Path, help="a file that keeps what each seed gave")
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
@@ -52,10 +59,13 @@ def main() -> int:
     began = time.monotonic()
     failed = 0
     seeds = [(seed, nodes_of(seed, options.nodes)) for seed in range(first, first + options.seeds)]
+    known = _recorded(options.record, seeds)
     gc.freeze()  # what is loaded by now is looked through by no collection of a seed's
     with multiprocessing.Pool(options.jobs, maxtasksperchild=200) as pool:
         acknowledged, reached, by_seeds = 0, Counter[str](), Counter[str]()
-        for done, (nodes, outcome) in enumerate(pool.imap(_simulate, seeds), start=1):
+        fresh = pool.imap(_simulate, [seed for seed in seeds if seed not in known])
+        outcomes = itertools.chain(known.values(), _kept(options.record, fresh))
+        for done, (nodes, outcome) in enumerate(outcomes, start=1):
             acknowledged += outcome.acknowledged
             reached += outcome.reached
             by_seeds.update(outcome.reached.keys())
@@ -75,6 +85,31 @@ def main() -> int:
         say(f"reached by too few seeds: {missing}")
         return 1
     return 1 if failed else 0
+
+
+def _recorded(
+    path: Path | None, seeds: list[tuple[int, int]]
+) -> dict[tuple[int, int], tuple[int, Outcome]]:
+    """Return what the file says of these seeds, by seed and nodes."""
+    found: dict[tuple[int, int], tuple[int, Outcome]] = {}
+    for line in path.read_text().splitlines() if path is not None and path.exists() else ():
+        nodes, facts = json.loads(line)
+        outcome = Outcome(**facts | {"reached": Counter(facts["reached"])})
+        if (outcome.seed, nodes) in seeds:
+            found[outcome.seed, nodes] = nodes, outcome
+    return found
+
+
+def _kept(
+    path: Path | None, outcomes: Iterable[tuple[int, Outcome]]
+) -> Iterator[tuple[int, Outcome]]:
+    """Write each outcome to the file as it comes."""
+    for nodes, outcome in outcomes:
+        if path is not None:
+            facts = vars(outcome) | {"said": outcome.said[-40:] if outcome.violations else []}
+            with path.open("a") as file:
+                file.write(json.dumps([nodes, facts]) + "\n")
+        yield nodes, outcome
 
 
 def table(reached: Counter[str], by_seeds: Counter[str], seeds: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError
+from simulation.aims import Aims
 from simulation.client import Client
 from simulation.cluster import EPOCH_MS, Cluster, Node
 from simulation.faults import Faults
@@ -71,7 +72,10 @@ class Scenario:
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
         self.history.on_proposed = self.faults.proposed
         self.steps = Steps(self.cluster, self.faults, self.history)
-        self.history.on_step = self.steps.happened
+        self.history.is_former_controller = self.cluster.is_former_controller
+        self.history.on_step = self._step
+        self.aims = Aims(self.cluster, self.faults)
+        self.history.on_question = self.aims.asked
         self.loop.check = self.invariants.check
 
     def _failed(self, node: Node, error: BaseException) -> None:
@@ -100,6 +104,10 @@ class Scenario:
         if mark is not None:
             self.history.reach(mark)
         self.faults.happened(moment, node)
+
+    def _step(self, step: str) -> None:
+        self.steps.happened(step)
+        self.aims.happened(step)
 
     # ---- clients
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from headrace_broker.coordinator.share_state import shard as share_state
-from headrace_broker.coordinator.share_state.records import SnapshotRecord, UpdateRecord
+from headrace_broker.coordinator.share_state.records import SnapshotRecord
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.shares import state_shard
 from headrace_broker.server.shares.state_log import PartitionShareStateLog
@@ -51,7 +51,7 @@ SHARE_MARKS: dict[str, int] = {
     "share partitions are moved": 50,
     "share state refuses a zombie: stale-state-epoch": 50,
     "share state refuses a zombie: former-leader-writes": 50,
-    "a share partition's state would go back": 0,  # not reached: the coordinator mends it
+    "a write of share state would undo what is done with": 20,
 }
 
 # What 12 seeds of share groups reach for sure.
@@ -94,12 +94,16 @@ def _check_leader(history: History, original: Any, state: Any, leader_epoch: int
         raise
 
 
+@observer(share_state, "_forward")
+def _forward(history: History, original: Any, state: Any, change: Any) -> Any:
+    kept = original(state, change)
+    if kept is not change:
+        history.reach("a write of share state would undo what is done with")
+    return kept
+
+
 @observer(state_shard, "replay")
 def _replay(history: History, original: Any, shard: Any, record: Any, *place: Any) -> None:
-    is_update = isinstance(record, UpdateRecord)
-    before = shard.states.get(record.key)
-    if is_update and before is not None and -1 < record.start_offset < before.start_offset:
-        history.reach("a share partition's state would go back")
     if isinstance(record, SnapshotRecord) and shard.update_counts.get(record.key):
         history.reach("a snapshot of share state follows updates")
     original(shard, record, *place)

@@ -203,6 +203,16 @@ def _is_marked(history: History, original: Any, *arguments: Any) -> Any:
     return is_so
 
 
+@observer(ProducerStates, "check_marker")
+def _check_marker(history: History, original: Any, *arguments: Any) -> None:
+    try:
+        original(*arguments)
+    except ApiError as error:
+        if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            history.reach("a former coordinator's marker is refused")
+        raise
+
+
 @observer(Verifications, "check")
 def _check(history: History, original: Any, *arguments: Any) -> None:
     try:

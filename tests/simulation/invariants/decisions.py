@@ -24,6 +24,10 @@ from simulation.observing import observer
 def _alter(history: History, original: Any, alteration: Any, topic_id: Any, asked: Any) -> Any:
     """AlterPartition holds for the epochs that its leader knows (KIP-497, KIP-841, KIP-903)."""
     answer = original(alteration, topic_id, asked)
+    if answer.error_code == ErrorCode.NOT_CONTROLLER:
+        # A leader asks the controller of the newest epoch that it knows of, with what it knew
+        # before; and an active controller has applied all that was committed before its epoch.
+        history.violate("leader-ahead", f"{asked} is ahead of {alteration._image.offset}")
     if answer.error_code not in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
         return answer
     image = alteration._image

@@ -8,6 +8,7 @@ a healed cluster must let them. What they see goes into `History`, or into an in
 
 from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
+from simulation.workloads.damage import DAMAGE
 from simulation.workloads.directories import DIRECTORIES
 from simulation.workloads.features import FEATURES
 from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
@@ -15,6 +16,7 @@ from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
 from simulation.workloads.share import SHARE
+from simulation.workloads.toss import TOSS
 from simulation.workloads.transactions import TRANSACTIONS
 from simulation.workloads.trims import TRIMS
 from simulation.workloads.workload import Workload
@@ -33,6 +35,8 @@ WORKLOADS: tuple[Workload, ...] = (
     FEATURES,
     STATIC_MEMBERS,
     DIRECTORIES,
+    TOSS,
+    DAMAGE,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -64,19 +64,25 @@ class Operator:
         await self.client.until(self._moves_are_done)
 
     async def _move(self, topic: str, partition: int) -> None:
-        messages = alter_partition_reassignments
         rng = self.client.rng
         target = rng.sample(list(self._brokers), self._replicas)
         is_cancelled = rng.random() < 0.15
+        await self._assign(topic, partition, None if is_cancelled else target)
+
+    async def lead(self, place: tuple[str, int], order: list[int]) -> None:
+        """Have the first of a partition's replicas lead it, if it is in sync."""
+        await self._assign(*place, order)
+        await self._elect(*place)
+
+    async def _assign(self, topic: str, partition: int, target: list[int] | None) -> None:
+        messages = alter_partition_reassignments
         request = messages.AlterPartitionReassignmentsRequest(
             timeout_ms=1500,
             topics=[
                 messages.ReassignableTopic(
                     name=topic,
                     partitions=[
-                        messages.ReassignablePartition(
-                            partition_index=partition, replicas=None if is_cancelled else target
-                        )
+                        messages.ReassignablePartition(partition_index=partition, replicas=target)
                     ],
                 )
             ],

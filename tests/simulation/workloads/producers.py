@@ -6,6 +6,7 @@ not sends each batch once, or again and again where its client has retries, whic
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from headrace_broker.protocol.messages import init_producer_id, produce
 from simulation.client import FAILURES, Caller, Client
 from simulation.history import Status, Write
 from simulation.retries import NOT_APPLIED, RETRIABLE
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import Workload, is_aimed
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
@@ -69,6 +70,8 @@ class Producer:
         self.pause_seconds = rng.choice((0.02, 0.06, 0.2))
         self.timeout_ms = rng.choice((300, 1500, 1500, 8000))
         self.delivery_seconds = rng.choice((1.0, 4.0, _NEVER, _NEVER))
+        self.linger: Callable[[], float] | None = None
+        """How long after one request the next one follows, where they do not go out together."""
         # With one replica, acks=1 and acks=all say the same.
         self.is_promised = self.acks == ACKS_ALL or (self.acks == 1 and replicas == 1)
         self._id = (-1, -1)
@@ -178,11 +181,12 @@ class Producer:
                 self._failed(lane, lane.window, [], Status.FAILED)
                 continue
             leaders.setdefault(caller, []).append(lane)
-        sent = [
-            (caller, asked, self._send(caller, asked))
-            for caller, lanes in leaders.items()
-            for asked in _requests(lanes)
-        ]
+        sent = []
+        for caller, lanes in leaders.items():
+            for asked in _requests(lanes):
+                if self.linger is not None and sent:
+                    await asyncio.sleep(self.linger())
+                sent.append((caller, asked, self._send(caller, asked)))
         again: dict[Lane, list[Batch]] = {}
         for caller, asked, answer in sent:
             await self._take(caller, asked, answer, again)
@@ -307,16 +311,26 @@ def _start(scenario: "Scenario") -> list[Any]:
     """One or two producers of each partition, and one of all partitions."""
     tasks = []
     places = scenario.profile.places
+
+    def start(name: str, assigned: Sequence[tuple[str, int]]) -> None:
+        client, process = scenario.client(name)
+        producer = Producer(client, assigned, replicas=scenario.profile.replicas)
+        if is_aimed(scenario.cluster.seed):
+            producer.linger = _draw_linger(scenario.cluster.fork(f"linger-{name}"))
+        tasks.append(scenario.loop.start_task(process, producer.run(scenario.is_over)))
+
     for place in places:
         for number in range(scenario.rng.choice((1, 2))):
-            client, process = scenario.client(f"p{place[0][0]}{place[1]}.{number}")
-            producer = Producer(client, [place], replicas=scenario.profile.replicas)
-            tasks.append(scenario.loop.start_task(process, producer.run(scenario.is_over)))
+            start(f"p{place[0][0]}{place[1]}.{number}", [place])
     if len(places) > 1:
-        client, process = scenario.client("pa")
-        producer = Producer(client, places, replicas=scenario.profile.replicas)
-        tasks.append(scenario.loop.start_task(process, producer.run(scenario.is_over)))
+        start("pa", places)
     return tasks
+
+
+def _draw_linger(rng: random.Random) -> Callable[[], float] | None:
+    """Let the leader of a partition change between two requests that are in flight together."""
+    mean = rng.choice((0.0, 0.005, 0.03))
+    return (lambda: rng.expovariate(1 / mean)) if mean else None
 
 
 PRODUCERS = Workload(name="produce", share=1, start=_start)

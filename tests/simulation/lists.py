@@ -1,0 +1,160 @@
+"""Writes `docs/simulation-lists.md`: what the simulator runs, judges, reaches and must find.
+
+All of it is read from the code, and a test of the page compares them. What seeds reached is in
+`reached.json`: `python -m simulation.lists --take RECORD` puts there what `simulation.run --record`
+kept of a range; without it the page alone is written.
+"""
+
+import argparse
+import ast
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from simulation.marks import MARKS
+from simulation.mutants import FOUND_AT, MUTANTS
+from simulation.workloads import WORKLOADS
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "simulation-lists.md"
+REACHED: Final = Path(__file__).parent / "reached.json"
+_HERE: Final = Path(__file__).parent
+
+
+def page() -> str:
+    """Return the page's text."""
+    return "\n".join([*_head(), *_workloads(), *_violations(), *_marks(), *_mutants()]) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# What the simulator runs, judges, reaches and finds"
+    yield ""
+    yield "Written from the code by `make protocols`; a test compares them."
+    yield "How all of it works: [the simulation](simulation.md)."
+    yield ""
+
+
+def _workloads() -> Iterator[str]:
+    yield f"## Workloads ({len(WORKLOADS)})"
+    yield ""
+    yield "Each runs in its share of the seeds, from its first one on, where the shape fits."
+    yield ""
+    yield "| Workload | Share of the seeds | From seed |"
+    yield "|---|---|---|"
+    for work in WORKLOADS:
+        yield f"| {work.name} | {work.share:g} | {work.since} |"
+    yield ""
+
+
+def violations() -> dict[str, list[str]]:
+    """Return the names of violations by the module, below this folder, that reports them."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(_HERE.rglob("*.py")):
+        if path.name.startswith("test_") or "mutation" in path.parts:
+            continue
+        names = sorted(set(_named(ast.parse(path.read_text()))))
+        if names:
+            found[str(path.relative_to(_HERE))] = names
+    return found
+
+
+def _named(tree: ast.AST) -> Iterator[str]:
+    """Return the first arguments of all calls of `violate`, as far as they are constants."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        values = {
+            target.id: node.value
+            for node in ast.walk(function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(function):
+            is_one = isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "violate"
+            if isinstance(call, ast.Call) and is_one and call.args:
+                yield from _constants(call.args[0], values)
+
+
+def _constants(node: ast.expr, values: dict[str, ast.expr]) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        yield str(node.value)
+    elif isinstance(node, ast.IfExp):
+        yield from _constants(node.body, values)
+        yield from _constants(node.orelse, values)
+    elif isinstance(node, ast.Name) and node.id in values:
+        yield from _constants(values[node.id], {})
+
+
+def _violations() -> Iterator[str]:
+    found = violations()
+    yield f"## Violations ({len({name for names in found.values() for name in names})})"
+    yield ""
+    yield "By the module of `tests/simulation` that reports them."
+    yield ""
+    yield "| Module | What it says | Violations |"
+    yield "|---|---|---|"
+    for module, names in found.items():
+        said = ast.get_docstring(ast.parse((_HERE / module).read_text())) or ""
+        said = said.splitlines()[0].replace("|", "\\|")
+        yield f"| `{module}` | {said} | {', '.join(names)} |"
+    yield ""
+
+
+def _marks() -> Iterator[str]:
+    known = json.loads(REACHED.read_text())
+    yield f"## Marks ({len(MARKS)})"
+    yield ""
+    yield f"How many of {known['seeds']} seeds came to each rare situation, and how often. Least:"
+    yield "how many of 1,000 must come to it; below that `make simulate-reached` fails."
+    yield ""
+    yield "| Situation | Least | Seeds | Times |"
+    yield "|---|---|---|---|"
+    for mark, least in sorted(MARKS.items(), key=lambda item: item[0].lower()):
+        seeds, times = known["reached"].get(mark, (0, 0))
+        yield f"| {mark} | {least} | {seeds} | {times} |"
+    yield ""
+
+
+def _mutants() -> Iterator[str]:
+    yield f"## Planted bugs ({len(MUTANTS)})"
+    yield ""
+    yield "Bound: within how many of the seeds that can find it at all a search must find it. Found"
+    yield "from: a first seed from which a search did find it; empty where none is known."
+    yield ""
+    yield "| Bug | Nodes | Bound | Found from |"
+    yield "|---|---|---|---|"
+    for mutant in MUTANTS:
+        seed = FOUND_AT.get(mutant.name, "")
+        yield f"| {mutant.name} | {mutant.nodes} | {mutant.seeds_max} | {seed} |"
+
+
+def take(record: Path) -> dict[str, Any]:
+    """Return what a record of `simulation.run` says was reached."""
+    by_seeds, times, seeds = Counter[str](), Counter[str](), set[int]()
+    for line in record.read_text().splitlines():
+        _, outcome = json.loads(line)
+        if outcome["seed"] not in seeds:
+            seeds.add(outcome["seed"])
+            times.update(outcome["reached"])
+            by_seeds.update(outcome["reached"].keys())
+    return {
+        "first": min(seeds),
+        "seeds": len(seeds),
+        "reached": {mark: [by_seeds[mark], times[mark]] for mark in sorted(MARKS)},
+    }
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--take", type=Path, help="a record of `simulation.run`")
+    options = parser.parse_args()
+    if options.take is not None:
+        REACHED.write_text(json.dumps(take(options.take), indent=1) + "\n")
+    PAGE.write_text(page())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""What the aimed faults reach, on seeds that are known to."""
+
+import pytest
+
+from simulation.scenario import simulate
+
+
+@pytest.mark.parametrize(
+    ("seed", "mark"),
+    [
+        (800016, "a damaged range is refused"),
+        (800018, "a sequence has a gap"),
+        (800031, "an fsync ends after a truncation"),
+    ],
+)
+def test_an_aimed_fault_reaches_what_it_is_aimed_at(seed: int, mark: str):
+    outcome = simulate(seed, 3)
+    assert not outcome.violations, outcome.violations
+    assert outcome.reached[mark]
