@@ -13,6 +13,9 @@ SEEDS = [
     (363, 3),  # a truncation to the high watermark held ended transactions back
     (51, 3),  # a follower vouched in another partition's request for what no fsync covered yet
     (2442, 1),  # a short write left a piece of an entry in the index of aborted transactions
+    (6000, 3),  # from here on `transaction.version` changes meanwhile
+    (6005, 3),
+    (6032, 3),
     (
         700144,
         5,
