@@ -125,9 +125,9 @@ class Faults:
                 self._arm()
             else:
                 self._one(self._any())
-        is_aimed = is_aimed(self._cluster.seed) and len(self._profile.brokers) > 1
-        if self._profile.focus or is_aimed:
-            has_transactions = is_aimed and "transactions" in self._profile.works
+        is_quiet = is_aimed(self._cluster.seed) and len(self._profile.brokers) > 1
+        if self._profile.focus or is_quiet:
+            has_transactions = is_quiet and "transactions" in self._profile.works
             await self._await_focus(_TRANSACTIONS_SECONDS if has_transactions else _FOCUS_SECONDS)
         self._is_over = True
         if "damage" in self._profile.works and self._cluster.rotting is not None:
