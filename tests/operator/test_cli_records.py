@@ -87,6 +87,25 @@ def test_what_consume_prints_as_json_can_be_produced_again(broker: HeadraceBroke
     assert again == [first, second]
 
 
+def test_a_bad_line_names_itself_and_what_came_before_is_written(broker: HeadraceBroker) -> None:
+    good = [json.dumps({"key": "before a bad line", "value": str(n)}) for n in range(50)]
+    for bad in ("[1]", "{", '{"valeu": 1}'):
+        text = "\n".join([*good, bad, json.dumps({"value": "after"}), ""])
+        refused = headrace(broker, "produce", "u", "--format", "json", stdin=text, status=2)
+        assert "line 51: " in refused.stderr
+        assert "50 lines before it were written" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    found = consumed(broker, "u")
+    assert sum(each["key"] == "before a bad line" for each in found) == 150
+    assert not any(each["value"] == "after" for each in found)
+
+
+def test_a_file_that_is_not_there_is_named(broker: HeadraceBroker, tmp_path: Path) -> None:
+    refused = headrace(broker, "groups", "import", "g", tmp_path / "offsets.yaml", status=2)
+    assert "offsets.yaml" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
 def test_it_is_read_up_to_an_end_by_offset_key_and_as_columns(broker: HeadraceBroker) -> None:
     lines = "".join(f"k{number % 2}:{number}\n" for number in range(10))
     headrace(broker, "produce", "t", "-K", ":", "--partition", 1, stdin=lines)

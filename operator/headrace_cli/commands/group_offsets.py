@@ -81,8 +81,7 @@ def import_(
     from headrace_cli.commands.groups import commit_offsets, print_changes, refuse_while_read
     from headrace_cli.objects import load_groups
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    wanted = parse_offsets(text)
+    wanted = parse_offsets(_read(file))
     target = find_cluster(data_dir, cluster, bootstrap_server)
     with admin_client(target) as admin:
         found = load_groups(admin, [group])[group]
@@ -170,6 +169,14 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
     if not found or min(found.values()) < 0:
         raise BadInputError("not what `groups export` prints: offsets are numbers from 0 on")
     return found
+
+
+def _read(file: Path) -> str:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise BadInputError(f"{file} cannot be read: {error.strerror}") from error
+    return data.decode(errors="replace")
 
 
 def _existing(admin: Any, name: str) -> ObservedGroup:

@@ -25,7 +25,7 @@ from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, T
 from headrace_cli.positions import PositionKind, parse_position
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace_cli.clients import Target
 
@@ -130,17 +130,50 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
     with explain_kafka_errors(target):
         producer = _open(target, acks, compression_type)
         _check_place(producer, topic, partition)
-        count = 0
-        for text in sys.stdin.buffer:
-            line = parse_line(text.rstrip(b"\r\n"), format_, key_separator, rest)
-            _send(producer, topic, line).add_errback(failures.append)
-            count += 1
+        lines = _lines(sys.stdin.buffer, format_, key_separator, rest)
+        count, refused = _send_all(producer, topic, lines, failures)
+        # What came before a bad line was accepted: it is written.
         producer.flush()
         producer.close()
     if failures:
         raise CommandError(f"{len(failures)} of {count} records were not stored: {failures[0]!r}")
+    if refused is not None:
+        raise _bad_line(refused, count)
     if sys.stderr.isatty():
         sys.stderr.write(f"{count} records written to {topic}\n")
+
+
+def _lines(
+    source: Iterable[bytes], format_: LineFormat, key_separator: str | None, rest: Line
+) -> Iterator[Line | BadInputError]:
+    """Yield each line, and what is wrong with the first bad one, which is the last."""
+    for text in source:
+        try:
+            yield parse_line(text.rstrip(b"\r\n"), format_, key_separator, rest)
+        except BadInputError as error:
+            yield error
+            return
+
+
+def _send_all(
+    producer: Any,
+    topic: str,
+    lines: Iterable[Line | BadInputError],
+    failures: list[BaseException],
+) -> tuple[int, BadInputError | None]:
+    """Send lines up to the first bad one; return how many, and what is wrong with that one."""
+    count = 0
+    for line in lines:
+        if isinstance(line, BadInputError):
+            return count, line
+        _send(producer, topic, line).add_errback(failures.append)
+        count += 1
+    return count, None
+
+
+def _bad_line(error: BadInputError, before: int) -> BadInputError:
+    after = f"; {before} lines before it were written, those after it were not" if before else ""
+    return BadInputError(f"line {before + 1}: {error}{after}")
 
 
 def _open(target: Target, acks: Acks, compression_type: CompressionType) -> Any:

@@ -48,7 +48,10 @@ def support_bundle(
         raise CommandError(f"namespace {where}: {error}") from error
     if not files:
         raise CommandError(f"namespace {where} has nothing of Headrace; name another with -n")
-    write_bundle(file, files)
+    try:
+        write_bundle(file, files)
+    except OSError as error:
+        raise CommandError(f"{file} cannot be written: {error.strerror}") from error
     typer.echo(
         f"{file}: {len(files)} files of namespace {where}; look through it before you send it"
     )
