@@ -524,6 +524,17 @@ def run(directory: Path, tests: list[dict[str, Any]], *, interval: str, rules: s
     return "" if ran.returncode == 0 else ran.stdout + ran.stderr
 
 
+def run_by_file(directory: Path, tests: list[dict[str, Any]], *, interval: str) -> str:
+    """Run each test with the rules of its alert's own file: most of promtool's time is rules."""
+    said = ""
+    for path in rule_files():
+        alerts = {rule.get("alert") for group in rule_groups(path) for rule in group["rules"]}
+        own = [test for test in tests if test["name"] in alerts]
+        if own:
+            said += run(directory, own, interval=interval, rules=path.name)
+    return said
+
+
 def unit_tests(cases: list[Case]) -> list[dict[str, Any]]:
     tests = []
     for case in cases:
@@ -549,7 +560,7 @@ def test_every_rule_is_valid(tmp_path: Path) -> None:
 
 def test_each_alert_fires_when_it_should_and_is_quiet_before(tmp_path: Path) -> None:
     short = [case for case in CASES if not is_long(case)]
-    assert run(tmp_path, unit_tests(short), interval="30s", rules="rules-") == ""
+    assert run_by_file(tmp_path, unit_tests(short), interval="30s") == ""
 
 
 def test_burn_rates_of_days_fire_when_they_should(tmp_path: Path) -> None:
@@ -568,7 +579,7 @@ def test_alerts_keep_silent_where_nothing_is_wrong(tmp_path: Path) -> None:
         for minute in minutes:
             test["alert_rule_test"].append({"eval_time": f"{minute}m", "alertname": alert})
         tests.append(test)
-    assert run(tmp_path, tests, interval="30s", rules="rules-") == ""
+    assert run_by_file(tmp_path, tests, interval="30s") == ""
 
 
 def test_a_wrong_expectation_is_noticed(tmp_path: Path) -> None:
