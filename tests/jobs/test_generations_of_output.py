@@ -207,6 +207,7 @@ JOB = Job(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_command_line_lists_compares_swaps_and_discards(spark, postgres, tmp_path):
     sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
     for generation in (1, 2):

@@ -14,6 +14,7 @@ from support.headrace_broker import HeadraceBroker
 from support.wire import RawConnection
 
 MEMORY_BYTES = 150_000_000  # what an attack may add to the broker's memory
+_PATIENCE_SECONDS = 15  # for one record; on a quiet machine it takes less than one
 
 
 class HealthyClient:
@@ -37,7 +38,9 @@ class HealthyClient:
         self._thread.join(30)
         assert self._failure is None, f"a healthy client failed: {self._failure}"
         assert self.written > 0, "a healthy client wrote nothing"
-        assert self.slowest_seconds < 5, f"a healthy client waited {self.slowest_seconds:.1f} s"
+        assert self.slowest_seconds < _PATIENCE_SECONDS, (
+            f"a healthy client waited {self.slowest_seconds:.1f} s"
+        )
 
     def _delivered(self, error, _):
         self._failure = self._failure or error

@@ -30,12 +30,18 @@ def _create(cluster, name, partitions=1, **config):
 def _partition(cluster, topic, index=0):
     bootstrap = ",".join(node.bootstrap for node in cluster.nodes if node.is_running)
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    return admin.list_topics(topic, timeout=5).topics[topic].partitions[index]
+    # A broker that has not heard of a new topic yet names none of its partitions.
+    return admin.list_topics(topic, timeout=5).topics[topic].partitions.get(index)
+
+
+def _has_isr(cluster, topic, members):
+    partition = _partition(cluster, topic)
+    return partition is not None and set(partition.isrs) == set(members)
 
 
 def _wait_isr(cluster, topic, members):
     wait_until(
-        lambda: set(_partition(cluster, topic).isrs) == set(members),
+        lambda: _has_isr(cluster, topic, members),
         _SECONDS,
         f"the in-sync set of {topic} to be {members}",
     )
