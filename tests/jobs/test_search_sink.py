@@ -197,7 +197,7 @@ def test_a_document_that_the_mapping_refuses_fails_the_batch(spark, server, sink
 def test_a_marker_is_taken_by_one_of_two_that_start_at_once(server, sink):
     markers = [Marker([server.url], "orders", 1, sink.index) for _ in range(2)]
     for marker in markers:
-        marker.claim(lambda _: sink.index)
+        marker.claim(lambda *_: (sink.index, ""))
     assert [marker.stored.epoch for marker in markers] == [1, 2]
 
 
@@ -248,6 +248,31 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
         new.write(rows(spark, g=7), batch(0))
     generations.swap(2)
     assert documents(sink) == {"z": 1}
+
+
+@pytest.mark.parametrize("is_begun_again", [False, True])
+def test_a_zombies_task_brings_nothing_back_of_what_was_thrown_away(
+    spark, server, sink, monkeypatch, is_begun_again
+):
+    open_sink(sink).write(rows(spark, a=1), batch(0))
+    zombie = open_sink(sink, generation=2, shadow=True)
+    zombie.write(rows(spark, a=2), batch(0))
+    index = zombie._index
+
+    def wake_late(*arguments):
+        sink.output_generations("orders").discard(2)
+        if is_begun_again:
+            open_sink(sink, generation=2, shadow=True)
+        index(*arguments)
+
+    monkeypatch.setattr(zombie, "_index", wake_late)
+    with pytest.raises(Exception, match="is not an alias"):
+        zombie.write(rows(spark, zombie=666), batch(1))
+    client = search_client([server.url])
+    shadow = f"{sink.index}_g2"
+    assert client.indices.exists(index=shadow) == is_begun_again
+    client.indices.refresh(index=f"{shadow}*")
+    assert client.count(index=f"{shadow}*")["count"] == 0
 
 
 def test_a_generation_among_anothers_documents_is_refused(spark, server, sink):

@@ -98,7 +98,7 @@ class SearchWriter:
         self._marker = Marker(self._hosts, run.job, run.generation, sink.index)
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(sink.index)
-        self._marker.claim(lambda client: place_of(client, sink.index, run))
+        self._marker.claim(lambda client, epoch: place_of(client, sink.index, run, epoch))
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(self._marker.index)
         self._epoch = self._marker.stored.epoch
@@ -137,7 +137,8 @@ class SearchWriter:
     def _index(self, frame: DataFrame, sequence: int) -> None:
         version = (sequence << _EPOCH_BITS) | (self._epoch & ((1 << _EPOCH_BITS) - 1))
         what = Documents(
-            index=self._marker.index,
+            index=self._marker.alias or self._marker.index,
+            is_alias=bool(self._marker.alias),
             key=self._sink.key,
             version=self._sink.version,
             deleted=self._sink.deleted,

@@ -37,13 +37,18 @@ _PAGE = 1_000
 _ATTEMPTS = 20
 
 
-def place_of(client: Any, name: str, run: Run) -> str:
-    """Return the index for a generation that has none; it is made. Raises `SinkError`."""
+def place_of(client: Any, name: str, run: Run, epoch: int) -> tuple[str, str]:
+    """Return the index for a generation that has none, which is made, and the alias to write by.
+
+    The alias has the epoch's number: tasks of drivers before that know another one, which is gone.
+    Raises `SinkError`.
+    """
     live = _behind(client, name)
     own = f"{name}_g{run.generation}"
+    alias = f"{own}_e{epoch}"
     if live is None:
-        _make(client, own, {"aliases": {} if run.is_shadow else {name: {}}})
-        return own
+        _make(client, own, {"aliases": {alias: {}} | ({} if run.is_shadow else {name: {}})})
+        return own, alias
     if not run.is_shadow:
         others = [
             each.generation
@@ -56,14 +61,14 @@ def place_of(client: Any, name: str, run: Run) -> str:
                 f" generation {run.generation} beside them, with --shadow, then compare and swap"
                 " (headrace jobs diff, headrace jobs swap)"
             )
-        return live
+        return live, ""
     if live == name:
         raise SinkError(
             f"{name} is an index, and only an alias can be swapped: give generation"
             f" {run.generation} an index of another name, or make {name} an alias of one"
         )
-    _make(client, own, _like(client, live))
-    return own
+    _make(client, own, _like(client, live) | {"aliases": {alias: {}}})
+    return own, alias
 
 
 def _behind(client: Any, name: str) -> str | None:

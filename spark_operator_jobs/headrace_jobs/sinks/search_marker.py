@@ -50,6 +50,8 @@ class Marker:
         self.sequence = 0
         #: The index that has the generation's documents; "" before its first epoch.
         self.index = ""
+        #: The alias by which drivers write there; "" of an index that we did not make.
+        self.alias = ""
 
     def require_durable(self, index: str) -> None:
         """Raise `SinkError` when the index answers before a write is on the disk."""
@@ -73,15 +75,18 @@ class Marker:
                 " at-most-once"
             )
 
-    def claim(self, place: Callable[[Any], str]) -> None:
-        """Take the next epoch; `place` finds an index for a new generation. Raises `SinkError`."""
+    def claim(self, place: Callable[[Any, int], tuple[str, str]]) -> None:
+        """Take the next epoch. Raises `SinkError`.
+
+        `place` gets a client and the epoch, and returns index and alias for a new generation.
+        """
         from opensearchpy.exceptions import OpenSearchException
 
         try:
             while True:
                 self.load()
                 if not self.index:
-                    self.index = place(self._client)
+                    self.index, self.alias = place(self._client, self.stored.epoch + 1)
                 stored = self.stored
                 claimed = StoredProgress(
                     epoch=stored.epoch + 1,
@@ -106,12 +111,13 @@ class Marker:
             found = self._client.get(index=MARKERS, id=self._identity, realtime=True)
         except NotFoundError:
             self.stored, self.sequence, self._place = StoredProgress(epoch=0), 0, {}
-            self.index = ""
+            self.index = self.alias = ""
             return
         self.stored = parse_progress(found["_source"]["progress"])
         self.sequence = int(found["_source"]["sequence"])
         # Markers of before generations had indices of their own do not say where.
         self.index = found["_source"].get("index", self._name)
+        self.alias = found["_source"].get("alias", "")
         self._place = {
             "if_seq_no": found["_seq_no"],
             "if_primary_term": found["_primary_term"],
@@ -122,7 +128,7 @@ class Marker:
 
         Raises `MarkerConflictError`.
         """
-        self.index = ""
+        self.index = self.alias = ""
         self.put(StoredProgress(epoch=self.stored.epoch + 1))
 
     def put(self, progress: StoredProgress, *, advance: bool = False) -> None:
@@ -132,6 +138,7 @@ class Marker:
         sequence = self.sequence + advance
         body = {
             "index": self.index,
+            "alias": self.alias,
             "sequence": sequence,
             # As text: it is read by us alone, and must not grow the mapping.
             "progress": format_progress(progress),

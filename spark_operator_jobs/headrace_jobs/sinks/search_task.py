@@ -29,9 +29,14 @@ class BulkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """What rows are in an index. `version` and `deleted` are columns, if there are any."""
+    """What rows are in an index. `version` and `deleted` are columns, if there are any.
+
+    An index that is written to by an alias is never made by a request that comes too late: a server
+    makes one for a document by itself, but no alias.
+    """
 
     index: str
+    is_alias: bool
     key: tuple[str, ...]
     version: str | None
     deleted: str | None
@@ -51,7 +56,7 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
         _version(frame, what.version, version).alias("version"),
         (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
     )
-    task = _BulkTask(hosts=tuple(hosts), index=what.index)
+    task = _BulkTask(hosts=tuple(hosts), index=what.index, is_alias=what.is_alias)
     done = documents.mapInArrow(task.run, "documents bigint").collect()
     return sum(int(row.documents) for row in done)
 
@@ -81,6 +86,7 @@ class _BulkTask:
 
     hosts: tuple[str, ...]
     index: str
+    is_alias: bool
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Send the documents; yield how many there were."""
@@ -101,9 +107,10 @@ class _BulkTask:
     def _send(self, client: Any, rows: list[dict[str, Any]]) -> None:
         """Send rows until each was taken, or is there in this version or a later one."""
         reason = ""
+        parameters = {"require_alias": "true"} if self.is_alias else {}
         for attempt in range(_ATTEMPTS):
             lines = [line for row in rows for line in self._lines(row)]
-            answer = client.bulk(body="\n".join(lines) + "\n")
+            answer = client.bulk(body="\n".join(lines) + "\n", params=parameters)
             if not answer["errors"]:
                 return
             results = [next(iter(item.values())) for item in answer["items"]]
