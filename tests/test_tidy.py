@@ -175,3 +175,11 @@ def test_every_api_file_is_named_as_its_api_and_lists_its_versions() -> None:
     for name in files:
         docstring = ast.get_docstring(ast.parse((folder / f"{name}.py").read_text())) or ""
         assert "ersion" in docstring, f"server/api/{name}.py lists no versions"
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    pages = [page for page in (ROOT / "docs" / "decisions").glob("*.md") if page.name[0].isdigit()]
+    numbers = [int(page.name[:4]) for page in pages]
+    assert sorted(numbers) == list(range(1, len(pages) + 1))
+    for page, number in zip(pages, numbers, strict=True):
+        assert page.read_text().startswith(f"# {number}. "), page.name
