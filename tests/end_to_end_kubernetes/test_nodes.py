@@ -102,9 +102,10 @@ def set_rate(cluster: KubeCluster, rate: int | None) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
 
     def is_taken(broker: str) -> bool:
-        # librdkafka takes one broker in a request, and may lose it where it learns of brokers.
+        # librdkafka takes one broker in a request, and may lose it where it learns of brokers:
+        # then the future ends late, or not at all.
         wanted = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
-        with suppress(KafkaException):
+        with suppress(KafkaException, TimeoutError):
             admin.incremental_alter_configs([wanted])[wanted].result(10)
             return True
         return False
