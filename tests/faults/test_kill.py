@@ -43,7 +43,16 @@ def _read_all(bootstrap: str, partition: int = 0) -> list[bytes]:
     )
     try:
         place = TopicPartition(_TOPIC, partition, 0)
-        _, end = consumer.get_watermark_offsets(place, timeout=30)
+        # A broker answers before its partitions have leaders again.
+        ends: list[int] = []
+
+        def is_led() -> bool:
+            with suppress(KafkaException):
+                ends.append(consumer.get_watermark_offsets(place, timeout=30)[1])
+            return bool(ends)
+
+        wait_until(is_led, 30, "the partition to have a leader")
+        end = ends[-1]
         consumer.assign([place])
         values: list[bytes] = []
         while len(values) < end:
