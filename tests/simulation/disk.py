@@ -321,7 +321,9 @@ class Disk:
             with contextlib.suppress(FileNotFoundError):
                 _REAL["unlink"](path)
         elif entry.kind == "mkdir":
-            _remove_tree(path)
+            # Where it is gone, it was renamed since, and removed under its later name.
+            if os.path.isdir(path):
+                _remove_tree(path)
         elif entry.kind == "unlink" and entry.saved is not None:
             _REAL["rename"](entry.saved, path)
         elif entry.kind == "rename":
@@ -621,7 +623,8 @@ class FileSystem:
             return _REAL["rmdir"](path, dir_fd=dir_fd)
         if disk.step():
             disk.die()
-        # Only what carries a deleted partition's name is ever removed: taken as durable.
+        # Only what carries a deleted partition's name is ever removed: taken as durable. Entries of
+        # the folder above it that are not synced may name it still; undone, they find nothing.
         disk.sync_folder(os.stat(text).st_ino)
         return _REAL["rmdir"](text)
 
