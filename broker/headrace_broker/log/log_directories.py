@@ -172,15 +172,13 @@ class LogDirectories:
         welcome = [each for each in usable if str(each.path) not in cordoned]
         return min(welcome or usable, key=lambda each: len(each.logs), default=None)
 
+    def _folders(self, key: TopicPartition) -> list[LogDirectory]:
+        return [each for each in self if each.has_folder(*key)]
+
     def _holders(self, key: TopicPartition) -> list[LogDirectory]:
         """The directories that have a partition's log; of two between which it moved, one."""
-        holders = [each for each in self if each.has_folder(*key)]
-        if len(holders) > 1:
-            left = superseded(holders, key)
-            holders = [each for each in holders if each not in left]
-            # A copy whose rename failed arrived nowhere: the log went on.
-            holders = [each for each in holders if not is_arrival(each, key)] or holders
-        return holders
+        holders = self._folders(key)
+        return holders if len(holders) <= 1 else _without(holders, superseded(holders, key), key)
 
     def _may_be_away(self, key: TopicPartition, holders: list[LogDirectory]) -> bool:
         """Whether a move may have ended, or not, in a directory that has failed."""
@@ -191,10 +189,13 @@ class LogDirectories:
     def settle(self, topic: str, partition: int) -> None:
         """Remove what a move has left that a kill, or a failed disk, kept from being finished."""
         key = TopicPartition(topic, partition)
-        holders = [each for each in self if each.has_folder(*key)]
-        for each in superseded(holders, key) if len(holders) > 1 else ():
-            each.delete(*key)
-        for each in self._holders(key) if not self.failed else ():
+        holders = self._folders(key)
+        if len(holders) > 1:
+            left = superseded(holders, key)
+            for each in left:
+                each.delete(*key)
+            holders = _without(holders, left, key)
+        for each in holders if not self.failed else ():
             forget_move(each, key)
 
     # ---- failure
@@ -241,3 +242,14 @@ def _check_ids(directories: Collection[LogDirectory]) -> None:
                 f"{other} and {directory.path} have the same directory.id "
                 f"{encode_uuid(directory.directory_id)}: one is a copy of the other"
             )
+
+
+def _without(
+    holders: list[LogDirectory], left: list[LogDirectory], key: TopicPartition
+) -> list[LogDirectory]:
+    """The holders of a partition's log but for those that a move has left."""
+    rest = [each for each in holders if each not in left]
+    if len(holders) > 1:
+        # A copy whose rename failed arrived nowhere: the log went on.
+        rest = [each for each in rest if not is_arrival(each, key)] or rest
+    return rest
