@@ -56,13 +56,17 @@ class HeadraceBroker:
 
     def start(self) -> None:
         """Start it and wait until it answers a Metadata request with itself in it."""
+        began = time.monotonic()
+        self.begin()
+        self.process.wait_ready(lambda: broker_ids(self.bootstrap) == {1}, _READY_SECONDS)
+        self.ready_seconds = time.monotonic() - began
+
+    def begin(self) -> None:
+        """Start it and wait for nothing."""
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self._write_properties()
-        began = time.monotonic()
         command = [str(_COMMAND), "broker", str(config)]
         self._process = ManagedProcess(command, self.directory / "broker.log")
-        self._process.wait_ready(lambda: broker_ids(self.bootstrap) == {1}, _READY_SECONDS)
-        self.ready_seconds = time.monotonic() - began
 
     def stop(self) -> None:
         if self._process is not None:

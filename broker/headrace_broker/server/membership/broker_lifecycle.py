@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _RETRY_SECONDS = 0.05
 _SHUTDOWN_SECONDS_MAX = 10.0
 _STOPPING_REQUEST_MS = 1000
+_STARTING_SECONDS_MAX = 2.0
 # For how many heartbeats' time an answer is waited for: `Beats` keep the session meanwhile.
 _REQUEST_HEARTBEATS = 5
 
@@ -77,6 +78,7 @@ class BrokerLifecycle:
         self._is_stopping = False
         self._may_stop = asyncio.Event()
         self._may_serve = False
+        self._starting_until = 0.0
         self._soon = asyncio.Event()
         self._request = BrokerRegistrationRequest()
         self._failed_directories: list[UUID] = []
@@ -119,7 +121,25 @@ class BrokerLifecycle:
     def serve(self) -> None:
         """Ask to be unfenced: the listeners accept clients now."""
         self._may_serve = True
+        self._starting_until = asyncio.get_running_loop().time() + _STARTING_SECONDS_MAX
         self._soon.set()
+
+    def is_starting(self) -> bool:
+        """Whether clients come already and the metadata do not show this process unfenced yet.
+
+        Once they did, or two seconds after clients were let in, it is False for good.
+        """
+        if not self._starting_until:
+            return False
+        registered = self._loader.image.brokers.get(self._node_id)
+        is_shown = (
+            registered is not None
+            and registered.incarnation_id == self._incarnation_id
+            and not registered.fenced
+        )
+        if is_shown or asyncio.get_running_loop().time() > self._starting_until:
+            self._starting_until = 0.0
+        return bool(self._starting_until)
 
     def report_failed_directories(self, failed: list[UUID]) -> None:
         """Tell the controller, at once, which log directories are out of use (KIP-858)."""

@@ -3,6 +3,10 @@
 When a broker's process dies, its clients ask the others at once who leads now, often some
 milliseconds before the controller has decided. The old answer would send them back to a dead port,
 and many look again only after a second.
+
+A process that has just started is fenced until its first heartbeat is answered: what it led has no
+leader until then. librdkafka may ask nobody any more after such an answer of its only broker
+(https://github.com/confluentinc/librdkafka/issues/5301).
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import asyncio
 from typing import Protocol
 
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.server.membership.broker_lifecycle import BrokerLifecycle
 from headrace_broker.server.peers.peers import PeerConnections
 
 _WAIT_SECONDS_MAX = 0.25
@@ -18,7 +23,11 @@ _POLL_SECONDS = 0.003
 
 
 class Node(Protocol):
-    """What is looked at: the connections to the other nodes, and who they are."""
+    """What is looked at: this node's start, the connections to the others, and who they are."""
+
+    @property
+    def lifecycle(self) -> BrokerLifecycle:
+        """This process's membership."""
 
     @property
     def peers(self) -> PeerConnections:
@@ -30,7 +39,12 @@ class Node(Protocol):
 
 
 async def wait_settled(broker: Node) -> None:
-    """Return when no unfenced broker's connection to this one is broken, or after a while."""
+    """Return when no unfenced broker's connection to this one is broken, or after a while.
+
+    Of a process that has just started, return when it is unfenced, or after two seconds.
+    """
+    while broker.lifecycle.is_starting():  # noqa: ASYNC110 (once a process)
+        await asyncio.sleep(_POLL_SECONDS)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _WAIT_SECONDS_MAX
     while _is_unsettled(broker) and loop.time() < deadline:  # noqa: ASYNC110 (rare, and two sources)
