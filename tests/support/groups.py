@@ -79,6 +79,7 @@ class GroupSimulation:
         self.clients: dict[str, Client] = {}
         self.answers: dict[Ticket, Any] = {}
         self.lines: list[str] = []
+        self.reasons: list[str] = []
         self._asked: dict[Ticket, str] = {}
 
     @property
@@ -261,6 +262,7 @@ class GroupSimulation:
             self.log.append(write_record(record))
             replay(self.shard, record)
             self.lines.append(f"          log  {_describe(record)}")
+        self.reasons += [f"{each.generation} {each.reason}" for each in decision.rebalances]
         for effect in decision.timers:
             if isinstance(effect, SetTimer):
                 self.timers[effect.key] = self.now_ms + effect.delay_ms

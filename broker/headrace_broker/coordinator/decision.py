@@ -71,6 +71,16 @@ class InitializeShareState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceBegun:
+    """The join phase of a classic group was opened, for the operator's log."""
+
+    group_id: str
+    generation: int
+    members: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDecision:
     """Append `records` in order as one unit; when they are committed, send `replies`."""
 
@@ -79,6 +89,7 @@ class GroupDecision:
     initializations: list[InitializeShareState] = field(default_factory=list)
     replies: list[tuple[Ticket, Any]] = field(default_factory=list)
     timers: list[SetTimer | CancelTimer] = field(default_factory=list)
+    rebalances: list[RebalanceBegun] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ def _join_known(
         step.decision.replies.append((caller.ticket, join_response(group, member)))
         return
     _update_member(step, member, request, protocols, caller)
-    rebalance_or_complete_join(step)
+    rebalance_or_complete_join(step, _reason("joined again", member, request))
 
 
 def _add_member(
@@ -177,7 +177,12 @@ def _add_member(
     group.add(member, request.protocol_type)
     # It cannot heartbeat before it is answered; this ends a client that went away meanwhile.
     step.extend_session(member.member_id, step.config.new_member_join_timeout_ms)
-    rebalance_or_complete_join(step)
+    rebalance_or_complete_join(step, _reason("joined", member, request))
+
+
+def _reason(event: str, member: Member, request: JoinGroupRequest) -> str:
+    """Return what happened, with the client's own words (KIP-800)."""
+    return f"{member.member_id} {event}: {request.reason or 'no reason given'}"
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
@@ -226,7 +231,7 @@ def _replace_static_member(
     step.extend_session(member_id, member.session_timeout_ms)
     if group.state is GroupState.COMPLETING_REBALANCE:
         # The leader may already be assigning to the old member id: start over.
-        prepare_rebalance(step)
+        prepare_rebalance(step, f"static member {instance_id} came back amid a rebalance")
     elif group.state is GroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
     elif (
@@ -234,7 +239,7 @@ def _replace_static_member(
         or group.record_bytes_max(_assignments(group)) > step.config.record_bytes_max
         or subscribed_topics(member.metadata_for(group.protocol_name)) != old_topics
     ):
-        prepare_rebalance(step)
+        prepare_rebalance(step, f"static member {instance_id} came back changed")
     else:
         step.decision.records.append(group_record(group))
         answer_join(step, member, _kept_place(group, member, leader_before, caller.api_version))

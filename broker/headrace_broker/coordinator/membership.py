@@ -107,7 +107,7 @@ def decide_leave(
         for identity in leaving
     ]
     if len(group.members) < count_before:
-        rebalance_after_removal(step)
+        rebalance_after_removal(step, _reason_to_leave(leaving))
     response = (
         LeaveGroupResponse(members=results)
         if is_batch
@@ -115,6 +115,13 @@ def decide_leave(
     )
     step.decision.replies.append((caller.ticket, response))
     return step.decision
+
+
+def _reason_to_leave(leaving: list[MemberIdentity]) -> str:
+    first = leaving[0]
+    name = first.member_id or first.group_instance_id
+    others = f" and {len(leaving) - 1} others" if len(leaving) > 1 else ""
+    return f"{name}{others} left: {first.reason or 'no reason given'}"
 
 
 def _leave(step: GroupStep, identity: MemberIdentity) -> ErrorCode:

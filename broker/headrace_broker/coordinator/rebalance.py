@@ -10,6 +10,7 @@ from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.decision import (
     CancelTimer,
     GroupDecision,
+    RebalanceBegun,
     SetTimer,
     TimerKey,
     TimerKind,
@@ -21,6 +22,10 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
 from headrace_broker.protocol.types import Generation, TimestampMs
+
+
+# Clients give part of it; Java's cut theirs at this, too.
+_REASON_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +78,25 @@ def answer_parked(step: GroupStep, member: Member, error: ErrorCode) -> None:
     answer_sync(step, member, SyncGroupResponse(error_code=error))
 
 
-def rebalance_or_complete_join(step: GroupStep) -> None:
+def rebalance_or_complete_join(step: GroupStep, reason: str) -> None:
     """Start a rebalance, or see whether the one that runs has now heard of everyone."""
     if step.group.state is GroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
     else:
-        prepare_rebalance(step)
+        prepare_rebalance(step, reason)
 
 
-def prepare_rebalance(step: GroupStep) -> None:
+def prepare_rebalance(step: GroupStep, reason: str) -> None:
     """Open the join phase. A group that was empty waits for more members first (KIP-134)."""
     group = step.group
+    step.decision.rebalances.append(
+        RebalanceBegun(
+            group_id=group.group_id,
+            generation=group.generation,
+            members=len(group.members),
+            reason=reason[:_REASON_CHARS_MAX],
+        )
+    )
     if group.state is GroupState.COMPLETING_REBALANCE:
         for member in group.members.values():
             member.assignment = b""
@@ -211,7 +224,7 @@ def drop_pending_member(step: GroupStep, member_id: str) -> None:
     step.shard.forget_if_unused(step.group)
 
 
-def rebalance_after_removal(step: GroupStep) -> None:
+def rebalance_after_removal(step: GroupStep, reason: str) -> None:
     """Members left or were dropped: rebalance the rest."""
     if step.group.state is not GroupState.EMPTY:
-        rebalance_or_complete_join(step)
+        rebalance_or_complete_join(step, reason)

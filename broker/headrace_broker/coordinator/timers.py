@@ -16,6 +16,8 @@ from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.types import TimestampMs
 
+_NAMED_MAX = 3
+
 
 def decide_timer(
     shard: GroupShard, config: GroupConfig, key: TimerKey, now_ms: TimestampMs
@@ -50,7 +52,7 @@ def _session_expired(step: GroupStep, member_id: str) -> None:
         # It cannot heartbeat while it waits for us; its session goes on when it is answered.
         return
     drop_member(step, member, ErrorCode.UNKNOWN_MEMBER_ID)
-    rebalance_after_removal(step)
+    rebalance_after_removal(step, f"the session of {member_id} ended")
 
 
 def _join_phase_expired(step: GroupStep) -> None:
@@ -71,4 +73,5 @@ def _sync_phase_expired(step: GroupStep) -> None:
         return
     for member in silent:
         drop_member(step, member, ErrorCode.UNKNOWN_MEMBER_ID)
-    prepare_rebalance(step)
+    names = ", ".join(member.member_id for member in silent[:_NAMED_MAX])
+    prepare_rebalance(step, f"{len(silent)} never asked for what they own, such as {names}")

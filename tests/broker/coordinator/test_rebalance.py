@@ -49,6 +49,27 @@ def test_two_members_join_are_assigned_and_one_leaves():
     """)
 
 
+def test_each_rebalance_says_why():
+    simulation = GroupSimulation()
+    simulation.stable("a", "b")
+    simulation.leave("b")
+    simulation.join("a")
+    simulation.sync("a", {"a": b"0"})
+    simulation.advance(10_000)
+    assert simulation.reasons == [
+        "0 a-1 joined: no reason given",
+        "1 b-3 joined: no reason given",
+        "2 b-3 left: no reason given",
+        "3 the session of a-1 ended",
+    ]
+
+
+def test_a_reason_is_finite():
+    simulation = GroupSimulation()
+    simulation.enter("a" * 10_000)
+    assert [len(reason) for reason in simulation.reasons] == [2 + 255]
+
+
 def test_the_last_member_that_leaves_makes_the_group_empty():
     simulation = GroupSimulation()
     simulation.stable("a")

@@ -206,7 +206,7 @@ def downgrade(
         rebalance.extend_session(member.member_id, member.session_timeout_ms)
     if joining is not None:
         classic.members[joining[0]].join_ticket = joining[1]
-    prepare_rebalance(rebalance)
+    prepare_rebalance(rebalance, "the last member of the consumer protocol is gone")
 
 
 def _to_classic_group(group: ConsumerGroup, gone: Collection[str], topics: TopicsView) -> Group:

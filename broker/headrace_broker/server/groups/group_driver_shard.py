@@ -228,6 +228,14 @@ class ShardDriver:
         for record in decision.records:
             replay(self.shard, record)
         self._set_timers(decision)
+        for begun in decision.rebalances:
+            log.info(
+                "group rebalances",
+                group=begun.group_id,
+                generation=begun.generation,
+                members=begun.members,
+                reason=begun.reason,
+            )
         for work in decision.resolutions:
             if work.group_id not in self._resolving:
                 task = self._loop.create_task(self._resolve(work))
