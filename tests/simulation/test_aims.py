@@ -10,7 +10,7 @@ from simulation.scenario import simulate
     [
         (800016, "a damaged range is refused"),
         (800018, "a sequence has a gap"),
-        (800031, "an fsync ends after a truncation"),
+        (800067, "an fsync ends after a truncation"),
     ],
 )
 def test_an_aimed_fault_reaches_what_it_is_aimed_at(seed: int, mark: str):

@@ -23,7 +23,6 @@ from headrace_broker.protocol.messages.join_group import JoinGroupResponse, Join
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
 from headrace_broker.protocol.types import Generation, TimestampMs
 
-
 # Clients give part of it; Java's cut theirs at this, too.
 _REASON_CHARS_MAX = 255
 

@@ -6,7 +6,6 @@
 import http.client
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -120,45 +119,27 @@ class Worker:
         return json.loads(said) if answer.status < 400 else None
 
 
-SILENCE_SECONDS = 45
-
-
 class Committed:
     """Reads the topic from its start, what is committed only."""
 
     def __init__(self, bootstrap: str) -> None:
         self.lines: list[str] = []
-        self._bootstrap = bootstrap
-        self._next_offset = 0
-        self._consumer = self._open()
-        self._heard_at = time.monotonic()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "readers",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
 
     def read(self, timeout_seconds: float = 0.2) -> int:
         """Take what has come; return how many lines there are by now."""
         for message in self._consumer.consume(1000, timeout_seconds):
             assert message.error() is None, message.error()
             self.lines.append(message.value().decode())
-            self._next_offset = message.offset() + 1
-            self._heard_at = time.monotonic()
-        if time.monotonic() - self._heard_at > SILENCE_SECONDS:
-            # librdkafka, whose broker was killed, once asked nobody any more (see docs/status.md).
-            print(f"the reader begins again at offset {self._next_offset}")  # noqa: T201 - to be seen
-            self._consumer.close()
-            self._consumer = self._open()
-            self._heard_at = time.monotonic()
         return len(self.lines)
-
-    def _open(self) -> Consumer:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "readers",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-            }
-        )
-        consumer.assign([TopicPartition(TOPIC, 0, self._next_offset)])
-        return consumer
 
     def close(self) -> None:
         self._consumer.close()

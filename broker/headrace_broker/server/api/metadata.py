@@ -31,6 +31,7 @@ from headrace_broker.server.api.services import (
     WithConfig,
     WithController,
     WithDepartures,
+    WithLifecycle,
     WithMetadata,
     WithPeers,
 )
@@ -45,7 +46,14 @@ _NULLABLE_NAME_VERSION = 12
 
 
 class Node(
-    WithClusterId, WithConfig, WithController, WithDepartures, WithMetadata, WithPeers, Protocol
+    WithClusterId,
+    WithConfig,
+    WithController,
+    WithDepartures,
+    WithLifecycle,
+    WithMetadata,
+    WithPeers,
+    Protocol,
 ):
     """What this handler needs of the node."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.config.broker_config import BrokerConfig
     from headrace_broker.server.fetch.fetch_sessions import FetchSessions
     from headrace_broker.server.groups.group_driver import GroupCoordinator
+    from headrace_broker.server.membership.broker_lifecycle import BrokerLifecycle
     from headrace_broker.server.membership.departures import Departures
     from headrace_broker.server.network.budget import Budget
     from headrace_broker.server.partitions.replica_manager import ReplicaManager
@@ -116,6 +117,14 @@ class WithPeers(Protocol):
     @property
     def peers(self) -> PeerConnections:
         """The connections to the other nodes."""
+
+
+class WithLifecycle(Protocol):
+    """This process's membership in the cluster."""
+
+    @property
+    def lifecycle(self) -> BrokerLifecycle:
+        """This process's membership in the cluster."""
 
 
 class WithDepartures(Protocol):
