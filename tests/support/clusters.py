@@ -6,7 +6,7 @@ Owns the nodes' processes: starting, ending, pausing, and asking the cluster who
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +109,12 @@ class PartitionState:
     isr: tuple[int, ...]
 
 
+def _is_whole(partitions: dict[int, PartitionState]) -> bool:
+    return bool(partitions) and all(
+        p.leader != NO_LEADER and sorted(p.isr) == sorted(p.replicas) for p in partitions.values()
+    )
+
+
 class Cluster:
     """Nodes with ids from 1, each broker and controller; subclasses say how one is started."""
 
@@ -199,21 +205,34 @@ class Cluster:
             if not is_complete:
                 raise TimeoutError(f"node {node.node_id} never saw {ids}:\n{node.output_tail()}")
 
-    def _ask(self, request: Any) -> Any | None:
-        """The answer of the first node that answers."""
+    def _answers(self, request: Any) -> Iterator[Any]:
+        """The answers of the nodes that run and answer, in turn."""
         for node in self.nodes:
             if not node.is_running or node in self.not_asked:
                 continue
-            with suppress(OSError, ValueError), RawConnection(node.bootstrap, _ASK_SECONDS) as link:
-                return link.call(request)
-        return None
+            try:
+                with RawConnection(node.bootstrap, _ASK_SECONDS) as link:
+                    answer = link.call(request)
+            except (OSError, ValueError):
+                continue
+            yield answer
+
+    def _ask(self, request: Any) -> Any | None:
+        """The answer of the first node that answers."""
+        return next(self._answers(request), None)
 
     def partitions(self, topic: str) -> dict[int, PartitionState]:
         """Return the topic's partitions as the first node that answers sees them."""
+        return next(self._views(topic), {})
+
+    def _views(self, topic: str) -> Iterator[dict[int, PartitionState]]:
+        """The topic's partitions as each node that answers sees them."""
         wanted = (MetadataRequestTopic(name=TopicName(topic)),)
-        response = self._ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
-        if response is None:
-            return {}
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        return map(self._partitions_of, self._answers(request))
+
+    @staticmethod
+    def _partitions_of(response: Any) -> dict[int, PartitionState]:
         return {
             int(partition.partition_index): PartitionState(
                 leader=int(partition.leader_id),
@@ -237,13 +256,14 @@ class Cluster:
         return self.node(leaders[0])
 
     def wait_in_sync(self, topic: str, seconds: float = 30) -> None:
-        """Wait until every replica of the topic is in sync and has a leader."""
+        """Wait until every replica of the topic is in sync and has a leader, as all nodes see it.
+
+        One that was cut off may still take itself for a leader with everybody in sync.
+        """
 
         def is_in_sync() -> bool:
-            found = self.partitions(topic).values()
-            return bool(found) and all(
-                p.leader != NO_LEADER and sorted(p.isr) == sorted(p.replicas) for p in found
-            )
+            views = list(self._views(topic))
+            return bool(views) and all(view == views[0] and _is_whole(view) for view in views)
 
         try:
             wait_until(is_in_sync, seconds)
