@@ -1,7 +1,7 @@
 """Reads a broker's `.properties` file into a checked `BrokerConfig`.
 
-Owns the file format, the listeners' grammar and the cross-checks. A setting that nobody knows is an
-error that names it and its nearest relative: a typo must not silently become a default.
+Owns the file format, the listener syntax and the cross-checks. An unknown setting is an error that
+names the nearest known setting: a typo must not silently become a default.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 class ConfigError(Exception):
-    """What is wrong with a settings file, one line a problem; nothing was started."""
+    """Everything wrong with a settings file, one line per problem; nothing was started."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
@@ -54,7 +54,7 @@ class BrokerConfig:
     """A checked configuration. `values` holds every setting, typed, by Kafka's name."""
 
     values: Mapping[str, Any]
-    static: Mapping[str, str]  # the text of what the file set, for DescribeConfigs' sources
+    static: Mapping[str, str]  # the file's settings as text, for the sources in DescribeConfigs
     node_id: NodeId
     roles: frozenset[str]
     listeners: tuple[Listener, ...]
@@ -69,7 +69,7 @@ class BrokerConfig:
 
     @property
     def without_meaning(self) -> list[str]:
-        """Settings of the file that Kafka knows and that do nothing here."""
+        """Settings in the file that Kafka knows but that have no effect here."""
         return sorted(
             name for name in self.static if name not in self.values and has_no_meaning(name)
         )
@@ -86,7 +86,7 @@ class BrokerConfig:
 
     @property
     def inter_broker_listener(self) -> str:
-        """The listener by which brokers reach each other."""
+        """The listener that brokers use among themselves."""
         return str(self.values["inter.broker.listener.name"] or self.advertised_listeners[0].name)
 
 
@@ -113,7 +113,7 @@ def parse_config(text: str, *, source: str = "settings") -> BrokerConfig:
 
 
 def parse_properties(text: str, source: str) -> tuple[dict[str, str], list[str]]:
-    """Return the settings of a Java properties text, and what was wrong with its lines."""
+    """Return the settings in a Java properties text, and the problems in its lines."""
     static: dict[str, str] = {}
     problems: list[str] = []
     lines = enumerate(text.splitlines(), start=1)
@@ -136,7 +136,7 @@ def parse_properties(text: str, source: str) -> tuple[dict[str, str], list[str]]
 
 
 def _with_environment(static: dict[str, str], source: str, problems: list[str]) -> dict[str, str]:
-    """Put environment variables in, where the file asks for it: a pod knows its node only there."""
+    """Substitute environment variables if the file asks: a pod gets its node id only there."""
     if "env" not in static.get("config.providers", "").split(","):
         return static
 
@@ -184,9 +184,9 @@ def _typed_values(static: Mapping[str, str], source: str, problems: list[str]) -
 
 
 def has_no_meaning(name: str) -> bool:
-    """Whether Kafka knows a setting that does nothing here.
+    """Whether Kafka knows a setting that has no effect here.
 
-    What would make a broker safe is not among these: to take it and do nothing would deceive.
+    Security settings are not among these: accepting them without effect would be deceptive.
     """
     is_known = name in FIXED_KAFKA_SETTINGS or name in DYNAMIC_KAFKA_SETTINGS
     return is_known and not name.startswith(_SECURITY)
@@ -320,7 +320,7 @@ def _http_listener(text: str | None, problems: list[str], source: str) -> tuple[
 
 
 def _check_ports(bound: list[tuple[str, str, int]], problems: list[str], source: str) -> None:
-    """Refuse two of (setting, host, port) that one process could not both listen on."""
+    """Report two settings whose (host, port) one process cannot bind both."""
     for (first, host, port), (second, other, other_port) in combinations(bound, 2):
         is_same_host = host == other or _is_wildcard(host) or _is_wildcard(other)
         if port == other_port != 0 and is_same_host:

@@ -14,7 +14,7 @@ from headrace_broker.server.config.setting import (
 def _times(
     kind: str, name: str, default: int, bounds: tuple[int, int], doc: str
 ) -> tuple[Setting, ...]:
-    """Return a time of `kind`'s groups and the bounds of what a group may set for itself."""
+    """Return a time setting of `kind`'s groups, and the bounds for a group's own value."""
     low, high = bounds
     return (
         int_setting(

@@ -1,4 +1,4 @@
-"""Settings that a process takes from the cluster's metadata while it runs."""
+"""Settings that a running process takes from the cluster's metadata."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from headrace_broker.server.config.settings import BROKER_SETTINGS
 
 
 class LiveSettings(dict[str, Any]):
-    """A broker's typed settings: those of its file, of which a few follow the metadata."""
+    """A broker's typed settings: those in its file, except a few that follow the metadata."""
 
     def __init__(self, config: BrokerConfig) -> None:
         super().__init__(config.values)
         self._config = config
 
     def changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over what brokers' resources say now; a setting that is gone is the file's again."""
+        """Apply the metadata's broker settings; a deleted one returns to the file's value."""
         if not any(item.type == ConfigResourceType.BROKER for item in delta.configs_changed):
             return
         layers = broker_layers(image, self._config.node_id, self._config.static)
@@ -28,4 +28,4 @@ class LiveSettings(dict[str, Any]):
             try:
                 self[name] = setting.default if text is None else setting.parse(text)
             except ValueError:
-                self[name] = self._config.values[name]  # an older version let it in
+                self[name] = self._config.values[name]  # an older version accepted it

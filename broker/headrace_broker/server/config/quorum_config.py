@@ -1,7 +1,7 @@
 """The settings of the metadata quorum: who its voters are, and where to find them.
 
-Owns the grammar of controller.quorum.voters and controller.quorum.bootstrap.servers and what must
-hold between them, process.roles and the listeners.
+Owns the syntax of controller.quorum.voters and controller.quorum.bootstrap.servers, and checks them
+against each other, process.roles and the listeners.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class QuorumConfig:
     voters: Mapping[NodeId, tuple[str, int]] = field(default_factory=dict)
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
     is_alone: bool = True
-    """Whether this node alone is the whole quorum and nobody else can be part of it."""
+    """Whether this node is the whole quorum and no other node can join it."""
 
 
 def read_quorum(
     values: Mapping[str, Any], listeners: Collection[str], problems: list[str], source: str
 ) -> QuorumConfig:
-    """Return the quorum that `values` describe; append what is wrong to `problems`."""
+    """Return the quorum that `values` describe; append any errors to `problems`."""
     node_id = values["node.id"]
     voters = _voters(values, problems, source)
     bootstrap = _servers(values, problems, source)

@@ -68,7 +68,7 @@ _NETWORK = (
     int_setting(
         "socket.listen.backlog.size", 1024, "Connections that may wait to be accepted.", low=1
     ),
-    # Kafka's default is unlimited; a finite one keeps a flood of connections from taking the file
+    # Kafka's default is unlimited; a finite one keeps a flood of connections from using up the file
     # descriptors that the log needs.
     int_setting("max.connections", 10000, "Connections at one time, over all listeners.", low=1),
     int_setting("max.connections.per.ip", 5000, "Connections at one time from one address.", low=1),
@@ -305,8 +305,8 @@ _CONTROLLER = (
     int_setting(
         "metadata.log.segment.bytes", 1073741824, "Segment size of the metadata log.", low=12
     ),
-    # Kafka's are 2000 and 9000: so long nobody can write to what a stopped broker leads. Between
-    # the event loop's heartbeats a thread sends its own, six in a session.
+    # Kafka's are 2000 and 9000: for that long nobody could write to the partitions of a stopped
+    # broker. Besides the event loop's heartbeats, a thread sends its own, six per session.
     int_setting(
         "broker.heartbeat.interval.ms",
         500,

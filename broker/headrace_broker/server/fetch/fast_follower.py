@@ -1,9 +1,10 @@
 """The fast path of a follower's fetch, on the leader's side.
 
-It takes the next request of a session by its bytes, counts it as progress, which commits, and lays
-the answer out, at once or when there are records. It decides nothing by itself: what a follower may
-fetch and what that commits is `ReplicaSession`'s, as on the general path, to which everything goes
-that is not exactly this: another session, an error, partitions that come or go.
+It recognises the next request of a session by its bytes, records it as progress, which may commit,
+and builds the answer's frame, at once or when there are records. It decides nothing itself:
+`ReplicaSession` decides what a follower may fetch and what that commits, as on the general path.
+The general path gets everything else: another session, an error, partitions that are added or
+removed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ API_KEY = int(ApiKey.FETCH)
 
 
 class Node(Protocol):
-    """What is needed of the node; its replicas are there when the first request comes."""
+    """The parts of the node that are used here; `replicas` is read at the first request."""
 
     @property
     def fetch_sessions(self) -> FetchSessions:
@@ -42,7 +43,7 @@ class Node(Protocol):
 
 
 class FastFollower:
-    """Answers followers' fetches of one listener."""
+    """Answers followers' fetches on one listener."""
 
     __slots__ = ("_node", "_sessions")
 
@@ -53,7 +54,7 @@ class FastFollower:
     def answer(
         self, frame: memoryview, version: int, correlation_id: int, position: int
     ) -> list[Any] | FastDelayedFetch | None:
-        """Return the answer's frame, a delayed fetch, or None where this is not usual."""
+        """Return the answer's frame, a delayed fetch, or None if the general path must answer."""
         request = read_request(frame, position) if version == FAST_VERSION else None
         if request is None:
             return None
@@ -80,17 +81,17 @@ class FastFollower:
 
 
 class FastDelayedFetch(DelayedFollowerFetch):
-    """A fetch that waits, under the fast codec."""
+    """A delayed fetch under the fast codec."""
 
     __slots__ = ()
 
     def answer(self, error: ErrorCode) -> None:
-        """Answer it with what the session has to send."""
+        """Answer with what the session has to send."""
         self.send_frame(answer_frame(self._session, self.correlation_id, error))
 
 
 def answer_frame(session: ReplicaSession, correlation_id: int, error: ErrorCode) -> list[Any]:
-    """Return the frame of an answer with what the session has to send, which counts as sent."""
+    """Return the frame with what the session has to send, which then counts as sent."""
     taken = session.take()
     usual = [data for _, data in taken if type(data) is Found]
     parts: list[Any] | None = None

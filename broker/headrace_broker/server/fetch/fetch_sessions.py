@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
-Owns the sessions and their epochs; reading partitions is `api/fetch.py`'s. Sessions are bounded in
-number and in partitions; the least recently used one goes first. A client whose session is gone is
-answered FETCH_SESSION_ID_NOT_FOUND, and starts over.
+Owns the sessions and their epochs; `api/fetch.py` reads the partitions. Sessions are bounded in
+number and in partitions; the least recently used one is evicted first. A client whose session is
+gone gets FETCH_SESSION_ID_NOT_FOUND, and opens a new one.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class FetchPartition:
         self.update(asked)
 
     def update(self, asked: Any) -> None:
-        """Take over a FetchRequest's FetchPartition."""
+        """Apply a FetchRequest's FetchPartition."""
         self.current_leader_epoch: int = asked.current_leader_epoch
         self.fetch_offset: int = asked.fetch_offset
         self.partition_max_bytes: int = asked.partition_max_bytes
 
 
 class FetchSession:
-    """One consumer's standing request, in the order in which partitions are served."""
+    """One consumer's fetch session, with its partitions in the order in which they are served."""
 
     __slots__ = ("epoch", "identity", "partitions")
 
@@ -89,16 +89,16 @@ class FetchSession:
         """The session ends."""
 
     def rotate(self, served: Iterable[FetchPartition]) -> None:
-        """Put partitions that had data last, so that none starves behind a busy one."""
+        """Move partitions that had data to the end, so that none starves behind a busy one."""
         for partition in served:
             key = partition.topic or partition.topic_id, partition.index
-            # A later request, on another connection, may have forgotten it meanwhile.
+            # A later request, on another connection, may have removed it in the meantime.
             if self.partitions.get(key) is partition:
                 self.partitions.move_to_end(key)
 
 
 def _topic_key(topic: Any) -> Any:
-    """Topics are named up to version 12 and identified from 13 on."""
+    """Requests name topics up to version 12, and give their ids from version 13 on."""
     return topic.topic or topic.topic_id
 
 
@@ -145,17 +145,17 @@ class FetchSessions:
         return session, session.update(request, self._partitions_max)
 
     def upcoming(self, identity: int, epoch: int) -> FetchSession | None:
-        """Return the session of which a request is the next; None where there is none such."""
+        """Return the session whose next request has this epoch, or None."""
         session = self._sessions.get(identity)
         return session if session is not None and session.epoch == epoch else None
 
     def advance(self, session: FetchSession) -> None:
-        """Count a session's next request."""
+        """Advance the session's epoch by one request."""
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         self._sessions.move_to_end(session.identity)
 
     def close(self, identity: int) -> None:
-        """End a session, if there is one of that identity."""
+        """Close a session, if it exists."""
         session = self._sessions.pop(identity, None)
         if session is not None:
             session.close()

@@ -1,7 +1,7 @@
-"""Fetches of followers: what they ask for says what they have, which is what commits records.
+"""Followers' fetches: the fetch offset says what a follower has, which is what commits records.
 
-A follower is believed only with the epoch of its registration: a client that poses as one would
-move the high watermark (CVE-2018-1288).
+A fetch counts only with the epoch of its broker's registration: otherwise a client that poses as a
+follower could move the high watermark (CVE-2018-1288).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Node(Protocol):
 def handle_follower(
     broker: Node, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | DelayedFollowerFetch:
-    """Answer at once where there are records or an error; else wait for them, up to max_wait_ms."""
+    """Answer at once if there are records or an error; else wait for them, up to max_wait_ms."""
     replicas = broker.replicas
     node_id = NodeId(request.replica_state.replica_id)
     broker_epoch = BrokerEpoch(request.replica_state.replica_epoch)
@@ -66,7 +66,7 @@ def handle_follower(
     if error is not ErrorCode.NONE:
         return FetchResponse(error_code=error)
     if found is None:
-        # Without a session (there are no slots for them) it is answered with what there is.
+        # Without a session (all slots are taken) it is answered with the records at hand.
         session = ReplicaSession(_SESSIONLESS, replicas, node_id, broker_epoch)
         session.update(request, broker.config.values["headrace.fetch.session.max.partitions"])
         response = session.response()

@@ -1,9 +1,9 @@
-"""The leader's side of a follower's fetch session: what is still to be sent to each follower.
+"""The leader's side of followers' fetch sessions: what each follower still has to be sent.
 
-A session keeps a set of dirty partitions, those with something to send, fed by appends and by high
-watermarks that move, so that a fetch costs what there is to say and not how many partitions are
-replicated. Records answer a waiting fetch at once; a high watermark alone waits a little for
-records to travel with.
+A session keeps the set of its dirty partitions, those with something to send. Appends and moving
+high watermarks add to it, so the cost of a fetch depends on what there is to send and not on the
+number of partitions. Records answer a waiting fetch at once; a high watermark alone waits a little,
+to be sent along with records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NOTHING = (-1, -1)
 
 
 class ReplicaFetch:
-    """What a follower asked for of one partition. It is the partition's `FollowerFetch`."""
+    """What a follower fetches from one partition. Implements the partition's `FollowerFetch`."""
 
     __slots__ = (
         "_last_sent",
@@ -67,33 +67,33 @@ class ReplicaFetch:
         self._last_sent = _NOTHING
         self._problem: ApiError | EpochEnd | None = None
 
-    # Partition's FollowerFetch
+    # implements Partition's FollowerFetch
 
     @property
     def place(self) -> tuple[int, int]:
-        """The session and its epoch, which counts the follower's requests."""
+        """The session id and the session epoch, which counts the follower's requests."""
         return self._session.identity, self._session.epoch
 
     def appended(self) -> None:
-        """Records came, or the leader did."""
+        """Records were appended, or this broker became leader."""
         session = self._session
         session.dirty[self] = None
         if session.delayed is not None:
             session.wake()
 
     def changed(self) -> None:
-        """The high watermark or the log's start moved."""
+        """The high watermark or the log start offset moved."""
         session = self._session
         session.dirty[self] = None
         if session.delayed is not None:
             session.wake_later()
 
-    # the session's
+    # for the session
 
     def ask(
         self, fetch_offset: int, last_fetched_epoch: int, leader_epoch: int, max_bytes: int
     ) -> None:
-        """Take over what the follower asks for; that it asks says what it has."""
+        """Apply the follower's request; its fetch offset says what the follower has."""
         self.fetch_offset = fetch_offset
         self.last_fetched_epoch = last_fetched_epoch
         self.leader_epoch = leader_epoch
@@ -116,7 +116,7 @@ class ReplicaFetch:
         partition.follower_fetches[node_id] = self
         partition.check_leader(self.leader_epoch)
         log = partition.log
-        # A diverging log must not count as progress, whatever its length.
+        # A diverging log must not count as progress, however long it is.
         self._problem = diverging_epoch(
             log.leader_epochs, self.last_fetched_epoch, self.fetch_offset
         )
@@ -130,7 +130,7 @@ class ReplicaFetch:
             partition.record_fetch(node_id, self._session.broker_epoch, self.fetch_offset)
 
     def leave(self) -> None:
-        """Leave the partition: it has nothing to send here any more."""
+        """Leave the partition: it has nothing more to send in this session."""
         partition = self.partition
         if partition is not None:
             node_id = self._session.node_id
@@ -140,7 +140,7 @@ class ReplicaFetch:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something that should go out now: records, a problem."""
+        """Whether something should be sent at once: records, or an error."""
         partition = self.partition
         if (
             partition is None
@@ -164,7 +164,7 @@ class ReplicaFetch:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are records that it was not sent for want of room."""
+        """Whether there are records that did not fit into the last answer."""
         partition = self.partition
         return (
             partition is not None
@@ -173,7 +173,7 @@ class ReplicaFetch:
         )
 
     def take(self, limit: int, *, at_least_one: bool) -> Found | PartitionData | None:
-        """Return what is to be sent, if there is anything; it counts as sent then."""
+        """Return what there is to send, if anything; it then counts as sent."""
         partition = self.partition
         problem = self._problem
         if isinstance(problem, ApiError):
@@ -217,7 +217,7 @@ class ReplicaFetch:
             raise partition.directory_failed(failure) from failure
 
     def _is_over_quota(self, partition: Partition) -> bool:
-        """Whether a replica that is not in sync has to wait (KIP-73)."""
+        """Whether an out-of-sync replica has to wait because of the throttle (KIP-73)."""
         host = partition.host
         return self._session.node_id not in partition.in_sync_replicas and (
             host.leader_throttle.is_exceeded(host.now_ms())
@@ -246,14 +246,14 @@ Taken = list[tuple[ReplicaFetch, Found | PartitionData]]
 def is_believed(host: ReplicaHost, node_id: int, broker_epoch: int) -> bool:
     """Whether a fetch comes from the registered process of another broker (KIP-903).
 
-    A client that poses as one would move the high watermark (CVE-2018-1288).
+    Otherwise a client that poses as a broker could move the high watermark (CVE-2018-1288).
     """
     registered = host.image.brokers.get(node_id)  # type: ignore[call-overload]  # a NodeId is an int
     return registered is not None and broker_epoch >= registered.epoch and node_id != host.node_id
 
 
 class ReplicaSession(FetchSession):
-    """One follower's standing request."""
+    """The fetch session of one follower."""
 
     __slots__ = (
         "_due",
@@ -286,11 +286,11 @@ class ReplicaSession(FetchSession):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether the session has no partitions."""
         return not self.fetches
 
     def update(self, request: Any, partitions_max: int) -> ErrorCode:
-        """Answer what still waits, take over what changed, and count it as progress."""
+        """Answer the waiting request, apply the changes of the new one, and count its progress."""
         self._release(ErrorCode.NONE)
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
@@ -324,7 +324,7 @@ class ReplicaSession(FetchSession):
     def proceed(
         self, asked: Iterable[tuple[ReplicaFetch, Asked]], broker_epoch: int, max_bytes: int
     ) -> None:
-        """Take over what a request asks for; that it asks says what the follower has."""
+        """Apply a request's positions; they say what the follower has."""
         self.broker_epoch = BrokerEpoch(broker_epoch)
         for fetch, (_, _, leader_epoch, fetch_offset, last_epoch, _, partition_bytes) in asked:
             fetch.ask(fetch_offset, last_epoch, leader_epoch, partition_bytes)
@@ -332,7 +332,7 @@ class ReplicaSession(FetchSession):
         self._max_bytes = max(0, max_bytes)
 
     def close(self) -> None:
-        """The session ends: its partitions are free of it, and a delayed fetch is answered."""
+        """Close the session: detach it from its partitions, and answer a delayed fetch."""
         for fetch in self.fetches.values():
             fetch.leave()
         self.fetches.clear()
@@ -342,10 +342,10 @@ class ReplicaSession(FetchSession):
             self._timer.cancel()
             self._timer = None
 
-    # what there is to tell
+    # what there is to send
 
     def is_due(self) -> bool:
-        """Whether an answer should go out now; what has nothing to send is clean."""
+        """Whether an answer should go out now; partitions with nothing to send become clean."""
         for fetch in list(self.dirty):
             if fetch.is_due:
                 return True
@@ -354,7 +354,7 @@ class ReplicaSession(FetchSession):
         return False
 
     def take(self) -> Taken:
-        """Return what is to be sent, up to the bytes allowed; it counts as sent then."""
+        """Return what there is to send, up to the byte limits; it then counts as sent."""
         left = self._max_bytes
         taken: Taken = []
         for fetch in list(self.dirty):
@@ -367,18 +367,18 @@ class ReplicaSession(FetchSession):
                 continue
             taken.append((fetch, data))
             if data.records or type(data) is not Found or not fetch.is_behind:
-                # Records and problems have the follower ask again from where it is then. Records
+                # After records and errors, the follower asks again from its new position. Records
                 # that did not fit stay dirty, whatever else was sent.
                 del self.dirty[fetch]
             left -= len(data.records or b"")
         return taken
 
     def response(self) -> FetchResponse:
-        """Return what is to be sent as the general codec takes it."""
+        """Return what there is to send, as a message for the general codec."""
         return self.response_of(self.take())
 
     def response_of(self, taken: Taken) -> FetchResponse:
-        """Return what was taken as the general codec takes it."""
+        """Return what `take` returned, as a message for the general codec."""
         topics: list[FetchableTopicResponse] = []
         for fetch, data in taken:
             if not topics or topics[-1].topic_id != fetch.topic_id:
@@ -389,45 +389,45 @@ class ReplicaSession(FetchSession):
     # waiting
 
     def must_wait(self, max_wait_ms: int) -> bool:
-        """Whether the request that was just taken over has to wait for something to say."""
+        """Whether the request that was just applied has to wait for something to send."""
         return max_wait_ms > 0 and not self.is_due()
 
     def delay(self, delayed: DelayedFollowerFetch, wait_seconds: float) -> None:
-        """Keep a fetch until the next records, the next request, or its time is over."""
+        """Hold a fetch until there are records, the next request arrives, or its time is over."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         self.delayed = delayed
-        # What is not urgent goes out with what comes, or soon.
+        # What is not urgent goes out with the next records, or after a short delay.
         delay = HIGH_WATERMARK_DELAY_SECONDS if self.dirty else wait_seconds
         self._due = loop.time() + min(wait_seconds, delay)
         self._set_timer(loop)
 
     def wake(self) -> None:
-        """Look again after the requests that are being handled now."""
+        """Check this session again after the requests that are being handled now."""
         self._replicas.host.wakeups.add(self)
 
     def wake_later(self) -> None:
-        """Answer soon: there may be records to travel with until then."""
+        """Answer soon: until then records may be appended that can go along."""
         loop = self._loop
         if loop is not None:
             self._due = min(self._due, loop.time() + HIGH_WATERMARK_DELAY_SECONDS)
             self._set_timer(loop)
 
     def look_again(self) -> None:
-        """Answer what waits, if there is something that should go out now."""
+        """Answer the delayed fetch, if there is something to send now."""
         if self.delayed is not None and self.is_due():
             self._release(ErrorCode.NONE)
 
     def give_up(self, delayed: DelayedFollowerFetch) -> None:
-        """A fetch stops waiting: its client is gone."""
+        """Drop a delayed fetch: its client is gone."""
         if self.delayed is delayed:
             self.delayed = None
 
     def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have a timer that ends no later than what waits is due; it looks for itself then.
+        """Make sure that a timer fires no later than the delayed fetch is due; it checks by itself.
 
-        A new one for each fetch, and its cancellation, would cost more than the fetch's records.
+        Creating and cancelling a timer for each fetch would cost more than the fetch's records.
         """
         if self._timer is not None:
             if self._timer_at <= self._due + TIMER_SECONDS:
@@ -454,9 +454,9 @@ class ReplicaSession(FetchSession):
 
 
 class DelayedFollowerFetch(DelayedOperation):
-    """A follower's fetch that waits in its session for something to send, or for its time's end.
+    """A follower's fetch that waits in its session for something to send, or for its timeout.
 
-    This is the general codec; the fast one is `fast_follower`'s.
+    This class uses the general codec; the one in `fast_follower` uses the fast one.
     """
 
     __slots__ = ("_session",)
@@ -466,19 +466,19 @@ class DelayedFollowerFetch(DelayedOperation):
         self._session = session
 
     def answer(self, error: ErrorCode) -> None:
-        """Answer it with what the session has to send."""
+        """Answer with what the session has to send."""
         response = self._session.response()
         response.error_code = error
         self.send(response)
 
     def abandon(self) -> None:
-        """The follower is gone."""
+        """Drop the fetch: the follower is gone."""
         super().abandon()
         self._session.give_up(self)
 
 
 def partition_data(found: Found) -> PartitionData:
-    """Return what was found as the general codec takes it."""
+    """Return what was found, as a message for the general codec."""
     return PartitionData(
         partition_index=found.partition,
         high_watermark=found.high_watermark,

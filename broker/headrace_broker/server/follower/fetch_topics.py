@@ -10,7 +10,7 @@ from headrace_broker.replication.fetch_state import Position
 
 
 class Key(NamedTuple):
-    """A partition, as fetches name it: the topic id's bytes hash many times faster than a UUID."""
+    """A partition as fetches name it. The topic id's bytes hash many times faster than a UUID."""
 
     topic_id: bytes
     partition: int
@@ -39,7 +39,7 @@ def fetch_topics(dirty: list[tuple[Key, Position]], max_bytes: int) -> list[fetc
 
 
 def forgotten_topics(keys: list[Key]) -> list[fetch.ForgottenTopic]:
-    """Return the partitions that a session leaves, by topic."""
+    """Return the partitions that a session drops, by topic."""
     topics: dict[bytes, fetch.ForgottenTopic] = {}
     for key in keys:
         topic = topics.setdefault(

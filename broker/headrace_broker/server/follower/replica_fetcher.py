@@ -1,9 +1,10 @@
-"""Brings to the partitions that this broker follows what their leaders have.
+"""Fetches the records of the partitions that this broker follows from their leaders.
 
-For each source broker there is one fetch session with all partitions that follow it. A fetch waits
-at the leader until there are records; what it brings is appended, and the next one, which says so,
-goes out at once: that is what commits records. A partition that comes to follow a source while a
-fetch waits there does not wait for its end: the next request overtakes it (see `Round.number`).
+Each source broker has one fetch session with all partitions that follow it. A fetch waits at the
+leader until there are records. The fetcher appends them and at once sends the next fetch, whose
+offsets confirm the append: that is what commits records. A partition that begins to follow a source
+while a fetch waits there does not wait for that fetch: the next request overtakes it (see
+`Round.number`).
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from headrace_broker.server.peers.peers import (
 log = structlog.get_logger()
 
 ToSync = list[tuple[Key, Partition]]
-"""What an answer brought that counts once it is on disk."""
-_ROUNDS_MAX = 2  # one that waits at the leader, and the one that overtakes it
-_TAGS_AT = 4  # of an answer's header, behind the correlation id
+"""Partitions in an answer whose records count only once they are on disk."""
+_ROUNDS_MAX = 2  # the one that waits at the leader, and the one that overtakes it
+_TAGS_AT = 4  # in an answer's header, behind the correlation id
 _BACKOFF_SECONDS_MIN = 0.02
 
 
@@ -60,13 +61,13 @@ class FetcherConfig:
     response_max_bytes: int = 10 * 1024 * 1024
     backoff_ms: int = 200
     timeout_ms: int = 5000
-    """How long beyond the wait an answer may take: a source that hangs is asked again then."""
+    """How long beyond the wait an answer may take; then the fetcher asks a hung source again."""
 
 
 class FetchedPartitions:
-    """Which partitions a fetcher asks for, from where on, and which wait before they are again.
+    """The partitions that a fetcher asks for, their offsets, and those that wait for a retry.
 
-    `schedule` is called when there is something new to ask for, `spawn` with work that waits.
+    `schedule` is called when there is something to ask for, `spawn` with a coroutine that waits.
     """
 
     def __init__(
@@ -90,11 +91,11 @@ class FetchedPartitions:
         self._retry_delayed: asyncio.TimerHandle | None = None
 
     def add(self, key: Key, partition: Partition) -> None:
-        """Fetch a partition from where it ends on."""
+        """Fetch a partition from its log end on."""
         self._partitions[key] = partition
         flushing = partition.flushing
         if flushing is not None and partition.durable_end < partition.log.log_end_offset:
-            # What is asked for says what this replica has, and that counts only once it is synced.
+            # A fetch offset says what this replica has, and that counts only once it is synced.
             self._spawn(self._add_when_durable(key, partition))
         else:
             self._ask(key, partition)
@@ -118,19 +119,19 @@ class FetchedPartitions:
         self.state.remove(key)
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop the retries."""
         if self._retry_delayed is not None:
             self._retry_delayed.cancel()
 
     def back_off(self) -> float:
-        """Return how many seconds to wait, longer each time that nothing goes well between."""
+        """Return how many seconds to wait; the pause doubles until a fetch succeeds."""
         self._backoff = min(
             max(self._backoff * 2, _BACKOFF_SECONDS_MIN), self._config.backoff_ms / 1000
         )
         return self._backoff
 
     def went_well(self) -> None:
-        """Wait for a short time only after the next failure."""
+        """Reset the pause: the next failure waits for a short time only."""
         self._backoff = 0.0
 
     # answers
@@ -138,16 +139,16 @@ class FetchedPartitions:
     def take(
         self, key: Key, number: int, data: Found | fetch.PartitionData, to_sync: ToSync
     ) -> None:
-        """Act upon what the answer to request `number` says of a partition.
+        """Apply what the answer to request `number` says about a partition.
 
-        One that counts only once it is on disk is added to `to_sync`.
+        A partition whose records count only once they are on disk is added to `to_sync`.
         """
         position = self.state.answered(key, number)
         partition = self._partitions.get(key)
         if position is None or partition is None:
             return
         if partition.leading is not None or partition.leader_epoch != position.leader_epoch:
-            return  # the metadata moved on; `follow` has been or will be called
+            return  # newer metadata came; `follow` has been or will be called
         try:
             if type(data) is Found or self._is_usual(key, partition, data):
                 self._append(key, partition, position, data)
@@ -155,22 +156,22 @@ class FetchedPartitions:
             self._warn(partition, error)
             self._delay(key)
         except LogDirectoryFailure as failure:
-            self._host.on_failure(failure)  # which takes the partition away from here
+            self._host.on_failure(failure)  # which removes the partition here
             return
         if partition.flushing is not None:
             if key in self.state and partition.durable_end < partition.log.log_end_offset:
-                # A request of another partition must not say so meanwhile.
+                # Until the fsync, no request for another partition may report this one's offset.
                 self.state.hold(key)
             to_sync.append((key, partition))
 
     def durable(self, key: Key, partition: Partition) -> None:
-        """An fsync has ended: say how far the partition is, if all of it is on disk."""
+        """An fsync has ended: report the partition's offset, if all of its log is on disk."""
         is_followed = self._partitions.get(key) is partition
         if is_followed and partition.durable_end >= partition.log.log_end_offset:
             self.state.release(key)
 
     def _is_usual(self, key: Key, partition: Partition, data: Any) -> bool:
-        """Whether data has neither an error nor a diverging log; else act upon it."""
+        """Whether data has neither an error nor a diverging log; else handle that."""
         diverging = data.diverging_epoch
         if data.error_code != ErrorCode.NONE:
             self._refused(key, partition, data)
@@ -266,7 +267,7 @@ class FetchedPartitions:
                 self.add(key, self._partitions[key])
 
     def _is_over_quota(self, partition: Partition) -> bool:
-        """Whether a replica that is not in sync has to wait (KIP-73)."""
+        """Whether this out-of-sync replica has to wait because of the throttle (KIP-73)."""
         return (
             partition.is_follower_throttled
             and self._host.node_id not in partition.in_sync_replicas
@@ -275,7 +276,7 @@ class FetchedPartitions:
 
 
 class ReplicaFetcher:
-    """One source broker and the partitions that follow it."""
+    """The fetcher of one source broker, and the partitions that follow it."""
 
     def __init__(
         self, source: NodeId, host: ReplicaHost, peers: PeerConnections, config: FetcherConfig
@@ -292,26 +293,26 @@ class ReplicaFetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._connection: PeerConnection | None = None
         self._version = 0
-        self._image: Any = None  # the metadata by which the connection was chosen
+        self._image: Any = None  # the metadata with which the connection was chosen
         self._timeout_ms = config.wait_max_ms + config.timeout_ms
         self._sent: dict[_Exchange, None] = {}
         self._watchdog: asyncio.TimerHandle | None = None
         self._rounds = 0
-        self._generation = 0  # of the session: answers of a former one do not count
+        self._generation = 0  # of the session: answers of an earlier one are ignored
         self._retry: asyncio.TimerHandle | None = None
         self._heard_at = self._loop.time()
         self._is_scheduled = False
         self._is_closed = False
 
     def follow(self, key: Key, partition: Partition) -> None:
-        """Fetch a partition from the source, from where it ends on."""
+        """Fetch a partition from the source, from its log end on."""
         if not len(self._state):
-            self._heard_at = self._loop.time()  # nothing was asked since the last answer
+            self._heard_at = self._loop.time()  # no fetch was sent since the last answer
         self.partitions.add(key, partition)
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the source has answered no fetch."""
+        """How long the source has not answered a fetch."""
         return self._loop.time() - self._heard_at
 
     async def close(self) -> None:
@@ -339,7 +340,7 @@ class ReplicaFetcher:
             self._host.on_failure(error)
 
     def _schedule(self) -> None:
-        """Send soon: more partitions may come with the same change of metadata."""
+        """Send soon: the same metadata change may bring more partitions."""
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._send_if_due)
@@ -385,14 +386,14 @@ class ReplicaFetcher:
             self._watchdog = self._loop.call_later(self._timeout_ms / 1000, self._watch)
 
     def _watch(self) -> None:
-        """End a connection on which nothing is answered: one timer looks after every request."""
+        """Close a connection on which no answer arrives: one timer checks every request."""
         self._watchdog = None
         if not self._sent or self._is_closed:
             return
         oldest = next(iter(self._sent))
         left = oldest.sent_at + self._timeout_ms / 1000 - self._loop.time()
         if left <= 0:
-            # Not the newest connection: that one may go to the source's new address.
+            # Not the newest connection, which may go to the source's new address.
             log.debug("fetch was not answered", source=self._source, within_ms=self._timeout_ms)
             oldest.connection.close()
             left = self._timeout_ms / 1000
@@ -435,7 +436,7 @@ class ReplicaFetcher:
         )
 
     def _start_over(self, *, at_once: bool = False) -> None:
-        """Open a new session, after a pause that grows as long as that fails."""
+        """Open a new session, after a pause that grows with each failure."""
         self._generation += 1
         self._rounds = 0
         self._state.restart()
@@ -455,21 +456,21 @@ class ReplicaFetcher:
     # answers
 
     def failed(self, generation: int, error: PeerUnavailable) -> None:
-        """A request got no answer."""
+        """Handle a request that got no answer."""
         if generation == self._generation:
             log.debug("fetch failed", source=self._source, cause=str(error))
             self._start_over()
 
     def forget(self, exchange: _Exchange) -> None:
-        """Wait no longer for an answer."""
+        """Stop waiting for an answer."""
         self._sent.pop(exchange, None)
 
     def give_up(self, error: BaseException) -> None:
-        """A log failed, or there is a bug."""
+        """Report that a log failed, or that there is a bug."""
         self._host.on_failure(error)
 
     def answered(self, exchange: _Exchange, frame: memoryview, *, is_borrowed: bool) -> None:
-        """Take over what an answer brings, and ask for more. Raises DecodeError or IndexError."""
+        """Apply an answer, and ask for more. Raises DecodeError or IndexError."""
         self._sent.pop(exchange, None)
         round_, generation = exchange.round, exchange.generation
         if generation != self._generation:
@@ -510,7 +511,7 @@ class ReplicaFetcher:
 
     async def _go_on_when_durable(self, to_sync: ToSync, session_id: int, generation: int) -> None:
         for key, partition in to_sync:
-            # The fsyncs of all of them run beside one another; the next fetch says what is on disk.
+            # The fsyncs of all partitions run concurrently; the next fetch reports what is on disk.
             if partition.flushing is not None:
                 await partition.flushing.wait_durable()
             self.partitions.durable(key, partition)
@@ -523,7 +524,7 @@ class ReplicaFetcher:
             return
         self._rounds -= 1
         if not session_id:
-            self._start_over()  # a leader without slots answers at once: keep a distance
+            self._start_over()  # without a session the leader answers at once: pause
             return
         self.partitions.went_well()
         self._heard_at = self._loop.time()
@@ -531,7 +532,7 @@ class ReplicaFetcher:
 
 
 class _Exchange:
-    """One request of a fetcher on its way, and who receives its answer."""
+    """One request of a fetcher in flight; it receives the answer."""
 
     __slots__ = ("_fetcher", "connection", "generation", "round", "sent_at")
 
@@ -550,7 +551,7 @@ class _Exchange:
         self.sent_at = sent_at
 
     def answered(self, frame: memoryview, *, is_borrowed: bool) -> None:
-        """Take over what the answer brings."""
+        """Apply the answer."""
         fetcher = self._fetcher
         try:
             fetcher.answered(self, frame, is_borrowed=is_borrowed)
@@ -561,6 +562,6 @@ class _Exchange:
             fetcher.give_up(error)
 
     def failed(self, error: PeerUnavailable) -> None:
-        """There will be no answer."""
+        """The request gets no answer."""
         self._fetcher.forget(self)
         self._fetcher.failed(self.generation, error)

@@ -1,4 +1,4 @@
-"""Which source brokers the partitions of this broker are fetched from: one fetcher for each."""
+"""The fetchers of this broker, one for each source broker, and who fetches which partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace_broker.server.peers.peers import PeerConnections
 
 
 class ReplicaFetchers:
-    """All sources of one broker."""
+    """The fetchers of one broker."""
 
     def __init__(self, host: ReplicaHost, peers: PeerConnections, config: FetcherConfig) -> None:
         self._host = host
@@ -21,7 +21,7 @@ class ReplicaFetchers:
         self._sources: dict[Key, NodeId] = {}
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from its leader, from where it ends on; again after each change."""
+        """Fetch a partition from its leader, from its log end on; call again after each change."""
         key = Key(partition.topic_id.bytes, partition.index)
         source = partition.leader
         former = self._sources.get(key)
@@ -42,7 +42,7 @@ class ReplicaFetchers:
             self._fetchers[source].partitions.remove(key)
 
     def silent_seconds(self, partition: Partition) -> float:
-        """For how long the leader of a partition that is followed has answered no fetch."""
+        """How long the leader of a followed partition has not answered a fetch."""
         source = self._sources.get(Key(partition.topic_id.bytes, partition.index))
         return 0.0 if source is None else self._fetchers[source].silent_seconds
 

@@ -1,4 +1,4 @@
-"""Replication of one broker: fetchers, in-sync sets and the lease, put to replicas and peers."""
+"""A broker's replication: fetchers, in-sync sets and the lease, connected to replicas and peers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def selects_by_rack(values: Mapping[str, Any]) -> bool:
 
 
 class Replication:
-    """Starts and ends what keeps replicas together."""
+    """Starts and stops the replication of this broker's replicas."""
 
     def __init__(
         self,
@@ -50,14 +50,14 @@ class Replication:
         self._replicas = replicas
 
     def start(self) -> None:
-        """Follow and lead from now on."""
+        """Begin to follow and lead."""
         self._replicas.host.request_isr_update = self._isr_updates.request
         self._replicas.start_following(self._fetchers)
         self._isr_updates.start()
         self._lease.start()
 
     async def stop(self) -> None:
-        """End; the replicas stay as they are."""
+        """Stop; the replicas stay as they are."""
         self._lease.close()
         self._replicas.followers = None
         await self._fetchers.close()

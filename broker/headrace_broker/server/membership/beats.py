@@ -1,10 +1,10 @@
-"""Heartbeats from a thread of its own, so that a busy broker does not look like a stopped one.
+"""Heartbeats from a separate thread, so that a busy broker does not look like a stopped one.
 
-The event loop's heartbeats are late whenever the loop is: behind a long decision, a slow disk, a
-neighbour's load. A session that bears that lets a stopped broker be missed late. A thread that only
-sleeps and sends is late only where the process does not run. It repeats what keeps a session alive
-and nothing else: a heartbeat with metadata offset -1 unfences nobody (KIP-631). It falls silent
-when the loop has not turned for `STALL_SESSIONS` sessions: what hangs inside is fenced too.
+The event loop's heartbeats are late whenever the loop is: behind a long decision, a slow disk, load
+from a neighbour. A session timeout that tolerates this detects a stopped broker late. A thread that
+only sleeps and sends is late only when the whole process does not run. It sends just enough to keep
+the session alive: a heartbeat with metadata offset -1 never unfences (KIP-631). It stops when the
+event loop has been stuck for `STALL_SESSIONS` sessions, so that a process that hangs is fenced too.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from headrace_broker.protocol.types import BrokerEpoch, NodeId
     from headrace_broker.server.peers.peers import Address
 
-#: Beats in one session.
+#: Heartbeats in one session.
 BEATS_PER_SESSION = 6
-#: For how many sessions the event loop may not turn before the beats stop.
+#: After how many sessions with a stuck event loop the thread stops sending.
 STALL_SESSIONS = 1.5
 _VERSION = 0
 _CLIENT_ID = b"beats"
@@ -37,7 +37,7 @@ _ANSWERS_BYTES_MAX = 65536
 
 
 class Beats:
-    """The thread of one broker: `start` on the event loop, `close` before the broker's leave."""
+    """One broker's thread: `start` it on the event loop, `close` it before the broker leaves."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Beats:
         controller: Callable[[], Address | None],
         epoch: Callable[[], BrokerEpoch],
     ) -> None:
-        """`controller` answers None where nothing is to be sent: unknown, or this very process."""
+        """`controller` returns None if there is nowhere to send: unknown, or this very process."""
         self._node_id = node_id
         self._interval = session_ms / 1000 / BEATS_PER_SESSION
         self._stall = session_ms / 1000 * STALL_SESSIONS
@@ -55,9 +55,9 @@ class Beats:
         self._epoch = epoch
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        # What the loop says and the thread reads; replaced as a whole.
+        # Written by the event loop and read by the thread; replaced as a whole.
         self._target: tuple[float, Address, BrokerEpoch] | None = None
-        # When the oldest beat was sent that has no answer; the thread's alone.
+        # When the oldest unanswered heartbeat was sent; used by the thread only.
         self._unanswered_since: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="beats", daemon=True)
@@ -68,7 +68,7 @@ class Beats:
         self._thread.start()
 
     def close(self) -> None:
-        """End. One that is on its way may still arrive; it prolongs a session, and no more."""
+        """Stop. A heartbeat in flight may still arrive; it only prolongs the session."""
         self._closing.set()
         if self._timer is not None:
             self._timer.cancel()
@@ -98,7 +98,7 @@ class Beats:
                     self._unanswered_since = None
                 self._send(connection, epoch)
             except OSError:
-                # The loop's own heartbeats and connections find out what this means.
+                # The event loop's own heartbeats and connections find the cause.
                 if connection is not None:
                     connection.close()
                 connection = None
@@ -106,8 +106,8 @@ class Beats:
             connection.close()
 
     def _send(self, connection: socket.socket, epoch: BrokerEpoch) -> None:
-        # Answers say nothing that the loop does not learn, but that the connection is whole. One
-        # that a cut network left half-open would swallow beats for as long as the cut, and longer.
+        # The answers tell only that the connection works. A connection that a network partition
+        # left half-open would swallow heartbeats for as long as the partition, and longer.
         with contextlib.suppress(BlockingIOError):
             if not connection.recv(_ANSWERS_BYTES_MAX):
                 raise ConnectionResetError
@@ -130,7 +130,7 @@ def _connect(address: Address, timeout_seconds: float) -> socket.socket:
 
 
 def beat_frame(node_id: NodeId, epoch: BrokerEpoch) -> bytes:
-    """Return one whole request, length and header included, that prolongs a session only."""
+    """Return one whole request, length and header included, that only prolongs a session."""
     request = BrokerHeartbeatRequest(
         broker_id=node_id, broker_epoch=epoch, current_metadata_offset=-1
     )

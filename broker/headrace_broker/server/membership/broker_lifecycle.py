@@ -1,8 +1,8 @@
-"""A broker's membership: registers, tells that it lives, and takes leave.
+"""A broker's membership: it registers, sends heartbeats, and leaves.
 
-A process registers with a new incarnation id, fenced; it is unfenced by a heartbeat once it has
-applied the metadata up to its own registration, and is fenced again when its heartbeats stay away.
-At a controlled shutdown its leaders move away first (KIP-631).
+A process registers with a new incarnation id and starts out fenced. A heartbeat unfences it once it
+has applied the metadata up to its own registration; when its heartbeats stop, it is fenced again. A
+controlled shutdown first moves its leaders away (KIP-631).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _RETRY_SECONDS = 0.05
 _SHUTDOWN_SECONDS_MAX = 10.0
 _STOPPING_REQUEST_MS = 1000
 _STARTING_SECONDS_MAX = 2.0
-# For how many heartbeats' time an answer is waited for: `Beats` keep the session meanwhile.
+# How many heartbeat intervals to wait for an answer: meanwhile `Beats` keeps the session alive.
 _REQUEST_HEARTBEATS = 5
 
 _NOBODYS = frozenset({ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT})
-"""What whoever leads no quorum answers."""
+"""The error codes of a node that does not lead the quorum."""
 
 log = structlog.get_logger()
 
@@ -119,15 +119,15 @@ class BrokerLifecycle:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="broker lifecycle")
 
     def serve(self) -> None:
-        """Ask to be unfenced: the listeners accept clients now."""
+        """Ask to be unfenced: the listeners now accept clients."""
         self._may_serve = True
         self._starting_until = asyncio.get_running_loop().time() + _STARTING_SECONDS_MAX
         self._soon.set()
 
     def is_starting(self) -> bool:
-        """Whether clients come already and the metadata do not show this process unfenced yet.
+        """Whether clients are served although the metadata do not show this process unfenced yet.
 
-        Once they did, or two seconds after clients were let in, it is False for good.
+        False for good once the metadata show it, or two seconds after clients were let in.
         """
         if not self._starting_until:
             return False
@@ -142,13 +142,13 @@ class BrokerLifecycle:
         return bool(self._starting_until)
 
     def report_failed_directories(self, failed: list[UUID]) -> None:
-        """Tell the controller, at once, which log directories are out of use (KIP-858)."""
+        """Tell the controller at once which log directories have failed (KIP-858)."""
         self._failed_directories = failed
         self._request.log_dirs = [each for each in self._request.log_dirs if each not in failed]
         self._soon.set()
 
     async def shut_down(self) -> None:
-        """Let the leaders move away; bounded, for a cluster that cannot move them."""
+        """Have the leaders moved away, within a time limit in case the cluster cannot move them."""
         self._is_stopping = True
         self.unfenced.clear()
         if not self.registered.is_set() or not self._has_others():
@@ -194,7 +194,7 @@ class BrokerLifecycle:
             return
         if response.error_code != ErrorCode.NONE:
             code = ErrorCode(response.error_code)
-            # The former process of this id has a session yet, or the controller changed.
+            # The session of this id's former process is still open, or the controller changed.
             log.info("registration refused", error=code.name)
             await asyncio.sleep(_RETRY_SECONDS)
             return
@@ -205,7 +205,7 @@ class BrokerLifecycle:
         log.info("broker registered", node_id=self._node_id, broker_epoch=epoch)
 
     async def _beat(self) -> bool:
-        """Send one heartbeat and wait for the next one's time; False to register again."""
+        """Send one heartbeat and wait until the next is due; return False to register again."""
         request = BrokerHeartbeatRequest(
             broker_id=self._node_id,
             broker_epoch=self.epoch,
@@ -221,7 +221,7 @@ class BrokerLifecycle:
         except PeerUnavailable as error:
             log.debug("heartbeat failed", cause=str(error))
             if self._is_stopping:
-                # Nobody is there to move leaders: the whole cluster may be stopping.
+                # No controller can move leaders: the whole cluster may be stopping.
                 self._may_stop.set()
             await asyncio.sleep(_RETRY_SECONDS)
             return True
@@ -231,7 +231,7 @@ class BrokerLifecycle:
         if code in {ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED}:
             return False
         is_settled = code == ErrorCode.NONE and self._take(response)
-        # A change that is awaited is asked for again soon.
+        # While a change is pending, ask again soon.
         delay = self._interval if is_settled else min(_RETRY_SECONDS, self._interval)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(delay):
@@ -239,7 +239,7 @@ class BrokerLifecycle:
         return True
 
     def _take(self, response: BrokerHeartbeatResponse) -> bool:
-        """Take note of an answer; whether there is nothing to wait for."""
+        """Process an answer; return whether no change is pending."""
         if self._is_stopping:
             if response.should_shut_down:
                 self._may_stop.set()

@@ -1,9 +1,10 @@
-"""Brokers that were fenced a moment ago are still named to clients.
+"""Brokers that were fenced a moment ago are still listed in Metadata.
 
-librdkafka ends the thread of a broker that Metadata no longer names. Where the same answer moves a
-partition from that broker to its new leader, both happen at once, and now and then the partition
-ends up with neither, until a timer of one second looks for it again. So a broker's address outlives
-its leaderships for a little. Clients that try it are refused, as they were before it was fenced.
+librdkafka ends the thread of a broker that Metadata no longer lists. If the same answer moves a
+partition from that broker to its new leader, both happen at once, and sometimes the partition ends
+up with neither broker until a one-second timer looks for it again. So a broker's address stays
+listed for a short time after it lost its partitions. Clients that try it are refused, as they were
+before it was fenced.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LINGER_SECONDS = 2.0
 
 
 class Departures:
-    """When this node learned of each fencing; a subscriber of published metadata."""
+    """When this node learned of each fencing; subscribes to published metadata."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -25,7 +26,7 @@ class Departures:
         self._left_at: dict[NodeId, float] = {}
 
     def changed(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take note of who left and who came back."""
+        """Record which brokers were fenced and which came back."""
         for node_id in delta.brokers_changed:
             broker = image.brokers.get(node_id)
             if broker is not None and not broker.fenced:
@@ -36,6 +37,6 @@ class Departures:
                 self._left_at[node_id] = self._loop.time()
 
     def recent(self) -> list[NodeId]:
-        """Return who left within the last seconds."""
+        """Return the brokers that were fenced within the last seconds."""
         since = self._loop.time() - LINGER_SECONDS
         return [node_id for node_id, at in self._left_at.items() if at > since]

@@ -1,4 +1,4 @@
-"""KIP-951: an error that a client gets for asking the wrong broker names the right one."""
+"""KIP-951: the error for a request to the wrong broker names the right one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LeaderHints:
     """The leaders that one response names, with their addresses on one listener."""
 
     def __init__(self, image: MetadataImage, listener: str, own: NodeId = NO_NODE) -> None:
-        """`own`: who answers, and names itself to nobody whom it refuses as no leader."""
+        """`own`: this broker; it does not name itself when it refuses a client as not leader."""
         self._image = image
         self._listener = listener
         self._own = own
@@ -26,7 +26,7 @@ class LeaderHints:
     def leader_of(
         self, topic_id: UUID, name: str, index: int, code: int = ErrorCode.NOT_LEADER_OR_FOLLOWER
     ) -> tuple[int, int]:
-        """Return (leader, leader epoch), (-1, -1) where that is not known."""
+        """Return (leader, leader epoch), or (-1, -1) if the leader is unknown."""
         topic: TopicImage | None = (
             self._image.topics.get(name)
             if name

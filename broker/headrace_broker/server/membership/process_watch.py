@@ -1,8 +1,8 @@
-"""Connections that show whether other brokers' processes live, and what their ends lead to.
+"""Watches other brokers' processes through connections, and reacts when one dies.
 
-Every node holds one to each broker that is not fenced (`peers`). The active controller fences a
-broker whose process died. The others learn that what they could say of its partitions is about to
-change. Owns no decision: whom to fence, and how, is `controller_tasks`'.
+Every node holds a connection to each broker that is not fenced (`peers`). The active controller
+fences a broker whose process died; the other nodes learn that the metadata of its partitions is
+about to change. Decides nothing: `controller_tasks` decides whom to fence, and how.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace_broker.server.quorum.raft_driver import RaftDriver
 
 
 class ProcessWatch:
-    """Watches the processes of brokers, and begins the controller's tasks where this node leads."""
+    """Watches brokers' processes, and starts the controller's tasks while this node leads."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ProcessWatch:
         controller.subscribe_activity(self._activity_changed)
 
     def follow(self, image: MetadataImage) -> None:
-        """Watch the brokers that this image has and that are not fenced."""
+        """Watch the brokers in this image that are not fenced."""
         wanted = {
             node_id
             for node_id, broker in image.brokers.items()
@@ -61,7 +61,7 @@ class ProcessWatch:
                 self._tasks.sessions.doubt(former)
             own = image.brokers.get(self._node_id)
             if own is not None and own.incarnation_id != self._incarnation_id:
-                # The former process of this node is certainly gone: this one has its directory.
+                # This node's former process is certainly gone: this one has locked its directory.
                 self._tasks.sessions.declare_dead(own.node_id, own.epoch)
             for node_id in self._peers.refusing:
                 self._broker_died(node_id)

@@ -1,12 +1,12 @@
-"""Metadata that is about to change is worth a short wait.
+"""Metadata requests wait a moment while the metadata is about to change.
 
-When a broker's process dies, its clients ask the others at once who leads now, often some
+When a broker's process dies, its clients at once ask the others who leads now, often some
 milliseconds before the controller has decided. The old answer would send them back to a dead port,
-and many look again only after a second.
+and many ask again only after a second.
 
-A process that has just started is fenced until its first heartbeat is answered: what it led has no
-leader until then. librdkafka may ask nobody any more after such an answer of its only broker
-(https://github.com/confluentinc/librdkafka/issues/5301).
+A process that has just started is fenced until its first heartbeat is answered; until then its
+partitions have no leader. If librdkafka gets such an answer from its only broker, it may never ask
+again (https://github.com/confluentinc/librdkafka/issues/5301).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.003
 
 
 class Node(Protocol):
-    """What is looked at: this node's start, the connections to the others, and who they are."""
+    """The parts of the node that are read: its start, its connections, its metadata."""
 
     @property
     def lifecycle(self) -> BrokerLifecycle:
@@ -39,9 +39,9 @@ class Node(Protocol):
 
 
 async def wait_settled(broker: Node) -> None:
-    """Return when no unfenced broker's connection to this one is broken, or after a while.
+    """Return when no connection to an unfenced broker is broken, or after a while.
 
-    Of a process that has just started, return when it is unfenced, or after two seconds.
+    On a process that has just started, return when it is unfenced, or after two seconds.
     """
     while broker.lifecycle.is_starting():  # noqa: ASYNC110 (once a process)
         await asyncio.sleep(_POLL_SECONDS)

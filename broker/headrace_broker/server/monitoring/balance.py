@@ -1,4 +1,4 @@
-"""The balancer's plans for this node's HTTP side: the image, and what the brokers measure."""
+"""The balancer's plans for this node's HTTP side, from the image and the brokers' measurements."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _Sizes = dict[tuple[str, PartitionIndex], int]
 async def plan_balance(
     broker: Node, drain: NodeId | None, throttle_bytes_per_second: float | None
 ) -> PlannedBalance:
-    """Plan on what the image says and the brokers measure now. Raises BrokerNotFoundError.
+    """Make a plan from the image and current measurements. Raises BrokerNotFoundError.
 
-    Sizes count only where every partition's is known: half of them would make the others look
+    Sizes count only if every partition's size is known: otherwise the unknown ones would look
     empty.
     """
     sizes = await measure_sizes(broker)
@@ -54,9 +54,9 @@ async def plan_balance(
 
 
 async def measure_sizes(broker: Node) -> _Sizes:
-    """Ask every broker for the size of its replicas; the largest of a partition's counts.
+    """Ask every broker for the sizes of its replicas; a partition's largest replica counts.
 
-    A broker that does not answer is left out: others have the same partitions.
+    A broker that does not answer is left out: other brokers have replicas of the same partitions.
     """
     own = broker.config.node_id
     sizes: _Sizes = {(each.topic, each.index): each.log.size_bytes for each in broker.replicas}
@@ -82,6 +82,6 @@ async def _ask(broker: Node, node_id: NodeId) -> DescribeLogDirsResponse | None:
 
 
 def balance_progress(broker: Node) -> tuple[PlanProgress | None, str | None]:
-    """Return the plan under way, and what became of the last one."""
+    """Return the plan in progress, and the outcome of the last one."""
     image = broker.metadata
     return progress_of(image), image.config(broker_resource(None)).get(BALANCE_LAST)

@@ -1,6 +1,6 @@
-"""The HTTP port of a process: taken with the listeners, served as soon as there is time for it.
+"""The HTTP port of a process: bound with the listeners, served as soon as there is time for it.
 
-Where it is taken by somebody else, the process ends before it is a member of anything.
+If another process has the port, this one exits before it joins a cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class HttpPort:
-    """Serves `headrace_broker.web` at an address; does nothing where there is none."""
+    """Serves `headrace_broker.web` at an address, or does nothing without one."""
 
     def __init__(self, address: tuple[str, int] | None) -> None:
         self._address = address
@@ -26,7 +26,7 @@ class HttpPort:
         self._runner: Any = None
 
     def bind(self) -> None:
-        """Take the port without listening. Raises OSError where somebody else has it."""
+        """Bind the port without listening. Raises OSError if it is taken."""
         if self._address is not None:
             self._socket = bind_socket(*self._address)
 
@@ -34,7 +34,7 @@ class HttpPort:
         """Serve; a second call does nothing."""
         if self._socket is None or self._runner is not None:
             return
-        # aiohttp takes longer to import than all the rest to start; clients are served meanwhile.
+        # Importing aiohttp takes longer than the rest of the start; clients are served meanwhile.
         web = await asyncio.get_running_loop().run_in_executor(
             None, importlib.import_module, "headrace_broker.web.app"
         )

@@ -1,4 +1,4 @@
-"""Measures how late the event loop wakes: the number that says that a broker is overloaded."""
+"""Measures how late the event loop wakes: the metric that shows an overloaded broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ INTERVAL_SECONDS = 0.25
 
 
 class LoopDelay:
-    """A timer that compares when it should have run with when it did."""
+    """A timer that compares when it should have run with when it ran."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, metrics: NetworkMetrics) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""What monitoring looks at: the parts of a node, read and never changed."""
+"""The parts of a node that monitoring reads; it never changes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Node(Protocol):
-    """One node. Before `is_composed`, only the settings, the clock and the counters are there."""
+    """One node. Before `is_composed`, only the settings, the clock and the counters exist."""
 
     config: BrokerConfig
     clock: Clock
@@ -43,7 +43,7 @@ class Node(Protocol):
 
     @property
     def is_composed(self) -> bool:
-        """Whether there is a quorum, and replicas and groups, to look at yet."""
+        """Whether the quorum, the replicas and the groups exist yet."""
 
     @property
     def metadata(self) -> MetadataImage:

@@ -1,6 +1,6 @@
 """Counts what happens to the partitions that this broker leads, from the metadata that it applies.
 
-Each event is counted by one broker, the leader after it, so that sums over brokers hold.
+Exactly one broker counts each event, the leader after it, so that sums over brokers are right.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PartitionChanges:
     def count(
         self, delta: MetadataDelta, image: MetadataImage, node_id: NodeId, incarnation_id: UUID
     ) -> None:
-        """Compare an image with the one before it, as far as `delta` says that they differ."""
+        """Compare an image with the previous one, in the partitions that `delta` names."""
         before, self._image = self._image, image
         own = image.brokers.get(node_id)
         if own is None or own.incarnation_id != incarnation_id:
-            return  # what a node catches up on after its start happened to others
+            return  # changes from before this process started were counted by others
         for name, indexes in delta.topics_changed.items():
             old, new = before.topics.get(name), image.topics[name]
             if old is None or old.topic_id != new.topic_id:
@@ -46,7 +46,8 @@ class PartitionChanges:
         self.isr_expands += bool(new - old)
         if now.leader != was.leader:
             self.leader_elections += 1
-            # The state stays until the leader's next AlterPartition (KIP-704), whoever leads then.
+            # The state stays until the leader's next AlterPartition (KIP-704), even if leaders
+            # change.
             self.unclean_leader_elections += _is_recovering(now) and (
                 not _is_recovering(was) or now.leader not in old.union(was.eligible_leader_replicas)
             )

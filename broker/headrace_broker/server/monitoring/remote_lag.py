@@ -1,8 +1,8 @@
-"""What leaders elsewhere say about the partitions that this broker's groups read.
+"""Log ends from other brokers, for partitions that this broker's groups read.
 
-A group's coordinator need not have a replica of what the group reads; without this its lag would be
-missing. It is asked when somebody scrapes, so nobody pays for metrics that nobody reads. What is
-known stays known until a later answer: a record at an offset never changes.
+A group's coordinator may have no replica of the partitions that the group reads; without this
+module their lag would be missing. Leaders are asked at scrape time, so nothing is spent on metrics
+that nobody reads. A value is kept until a later answer: the record at an offset never changes.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 _LATEST, _EARLIEST = -1, -2
 _TIMEOUT_MS = 1000
-# Each look-up of a record's time is a fetch of its batch, so their number in one scrape is bounded:
-# the furthest behind come first, and what is known is not asked again.
+# Each look-up of a record's time fetches its batch, so their number per scrape is limited: the
+# partitions furthest behind come first, and known values are not asked for again.
 _LOOKUPS_MAX = 200
 
 Key = tuple[str, int]
 
 
 class Ends(NamedTuple):
-    """Where a log begins and how far consumers may read it."""
+    """Where a log begins and up to where consumers may read it."""
 
     log_start_offset: int
     high_watermark: int
 
 
 class RemoteLag:
-    """The ends of partitions that are led elsewhere, and when records at offsets were written."""
+    """The ends of partitions led by other brokers, and the timestamps of records at offsets."""
 
     def __init__(self, broker: Node) -> None:
         self._broker = broker
@@ -56,17 +56,17 @@ class RemoteLag:
         self._refreshing: asyncio.Future[None] | None = None
 
     def ends(self, topic: str, partition: int) -> Ends | None:
-        """Return what the leader said last, or None."""
+        """Return the leader's last answer, or None."""
         return self._ends.get((topic, partition))
 
     def timestamp(self, topic: str, partition: int, offset: int) -> int | None:
-        """Return when the record at an offset was written, in ms, or None where not known."""
+        """Return the timestamp of the record at an offset in ms, or None if it is not known."""
         return self._times.get((topic, partition, offset))
 
     async def refresh(self, committed: Iterable[tuple[str, int, int]]) -> None:
         """Ask the leaders about (topic, partition, committed offset); takes a second at most.
 
-        Two scrapes at once share one round.
+        Two simultaneous scrapes share one round of requests.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.ensure_future(self._refresh(list(committed)))
@@ -165,6 +165,6 @@ def timestamp_in(batch: memoryview, offset: int) -> int:
             if record.offset >= offset:
                 return record.timestamp
     except DecodeError:
-        # A producer's bad batch (or a bomb) must not take everybody's metrics down.
+        # A corrupt batch (or a decompression bomb) must not break the metrics of everything else.
         return header.base_timestamp
     return header.max_timestamp

@@ -1,8 +1,7 @@
-"""Where the share groups are that this broker coordinates, for metrics.
+"""The positions of the share groups that this broker coordinates, for metrics.
 
-The state is the share coordinators', the ends are the leaders': they are asked when somebody
-scrapes, so nobody pays for metrics that nobody reads. What is known stays known until a later
-answer.
+The share coordinators have the state, the leaders know the log ends: both are asked at scrape time,
+so nothing is spent on metrics that nobody reads. A value is kept until a later answer.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ if TYPE_CHECKING:
     from headrace_broker.server.shares.administration import SharePosition
 
 _TIMEOUT_S = 1.0
-# Each is a request, so their number in one scrape is bounded: who waited longest comes first.
+# Each is a request, so their number per scrape is limited: the longest waiting comes first.
 _ASKED_MAX = 200
 
 Key = tuple[str, str, int]
 
 
 class ShareLag:
-    """The positions of share groups: (group, topic, partition) to what was said last."""
+    """The positions of share groups: (group, topic, partition) to the last answer."""
 
     def __init__(self, broker: Node) -> None:
         self._broker = broker
@@ -37,20 +36,20 @@ class ShareLag:
         self._refreshing: asyncio.Future[None] | None = None
 
     def positions(self) -> Iterator[tuple[Key, SharePosition]]:
-        """Yield what is known of the share groups that are coordinated here."""
+        """Yield the known positions of the share groups that this broker coordinates."""
         wanted = self._wanted()
         for key, position in self._known.items():
             if key in wanted:
                 yield key, position
 
     async def refresh(self) -> None:
-        """Ask for some positions; takes a second at most. Two scrapes at once share one round."""
+        """Ask for some positions; takes a second at most. Simultaneous scrapes share one round."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.ensure_future(self._refresh())
         await asyncio.wait({self._refreshing}, timeout=_TIMEOUT_S)
 
     def _wanted(self) -> set[Key]:
-        """Return the partitions that share groups of this broker have begun."""
+        """Return the partitions that this broker's share groups have begun to read."""
         if not self._broker.is_composed:
             return set()
         return {
@@ -76,7 +75,7 @@ class ShareLag:
         try:
             found = await self._broker.shares.administration.positions(group, topics)
         except ApiError:
-            return  # the group went, or is another broker's now
+            return  # the group was deleted, or another broker coordinates it now
         for (topic, index), position in found.items():
             if position.error is None and position.start_offset >= 0:
                 self._known[group, topic, index] = position

@@ -1,4 +1,4 @@
-"""What the broker tells its HTTP side; lag is computed here, where group and log meet."""
+"""The broker's status for its HTTP side; lag is computed here, from group and log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ServerStatus:
     def __init__(self, broker: Node) -> None:
         self._broker = broker
         # (group, topic, partition) → (committed offset, timestamp of the record there): the record
-        # at an offset never changes, so it is read once, not at every scrape.
+        # at an offset never changes, so it is read once instead of at every scrape.
         self._next_timestamps: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._remote = RemoteLag(broker)
         self._shares = ShareLag(broker)
@@ -73,11 +73,11 @@ class ServerStatus:
         return await plan_balance(self._broker, drain, throttle_bytes_per_second)
 
     def balance_progress(self) -> tuple[PlanProgress | None, str | None]:
-        """Return the plan under way, and what became of the last one."""
+        """Return the plan in progress, and the outcome of the last one."""
         return balance_progress(self._broker)
 
     def unready_reasons(self) -> list[str]:
-        """Return why clients should not be sent here, nor the next broker be taken away."""
+        """Return why clients should not be sent here, nor the next broker be stopped."""
         if not self._broker.is_ready:
             return ["the broker is starting or stopping"]
         if not self._broker.config.is_broker:
@@ -88,7 +88,7 @@ class ServerStatus:
         return [self._behind[1]] if self._behind[1] else []
 
     def unhealthy_reasons(self) -> list[str]:
-        """Return why this process should be restarted: it answers at all, so there is none."""
+        """Return why this process should be restarted: never, if it can answer at all."""
         return []
 
     def apis(self) -> Iterator[ApiStatus]:
@@ -121,7 +121,7 @@ class ServerStatus:
         )
 
     async def refresh(self) -> None:
-        """Ask where share groups are, and the leaders elsewhere about what has no replica here."""
+        """Ask for share groups' positions, and the ends of partitions without a replica here."""
         await self._shares.refresh()
         read = [(item.topic, item.partition, item.offset) for item in self._committed()]
         read += [
@@ -144,7 +144,7 @@ class ServerStatus:
         )
 
     def replication(self) -> ReplicationStatus | None:
-        """Return what changed for the partitions led here."""
+        """Return how the partitions led here have changed."""
         changes = self._broker.changes
         if not self._broker.config.is_broker:
             return None
@@ -167,17 +167,17 @@ class ServerStatus:
         )
 
     def controller(self) -> ControllerStatus | None:
-        """Return the cluster, where this node is the active controller."""
+        """Return the cluster's state, if this node is the active controller."""
         if not self._broker.is_composed or not self._broker.controller.is_active:
             return None
         image = self._broker.metadata
         if self._cluster is None or self._cluster[0] is not image:
-            # Walking over all partitions is worth it once for each image, not at each scrape.
+            # Walking over all partitions is done once per image instead of at each scrape.
             self._cluster = image, controller_status(image)
         return self._cluster[1]
 
     def log_directories(self) -> Iterator[LogDirectoryStatus]:
-        """Yield the log directories; one is offline from its first failed write on."""
+        """Yield the log directories; one is offline from its first failed write."""
         for path in self._broker.config.log_directories:
             try:
                 found = None if path in self._broker.directories.failed else os.statvfs(path)
@@ -225,7 +225,7 @@ class ServerStatus:
             )
 
     def group_lags(self) -> Iterator[GroupLag]:
-        """Yield how far each group is behind; partitions that nobody knows of are left out."""
+        """Yield the lag of each group; partitions whose ends are unknown are left out."""
         now_ms = self._broker.clock.now_ms()
         seen: set[tuple[str, str, int]] = set()
         for item in self._committed():
@@ -258,7 +258,7 @@ class ServerStatus:
             del self._next_timestamps[gone]
 
     def _committed(self) -> list[CommittedOffset]:
-        """Return the offsets of the groups that this broker coordinates, where topics exist."""
+        """Return the offsets of this broker's groups whose topics exist."""
         if not self._broker.is_composed:
             return []
         topics = self._broker.metadata.topics
@@ -269,7 +269,7 @@ class ServerStatus:
         ]
 
     def _local(self, topic: str, index: int) -> Partition | None:
-        """Return a replica of ours that knows how far its log may be read: one in sync."""
+        """Return a local replica whose readable end is current: one that is in sync."""
         partition = self._broker.replicas.partitions_of(topic).get(index)
         if partition is None or partition.node_id not in partition.in_sync_replicas:
             return None
@@ -287,7 +287,7 @@ class ServerStatus:
         }
 
     def share_lags(self) -> Iterator[ShareGroupLag]:
-        """Yield where share groups are, as far as it is known."""
+        """Yield the positions of share groups, as far as they are known."""
         now_ms = self._broker.clock.now_ms()
         for key, item in self._shares.positions():
             records = item.lag if item.lag >= 0 else None
@@ -311,7 +311,7 @@ class ServerStatus:
             )
 
     def share_totals(self) -> Mapping[str, ShareTotalsStatus]:
-        """Return what share groups' records went through here."""
+        """Return the totals of share groups' records on this broker."""
         if not self._broker.is_composed:
             return {}
         return {
@@ -326,7 +326,7 @@ class ServerStatus:
         }
 
     def _age(self, key: tuple[str, str, int], offset: int, now_ms: int) -> float | None:
-        """Return how many seconds ago the record at an offset was written; None: not known yet."""
+        """Return how many seconds ago the record at an offset was written; None if not known."""
         _, topic, index = key
         partition = self._local(topic, index)
         if partition is None:
@@ -341,7 +341,7 @@ class ServerStatus:
     def _written_ms(
         self, key: tuple[str, str, int], partition: Partition, offset: int
     ) -> int | None:
-        """Return when the record at an offset was written, or None where it says nothing."""
+        """Return when the record at an offset was written, or None if it has no timestamp."""
         known = self._next_timestamps.get(key)
         if known is None or known[0] != offset:
             batch = memoryview(partition.read(Offset(offset), 1, isolation=0, at_least_one=True))

@@ -1,4 +1,4 @@
-"""One API that is served: what decodes its requests, handles them and encodes the answers."""
+"""One served API: it decodes requests, calls the handler and encodes responses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ApiEntry:
 
 
 class _Lazy(dict[int, Any]):
-    """Makes what is missing: no function call where the version was seen before."""
+    """Creates missing values: no function call for a version that was seen before."""
 
     __slots__ = ("_make",)
 

@@ -1,7 +1,8 @@
 """The memory that requests and responses in flight may take, over all connections.
 
-Unfinished frames are counted as their buffers are taken, responses while their client has not taken
-them. Where it is spent, frames wait to be read and fetches return no data: producers go on.
+An unfinished frame counts when its buffer is allocated; a response counts until its client has read
+it. Once the budget is used up, frames wait to be read and fetches return no data; producers are
+still served.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more should be taken on."""
+        """Whether the budget is used up."""
         return self.used > self.limit
 
     @property
     def left(self) -> int:
-        """Bytes that may still be taken."""
+        """Bytes left in the budget."""
         return max(0, self.limit - self.used)

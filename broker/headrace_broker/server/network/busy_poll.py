@@ -1,14 +1,15 @@
-"""Polling on for a moment, instead of sleeping, while a client writes one record after another.
+"""Briefly polls instead of sleeping, while a client writes one record after another.
 
 A client that waits for each acknowledgement sends its next record some 50 us later, and followers
-have an acks=all record within some 150 us. Where the processor goes idle in between, waking it
-costs about as much again, on virtual machines more; so after such a request the event loop polls a
-bounded number of times before it sleeps. Whether that pays is learnt: a poll in vain makes the next
-requests go without, twice as many each time. Between two looks the processor is offered to whoever
-waits for it: without that, the client's own threads, and followers on the same machine, wait behind
-the poll now and then (99th percentile 130 to 190 us; with it, 110 to 130 us).
+have an acks=all record within some 150 us. If the processor goes idle in between, waking it takes
+about as long again, and longer on virtual machines. So after such a request the event loop polls a
+bounded number of times before it sleeps. Whether polling pays is learnt: after polling in vain, the
+next requests are not followed by polling, twice as many each time. Between two polls the loop
+yields the processor to other threads. Without that, the client's own threads and followers on the
+same machine sometimes wait behind the polling (99th percentile 130 to 190 us; with it, 110 to 130
+us).
 
-Rounds are counted and no clock is read, so that the same requests do the same in a simulation.
+Rounds are counted and no clock is read, so that the same requests behave the same in a simulation.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class BusyPoll:
         self._is_polling = False
 
     def request_taken(self) -> None:
-        """Note that a small request was taken: its followers' word or the next may be close."""
+        """Note a small request: a follower's fetch or the next request may follow closely."""
         if self._skip:
             self._skip -= 1
         elif self._is_polling:
-            # It came while we polled: that was worth it.
+            # It came while polling: that was worth it.
             self._left = self._rounds
             self._backoff = 1
         elif self._rounds:
@@ -46,12 +47,12 @@ class BusyPoll:
             self._loop.call_soon(self._poll)
 
     def committed(self) -> None:
-        """Note that followers have a request's records: the client's next may be close behind."""
+        """Note that followers have a request's records: the client's next may follow closely."""
         if self._is_polling:
             self._left = self._rounds
 
     def _poll(self) -> None:
-        # A loop with something to call looks at its sockets without waiting.
+        # A loop with a pending callback polls its sockets without blocking.
         os.sched_yield()
         self._left -= 1
         if self._left > 0:

@@ -1,9 +1,9 @@
 """One client connection: frames in, handlers called, responses out in the order of the requests.
 
 Owns the bytes of the connection and nothing of their meaning. All connections of a listener read
-into one shared buffer; only a connection in the middle of a frame has a buffer of its own, so an
-idle connection costs no buffer. A handler that returns its response at once (produce, most fetches)
-never touches a task or a future. None may keep views of a request: the next read overwrites them.
+into one shared buffer; a connection gets its own buffer only in the middle of a frame, so an idle
+connection costs none. A handler that returns its response at once (produce, most fetches) never
+touches a task or a future. No handler may keep views of a request: the next read overwrites them.
 
 Back-pressure: reading stops while the client leaves its responses unread, while too many of its
 requests wait, or while the broker's memory budget is used up.
@@ -43,24 +43,26 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _JOIN_BYTES_MAX = 4096  # below it one small copy is cheaper than a vectored write
-_HELD_BYTES_MAX = 32768  # of requests that wait; above it the socket is not read either
+_HELD_BYTES_MAX = 32768  # of waiting requests; above it the socket is not read either
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 
 FastPath = Callable[[memoryview, int, int, int], list[Any] | DelayedOperation | None]
-"""(frame, version, correlation id, where the body begins) → the parts of a whole frame, the place
-of one that is still to come, or None where the request is not usual."""
+"""(frame, version, correlation id, body position) → parts of the frame, an operation, or None.
+
+The parts make a whole frame; the operation is delayed; None leaves the request to the general path.
+"""
 
 
 class Node(Protocol):
-    """What connections need of the node; handlers get it as it is."""
+    """The part of the node that connections use; handlers get the whole node."""
 
     def on_failure(self, error: BaseException) -> None:
-        """Go on without a failed log directory, or end the process."""
+        """Continue without a failed log directory, or end the process."""
 
 
 class Owner(Protocol):
-    """What a connection shares with the others of its listener."""
+    """What the connections of a listener share."""
 
     node: Node
     name: str
@@ -77,29 +79,29 @@ class Owner(Protocol):
     write_buffer_bytes_max: int
 
     def register(self, connection: Connection) -> bool:
-        """Count a connection in; False where a limit is reached and it must go."""
+        """Register a connection; return False if a limit is reached and it must be closed."""
 
     def unregister(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Unregister a connection."""
 
     def take_buffer(self, size: int) -> memoryview:
         """Return a writable buffer of at least `size` bytes, counted in the budget."""
 
     def give_buffer(self, buffer: memoryview) -> None:
-        """Take a buffer back."""
+        """Return a buffer to the pool."""
 
     def wait_for_budget(self, connection: Connection) -> None:
         """Call `connection.resume` when the budget has room again."""
 
     def unsupported_api_versions(self) -> Any:
-        """Return the ApiVersions response for a version that we do not know (KIP-511)."""
+        """Return the response to an unsupported version of ApiVersions (KIP-511)."""
 
     def warn(self, event: str, **facts: object) -> None:
-        """Log about a client, within a bound for each second."""
+        """Log about a client, with a limit per second."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket. Errors of the peer end this connection only."""
+    """The protocol of one accepted socket. A client's error ends only its own connection."""
 
     __slots__ = (
         "_client_id",
@@ -141,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection in, or drop it where a limit is reached."""
+        """Register the connection, or drop it if a limit is reached."""
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports do not inherit asyncio's
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if peer else "unknown"
@@ -152,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max)  # type: ignore[attr-defined]  # as above
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's signature)
-        """Give everything back; what waits only for data is cancelled, a change goes on."""
+        """Release everything; pending reads are cancelled, pending changes continue."""
         self._server.unregister(self)
         self._release_own()
         self._count_unsent(0)
@@ -161,19 +163,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     def eof_received(self) -> bool:
-        """A half-closed client still gets the answers that it waits for."""
+        """Keep a half-closed connection open: its client still gets the pending responses."""
         return bool(self._slots)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Return where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._server.shared_buffer if self._own is None else self._own[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the requests that are whole now."""
+        """Handle the complete requests in the buffer."""
         server = self._server
         server.metrics.bytes_in += nbytes
         self.last_active = server.now()
-        # What the requests of one read append goes to followers together, and at once.
+        # Records appended by the requests of one read go to followers together, and at once.
         server.wakeups.hold()
         try:
             own = self._own
@@ -183,14 +185,14 @@ class Connection(asyncio.BufferedProtocol):
             server.wakeups.release()
 
     def pause_writing(self) -> None:
-        """Take no further request: the client does not read."""
+        """Take no further requests: the client does not read its responses."""
         self.is_writing_paused = True
         self.write_paused_at = self._server.now()
         self._count_unsent(self.unsent_bytes)
         self._held = True
 
     def resume_writing(self) -> None:
-        """Go on: the client has read."""
+        """Continue: the client has read its responses."""
         self.is_writing_paused = False
         self._count_unsent(0)
         self._server.loop.call_soon(self.resume)
@@ -198,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     # frames
 
     def _consume(self, view: memoryview, end: int) -> None:
-        """Handle the whole frames of view[:end]; keep the rest in a buffer of our own."""
+        """Handle the whole frames of view[:end]; keep the rest in this connection's own buffer."""
         position = 0
         frame_bytes_max = self._server.frame_bytes_max
         needed = 4
@@ -252,7 +254,7 @@ class Connection(asyncio.BufferedProtocol):
     # requests
 
     def _handle(self, frame: memoryview) -> bool:
-        """Decode and handle one request; False when the connection was closed over it."""
+        """Decode and handle one request; return False if the connection was closed."""
         started = perf_counter()
         api_key, version, correlation_id, client_length = HEADER.unpack_from(frame, 0)
         entry = self._server.apis.get(api_key)
@@ -272,8 +274,8 @@ class Connection(asyncio.BufferedProtocol):
                 made = fast_path(frame, version, correlation_id, position)
                 if made is not None:
                     return self._take(made, entry, started)
-            # Bytes after the body are skipped, as Kafka does: librdkafka 2.16 asks for all topics
-            # with a four-byte count where one byte is meant, and so leaves three over.
+            # Bytes after the body are skipped, as in Kafka: librdkafka 2.16 asks for all topics
+            # with a four-byte count instead of one byte, which leaves three bytes over.
             request, _ = entry.decoders[version](frame, position)
         except (DecodeError, IndexError) as error:
             self._refuse("malformed request", api=entry.name, version=version, error=str(error))
@@ -321,16 +323,16 @@ class Connection(asyncio.BufferedProtocol):
         if entry.key != _API_VERSIONS:
             self._refuse("unsupported version", api=entry.name, version=version)
             return False
-        # KIP-511: a client newer than we are learns our versions from a response in v0.
+        # KIP-511: a client newer than this broker learns the supported versions from a v0 response.
         server = self._server
         context = RequestContext(0, correlation_id, "", self.address, server.name, self.identity)
         self._answer(entry, context, started, server.unsupported_api_versions())
         return True
 
     def _fail(self, entry: ApiEntry, version: int, error: BaseException) -> bool:
-        """Say a bug of ours with its cause, and end this connection: the outcome is unknown.
+        """Log a bug with its cause, and end this connection: the outcome is unknown.
 
-        A failed disk is no bug, and ends the broker.
+        A failed disk is no bug: `on_failure` handles it.
         """
         if isinstance(error, LogDirectoryFailure):
             self._server.node.on_failure(error)
@@ -351,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         self._take(frame, entry, started)
 
     def _take(self, made: list[Any] | DelayedOperation, entry: ApiEntry, started: float) -> bool:
-        """Send a whole frame, or keep its place; False when nobody is there any more."""
+        """Send a whole frame, or queue its slot; return False if the connection is closed."""
         if isinstance(made, DelayedOperation):
             self._slots.append(made)
             made.join(self, entry, started)
@@ -380,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _answered(self, slot: Slot, version: int, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
-            self.abort()  # a client that is still there would wait for it, and for all behind it
+            self.abort()  # otherwise the client would wait for this response, and for all behind it
             return
         error = done.exception()
         if error is None and isinstance(operation := done.result(), DelayedOperation):
@@ -407,17 +409,17 @@ class Connection(asyncio.BufferedProtocol):
             self.resume()
 
     def settle(self, slot: Slot) -> None:
-        """Send the parts of a slot that has got them, and what waited behind it."""
+        """Send a slot's response once its turn has come, and those that waited behind it."""
         slot.entry.metrics.observe(perf_counter() - slot.started)
         slots = self._slots
         while slots and slots[0].parts is not None:
             self._write(slots.popleft().frame())
         if self._held and isinstance(slot, DelayedOperation):
-            # Not at once: this may be in the middle of another connection's request.
+            # Not at once: the caller may be in the middle of another connection's request.
             self._server.loop.call_soon(self.resume)
 
     def fail(self, operation: DelayedOperation, error: Exception) -> None:
-        """Say a bug with its cause, and end this connection."""
+        """Log a bug with its cause, and end this connection."""
         self._fail(operation.entry, operation.version, error)
 
     def _write(self, parts: list[Any]) -> None:
@@ -443,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_counted = size
 
     def resume(self) -> None:
-        """Handle held requests, and read on, where nothing stands against it any more."""
+        """Handle held requests and read again, unless something still prevents it."""
         if (
             self.is_writing_paused
             or self._transport is None
@@ -460,11 +462,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request has no response yet."""
+        """Whether a request is still without a response."""
         return bool(self._slots)
 
     def close(self) -> None:
-        """Close after what is written has been sent."""
+        """Close after all written responses are sent."""
         if self._transport is not None:
             self._transport.close()
 
@@ -475,5 +477,5 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Response bytes that the client has not taken yet."""
+        """Response bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

@@ -1,4 +1,4 @@
-"""What a handler knows of the request beside its body."""
+"""What a handler knows about a request besides its body."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class RequestContext:
-    """One request's circumstances. Made for each request: it stays small."""
+    """The circumstances of one request. Created for each request, so it stays small."""
 
     api_version: int
     correlation_id: int

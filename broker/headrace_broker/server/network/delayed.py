@@ -1,9 +1,9 @@
-"""Delayed operations: requests whose answers wait, and their purgatory (Kafka's terms).
+"""Delayed operations: requests whose responses wait, and their purgatory (Kafka's terms).
 
-An operation is the place of its answer among its connection's, and is completed once: by what it
-waits for, or when its time is over. What it waits for is its owner's; here are its place, its time
-and its two codecs. A fast path lays out the whole frame (`send_frame`), everything else has a
-response message encoded (`send`).
+An operation holds its response's place in the order of its connection. It is completed once: when
+its condition is met, or when its timeout expires. Subclasses know the condition; this module has
+the place, the timeout and the two codecs. A fast path builds the whole frame (`send_frame`);
+everything else passes a response message that is encoded here (`send`).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ TIMER_SECONDS = 0.001  # the event loop's resolution
 
 
 class Slots(Protocol):
-    """The connection that an operation's place is in."""
+    """The connection that holds an operation's place."""
 
     def settle(self, slot: Slot) -> None:
-        """Send the parts of a slot that has got them, and what waited behind it."""
+        """Send a slot's response once its turn has come, and those that waited behind it."""
 
     def close(self) -> None:
-        """Close after what is written has been sent."""
+        """Close after all written responses are sent."""
 
     def fail(self, operation: DelayedOperation, error: Exception) -> None:
-        """Say a bug with its cause, and end the connection."""
+        """Log a bug with its cause, and end the connection."""
 
 
 class DelayedOperation(Slot):
-    """A request whose answer waits. It has no future: what completes it sends the answer."""
+    """A request whose response waits. It has no future: what completes it sends the response."""
 
     __slots__ = ("_purgatory", "_response", "_slots", "_timeout_ms", "correlation_id", "version")
 
     entry: ApiEntry
-    holds_back = False  # most answers are small, or overtaken
+    holds_back = False  # most responses are small, or overtaken
 
     def __init__(self, version: int, correlation_id: int) -> None:
         self.version = version
@@ -51,7 +51,7 @@ class DelayedOperation(Slot):
         self._purgatory: Purgatory | None = None
 
     def join(self, slots: Slots, entry: ApiEntry, started: float) -> None:
-        """Take the place in a connection, which has just been made for it."""
+        """Take the place in a connection that was just created for this operation."""
         self._slots = slots
         self.entry = entry
         self.started = started
@@ -66,11 +66,11 @@ class DelayedOperation(Slot):
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it waits in a purgatory."""
+        """Whether this operation is in a purgatory."""
         return self._purgatory is not None
 
     def complete(self) -> bool:
-        """Leave the purgatory; return whether it was there: whoever completes it first answers."""
+        """Leave the purgatory; return True the first time: only that caller may answer."""
         purgatory = self._purgatory
         if purgatory is None:
             return False
@@ -79,11 +79,11 @@ class DelayedOperation(Slot):
         return True
 
     def expire(self) -> None:
-        """The time is over: complete it, and answer with what there is."""
+        """Complete the operation at its timeout, and answer with what there is."""
         raise NotImplementedError
 
     def give_up(self) -> bool:
-        """Complete it if what it waits for will most likely not come; return whether that is so."""
+        """Complete the operation if its condition is unlikely to be met; return whether it did."""
         return False
 
     def end_connection(self) -> None:
@@ -92,37 +92,37 @@ class DelayedOperation(Slot):
             self._slots.close()
 
     def send_frame(self, parts: list[Any]) -> None:
-        """Have a whole frame sent as soon as all before it are."""
+        """Send a whole frame as soon as all responses before it are sent."""
         self.parts = parts
         if self._slots is not None:
             self._slots.settle(self)
 
     def send(self, response: Any) -> None:
-        """Have a response message sent: now, or when the operation has its place."""
+        """Send a response message: now, or once the operation has its place."""
         slots = self._slots
         if slots is None:
             self._response = response
             return
         try:
             parts = self.entry.encoders[self.version](response)
-        except Exception as error:  # noqa: BLE001 (this request's bug, not of who completed it)
+        except Exception as error:  # noqa: BLE001 (this request's bug, not the completer's)
             self.fail(error)
             return
         self.parts = framed(self.entry, self.version, self.correlation_id, parts)
         slots.settle(self)
 
     def fail(self, error: Exception) -> None:
-        """End the connection over a bug: the outcome is unknown."""
+        """End the connection because of a bug: the outcome is unknown."""
         if self._slots is not None:
             self._slots.fail(self, error)
 
     def abandon(self) -> None:
-        """The client is gone."""
+        """Drop the operation: the client is gone."""
         self._slots = None
 
 
 class Purgatory:
-    """Delayed operations and when they expire: one timer for all of one timeout.
+    """Delayed operations and their timeouts: one timer for all operations of the same timeout.
 
     The timer is re-armed when it fires. Kafka's DelayedOperationPurgatory has a timing wheel for
     this; here an operation costs a dictionary entry.
@@ -134,7 +134,7 @@ class Purgatory:
         self._by_timeout: dict[int, dict[DelayedOperation, float]] = {}
 
     def add(self, operation: DelayedOperation, timeout_ms: int) -> None:
-        """Call `operation.expire` after `timeout_ms`, unless it is discarded before."""
+        """Call `operation.expire` after `timeout_ms`, unless it is discarded first."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         operations = self._by_timeout.get(timeout_ms)
@@ -144,15 +144,15 @@ class Purgatory:
         operations[operation] = deadline
 
     def discard(self, operation: DelayedOperation, timeout_ms: int) -> None:
-        """It is complete."""
+        """Remove a completed operation."""
         operations = self._by_timeout.get(timeout_ms)
         if operations is not None:
             operations.pop(operation, None)
 
     def give_up(self) -> None:
-        """Have all look whether what they wait for may still come; whose may not, look elsewhere.
+        """Have every operation check whether it must give up; its client then asks another broker.
 
-        Their connections end with the answers: see `LastAnswer`.
+        Their connections end with the responses: see `LastAnswer`.
         """
         ended: list[DelayedOperation] = []
         for operations in list(self._by_timeout.values()):

@@ -26,7 +26,7 @@ def flexible_frame(correlation_id: int, parts: Sequence[Any]) -> list[Any]:
 
 
 def buffer_bytes(needed: int, filled: int) -> int:
-    """Bytes of the buffer for a frame of `needed` bytes of which `filled` are there."""
+    """Return the buffer size for a frame of `needed` bytes of which `filled` have arrived."""
     if needed <= OWN_BUFFER_BYTES and filled < OWN_BUFFER_BYTES:
         return OWN_BUFFER_BYTES
     if needed <= OWN_BUFFER_BYTES_AT_ONCE_MAX:

@@ -1,7 +1,7 @@
-"""A bound address: accepts connections within the limits and owns what its connections share.
+"""A bound address: accepts connections within the limits and owns what they share.
 
-The shared receive buffer, the pool of frame buffers, the memory budget and the sweep that closes
-idle connections and slow readers live here.
+That is the shared receive buffer, the pool of frame buffers, the memory budget, and the sweep that
+closes idle connections and slow readers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WARNINGS_PER_SECOND_MAX = 20
 
 
 class AcceptorNode(Node, Protocol):
-    """What a listener needs of the node that it is a door of."""
+    """The part of the node that a listener uses."""
 
     config: BrokerConfig
     network_metrics: NetworkMetrics
@@ -58,7 +58,7 @@ class Acceptor:
         self.listener = listener
         self.port = listener.port
         self.on_disconnect: list[Callable[[tuple[str, int]], None]] = []
-        """Called with the listener's name and the number of each connection that ends."""
+        """Called with the listener's name and the number of each connection that closes."""
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time
         self.metrics: NetworkMetrics = node.network_metrics
@@ -68,15 +68,15 @@ class Acceptor:
         self.write_buffer_bytes_max: int = values["headrace.connection.write.buffer.bytes"]
         self.idle_timeout = values["connections.max.idle.ms"] / 1000
         self.slow_reader_timeout = values["headrace.slow.reader.timeout.ms"] / 1000
-        self._values = values  # its limits may change meanwhile
+        self._values = values  # its limits may change at runtime
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = node.budget
         self.wakeups = Wakeups()
         self.busy_poll = BusyPoll(self.loop, values["headrace.busy.poll.rounds"])
         self.fast_paths: dict[int, FastPath] = {}
-        """What answers usual requests by their bytes, by API key."""
+        """The fast paths, by API key."""
         self._unsupported_api_versions = unsupported_api_versions
-        # In the order of their arrival: a set's order would differ from run to run.
+        # In order of arrival: the order of a set would differ from run to run.
         self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._pool: list[memoryview] = []
@@ -89,7 +89,8 @@ class Acceptor:
         self._warned = 0
 
     def bind(self) -> None:
-        """Take the port without listening: it is known, and refuses, until the broker is ready.
+        """Bind the port without listening: it is known, but refuses clients until the broker is
+        ready.
 
         Raises OSError where the address is taken.
         """
@@ -115,7 +116,7 @@ class Acceptor:
             connection.close()
 
     def register(self, connection: Connection) -> bool:
-        """Count a connection in; False where a limit is reached and it must go."""
+        """Register a connection; return False if a limit is reached and it must be closed."""
         address = connection.address
         for setting, count in (
             ("max.connections", self.metrics.connections),
@@ -137,7 +138,7 @@ class Acceptor:
         self.warn("connection refused", client=connection.address, setting=setting, limit=limit)
 
     def unregister(self, connection: Connection) -> None:
-        """Count a connection out."""
+        """Unregister a connection."""
         if connection not in self._connections:
             return
         del self._connections[connection]
@@ -160,7 +161,7 @@ class Acceptor:
         return buffer
 
     def give_buffer(self, buffer: memoryview) -> None:
-        """Take a buffer back."""
+        """Return a buffer to the pool."""
         self.budget.used -= len(buffer)
         if len(buffer) == OWN_BUFFER_BYTES and len(self._pool) < POOLED_BUFFERS_MAX:
             self._pool.append(buffer)
@@ -185,7 +186,7 @@ class Acceptor:
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
 
     def _check(self, connection: Connection, now: float) -> None:
-        """Close a connection that is idle for too long or takes none of its responses."""
+        """Close a connection that is idle for too long or whose client reads no responses."""
         if connection.is_writing_paused:
             size = connection.unsent_bytes
             if size < connection.write_size_seen or not connection.write_size_seen:
@@ -201,11 +202,11 @@ class Acceptor:
             connection.close()
 
     def unsupported_api_versions(self) -> Any:
-        """The ApiVersions response for a version that we do not know (KIP-511)."""
+        """Return the response to an unsupported version of ApiVersions (KIP-511)."""
         return self._unsupported_api_versions(self.apis)
 
     def warn(self, event: str, **facts: object) -> None:
-        """Log about a client, at most so often a second: floods must not fill the log."""
+        """Log about a client, with a limit per second: a flood must not fill the log."""
         now = self.now()
         if now - self._warned_at >= 1.0:
             if self._warned > WARNINGS_PER_SECOND_MAX:
@@ -217,7 +218,7 @@ class Acceptor:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bind an address; the one place that makes a socket, so that a simulation can stand in.
+    """Bind an address; the only place that creates a server socket, so a simulation can replace it.
 
     Raises OSError that names the address.
     """

@@ -1,4 +1,4 @@
-"""Counters that the hot path updates: plain integers, read by `web` when somebody scrapes.
+"""Counters that the hot path updates: plain integers, which `web` reads at each scrape.
 
 prometheus-client's own counters take a lock and a dictionary look-up each, several times the cost
 of the request they would count.
@@ -41,18 +41,18 @@ class ApiMetrics:
         self.errors: dict[int, int] = {}
 
     def observe(self, seconds: float) -> None:
-        """Count one answered request that took `seconds` from its last byte in to its answer."""
+        """Count one answered request; `seconds` runs from its last byte to its response."""
         self.requests += 1
         self.seconds_sum += seconds
         self.bucket_counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
 
     def count_error(self, code: int) -> None:
-        """Count one error code in an answer."""
+        """Count an error code in a response."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class NetworkMetrics:
-    """Bytes, connections and refusals of one broker."""
+    """Bytes, connections and rejections of one broker."""
 
     __slots__ = (
         "bytes_in",

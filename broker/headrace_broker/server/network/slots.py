@@ -1,4 +1,4 @@
-"""The places of responses in their connection's order."""
+"""The places of responses, in the order of their connection's requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
 
 CLOSE_CONNECTION = object()
-"""What a handler returns where the protocol leaves closing as the only way to tell an error."""
+"""A handler returns this where closing the connection is the protocol's only way to fail."""
 
 
 class LastAnswer:
-    """A response after which the connection is closed: its client should look elsewhere.
+    """A response after which the connection is closed, so that the client asks another broker.
 
-    Where it is connected to this broker alone, it would ask nobody else who leads.
+    A client that is connected to this broker alone would ask no other one who leads.
     """
 
     __slots__ = ("response",)
@@ -29,9 +29,9 @@ class LastAnswer:
 
 
 class Slot:
-    """A request that waits for its response; `parts` is None until that is known.
+    """A request that waits for its response; `parts` is None until the response is ready.
 
-    Without a context the parts are the whole frame.
+    Without a context, the parts are the whole frame.
     """
 
     __slots__ = ("context", "entry", "future", "parts", "started")
@@ -59,17 +59,17 @@ class Slot:
 
     @property
     def holds_back(self) -> bool:
-        """Whether later requests wait for this one's answer, as all do in Kafka."""
+        """Whether later requests wait for this one's response, as all do in Kafka."""
         return self.entry.cancel_on_disconnect
 
     def abandon(self) -> None:
-        """The client is gone: what waits only for data is cancelled, a change goes on."""
+        """Release the slot: the client is gone. Pending reads are cancelled, changes go on."""
         if self.future is not None and self.entry.cancel_on_disconnect:
             self.future.cancel()
 
 
 def framed(entry: ApiEntry, version: int, correlation_id: int, parts: list[Any]) -> list[Any]:
-    """Put a response's encoded body into its frame."""
+    """Put an encoded response body into its frame."""
     if version >= entry.flexible_from and entry.key != ApiKey.API_VERSIONS:
         return flexible_frame(correlation_id, parts)
     return [PREFIX.pack(4 + sum(map(len, parts)), correlation_id), *parts]

@@ -1,4 +1,4 @@
-"""Looks at what appends woke: once for all the requests of one read of a socket."""
+"""Checks the sessions that appends woke, once for all requests of one socket read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Woken(Protocol):
     """A follower's session that has records to send."""
 
     def look_again(self) -> None:
-        """Send them, if the follower waits."""
+        """Send the records, if the follower's fetch waits."""
 
 
 class Wakeups:
-    """Sessions that appends woke: each is looked at once for all the requests of one read."""
+    """Sessions that appends woke: each is checked once for all requests of one socket read."""
 
     __slots__ = ("_is_held", "_is_scheduled", "_woken")
 
@@ -24,18 +24,18 @@ class Wakeups:
         self._is_scheduled = False
 
     def add(self, session: Woken) -> None:
-        """Have a session looked at: at the next `release`, or soon where none is to come."""
+        """Have a session checked: at the next `release`, or soon if none is pending."""
         self._woken[session] = None
         if not self._is_held and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._run)
 
     def hold(self) -> None:
-        """Wait for `release`: there may be more appends until then."""
+        """Wait for `release`: more appends may come until then."""
         self._is_held = True
 
     def release(self) -> None:
-        """Look at them now: a turn of the event loop less than a callback."""
+        """Check them now, which is one turn of the event loop earlier than a callback."""
         self._is_held = False
         if self._woken:
             self._run()

@@ -1,7 +1,7 @@
 """Tells the controller which log directory holds which replica (AssignReplicasToDirs, KIP-858).
 
-Level-triggered: what is noted stays until the metadata says so, or the replica is gone. One request
-is under way at a time, with all that is noted by then.
+Level-triggered: an assignment stays noted until the metadata agrees with it or the replica is gone.
+One request is in flight at a time; it carries every assignment noted so far.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _FINAL = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""Done; or the replica is the last one in sync, or none of ours any more."""
+"""Done; or this is the last in-sync replica, or this broker no longer holds the replica."""
 
 _Replica = tuple[UUID, int]
 
 
 class DirectoryAssignments:
-    """What this broker has to say of its replicas. Nothing is sent before `start`."""
+    """The assignments that this broker reports. Nothing is sent before `start`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class DirectoryAssignments:
         self._sender: asyncio.Task[None] | None = None
 
     def note(self, topic_id: UUID, index: int, known: UUID, actual: UUID) -> None:
-        """Compare what the metadata says of a replica with what is."""
+        """Compare the directory in a replica's metadata with the one that holds it."""
         if known == actual:
             self._wanted.pop((topic_id, index), None)
         elif self._wanted.get((topic_id, index)) != actual:
@@ -98,7 +98,7 @@ class DirectoryAssignments:
             self._on_failure(error)
 
     async def _send_all(self) -> None:
-        await asyncio.sleep(0)  # more partitions may come with the same change of metadata
+        await asyncio.sleep(0)  # the same metadata change may bring more partitions
         while self._wanted:
             batch = dict(islice(self._wanted.items(), _PARTITIONS_PER_REQUEST_MAX))
             try:
@@ -140,7 +140,7 @@ class DirectoryAssignments:
         )
 
     def _take(self, batch: dict[_Replica, UUID], response: AssignReplicasToDirsResponse) -> bool:
-        """Take the answers over; False where something has to be sent again."""
+        """Apply the answers; return False where something has to be sent again."""
         for directory in response.directories:
             for topic in directory.topics:
                 for each in topic.partitions:

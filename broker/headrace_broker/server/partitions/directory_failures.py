@@ -1,7 +1,8 @@
-"""What follows when a log directory fails (KIP-112): what is in it goes offline, the rest goes on.
+"""What happens when a log directory fails (KIP-112): its replicas go offline, all others stay up.
 
-The controller hears of it in a heartbeat that goes out at once, and moves leaders to the replicas
-of other brokers. Without the directory of the metadata log, or without any, the process ends.
+The next heartbeat, sent at once, reports the failure; the controller then moves leadership to
+replicas on other brokers. If the metadata log's directory or the last directory fails, the process
+exits.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def take_offline(
     unload: Mapping[str, Callable[[PartitionIndex], None]],
     report: Callable[[list[UUID]], None],
 ) -> LogDirectoryFailure | None:
-    """Give up the directory of a failure; return why the process has to end, None if it need not.
+    """Take a failed directory offline; return why the process must exit, None if it need not.
 
-    What coordinators keep in a partition that is lost is unloaded, by `unload`'s topics; the failed
-    directories' ids are reported.
+    `unload` maps each coordinator topic to the function that unloads one of its partitions; it is
+    called for every partition lost. The ids of the failed directories go to `report`.
 
-    What was under way in a thread may fail after its directory: that is ignored.
+    Work that was running in a thread may fail after its directory did: such a failure is ignored.
     """
     directory = directories.owner(failure.path)
     if directory is None:

@@ -1,9 +1,10 @@
-"""Requests under way together while a replica becomes leader.
+"""Produce requests in flight while this replica becomes the leader.
 
-Those that come a moment too early are refused (NOT_LEADER_OR_FOLLOWER), the rest meet a leader, for
-which their sequence has a gap. librdkafka answers OUT_OF_ORDER_SEQUENCE_NUMBER by a new producer
-epoch (KIP-360), and then sends as new what the former leader had replicated and not acknowledged:
-those records would be there twice. Refused like the first ones, all are sent again in their order.
+The requests that arrive just before are refused (NOT_LEADER_OR_FOLLOWER). Those just after reach
+the new leader, where their sequence numbers leave a gap. librdkafka answers
+OUT_OF_ORDER_SEQUENCE_NUMBER with a new producer epoch (KIP-360) and then sends as new the batches
+that the former leader had replicated but not acknowledged: they would be written twice. If the
+later requests are refused like the first ones, the producer sends all of them again in order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from headrace_broker.replication.leader import LeaderState
 
 EARLY_MS_MAX = 5000
-"""For how long requests may arrive that were sent before this replica led."""
+"""How long after this replica became leader such requests may still arrive."""
 
 
 def refusal(
@@ -28,10 +29,10 @@ def refusal(
     leading: LeaderState,
     now_ms: int,
 ) -> ApiError:
-    """Return what the producer hears of a batch that the log refused.
+    """Return the error that the producer gets for a batch that the log refused.
 
-    NOT_LEADER_OR_FOLLOWER where the gap in its sequence may be requests refused before this replica
-    led: it leads since a short time, and has appended nothing of this producer.
+    NOT_LEADER_OR_FOLLOWER if the sequence gap may stem from requests refused before this replica
+    led: it became leader a short time ago, and has appended nothing from this producer.
     """
     if (
         error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

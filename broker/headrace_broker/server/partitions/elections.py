@@ -1,6 +1,7 @@
-"""`Elections`: tells a coordinator which partitions of its topic this broker has come to lead.
+"""`Elections`: tells a coordinator which partitions of its topic this broker now leads.
 
-Owns which leader epoch the coordinator knows of: somebody else may have led between two images.
+Remembers the leader epoch that the coordinator loaded: between two images another broker may have
+led the partition.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Elections:
         self._epochs: dict[PartitionIndex, LeaderEpoch] = {}
 
     async def apply(self, delta: MetadataDelta) -> None:
-        """Have partitions loaded that this broker leads now, and others unloaded."""
+        """Load the partitions that this broker leads now, and unload those that it led before."""
         for index in delta.topics_changed.get(self.topic, ()):
             partition = self._replicas.partitions_of(self.topic).get(index)
             if partition is not None and partition.leading is not None:
@@ -51,18 +52,18 @@ class Elections:
 async def read_to_end(
     partition: Partition, chunk_bytes: int = _CHUNK_BYTES
 ) -> AsyncIterator[bytes]:
-    """Yield what is in a partition's log as it stands now, as runs of whole batches.
+    """Yield a partition's log as it is now, as runs of whole batches.
 
-    Beyond the high watermark too, as Kafka's coordinators do: a new leader's may still lie below
-    what the former leader acknowledged; what is above it here is committed or this broker leads no
-    more. Raises ApiError.
+    Reads beyond the high watermark, as Kafka's coordinators do: a new leader's high watermark may
+    still be below offsets that the former leader acknowledged. Records above it here are committed
+    later, or this broker loses leadership. Raises ApiError.
     """
     partition.check_leader(ANY_EPOCH)
     log = partition.log
     position, end = Offset(log.log_start_offset), log.log_end_offset
     while position < end:
         try:
-            # A move to another log directory may give the partition another log meanwhile.
+            # A move to another log directory may replace the partition's log in the meantime.
             chunk = bytes(
                 partition.log.read(position, chunk_bytes, upper_bound=end, at_least_one=True)
             )

@@ -1,9 +1,9 @@
-"""Group commit: where a topic sets flush.messages or flush.ms, what counts is what is on disk.
+"""Group commit: with flush.messages or flush.ms, a record counts once it is on disk.
 
-One fsync is under way for each log; what is appended meanwhile is covered by the next one, so many
-small writes share one. The leader answers, and a follower's position counts, only up to
-`durable_end`. flush.messages=N lets N-1 records be unsynced; flush.ms names the latest moment, and
-the fsync begins at once, because nobody is answered before it.
+Each log has one fsync in flight; the next one covers what is appended meanwhile, so many small
+writes share one. The leader acknowledges, and a follower's position counts, only up to
+`durable_end`. flush.messages=N leaves up to N-1 records unsynced. flush.ms sets the latest moment,
+but the fsync begins at once, because no acknowledgement goes out before it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GroupCommit:
             self._waiting.add(offset, acknowledge)
 
     async def wait_durable(self) -> None:
-        """Return when everything appended so far may be acknowledged, or the log goes away."""
+        """Return when all appended records may be acknowledged, or when the log is closed."""
         end = self._log.log_end_offset
         if end <= self.durable_end or self._is_closed:
             return
@@ -92,13 +92,13 @@ class GroupCommit:
             await self._waiting.future(end)
 
     def replace_log(self, log: PartitionLog) -> None:
-        """Go on with a log that has the same records, all of them durable, in another place."""
+        """Switch to a log in another place that has the same records, all of them durable."""
         self._log = log
         self._waiting.commit(self.durable_end)
         self._on_flushed()
 
     def close(self) -> None:
-        """Begin no further fsync: the log is going away."""
+        """Begin no further fsync: the log is closed."""
         self._is_closed = True
         self._waiting.fail(ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the replica is gone"))
 
@@ -112,11 +112,12 @@ class GroupCommit:
             and isinstance(error, LogDirectoryFailure)
             and error.is_about_a_missing_file
         ):
-            # The partition was deleted, or moved to another log directory, meanwhile.
+            # In the meantime the partition was deleted, or moved to another log directory.
             self.appended()
             return
         if error is not None:
-            # An fsync that failed is never tried again: the pages may be marked clean (fsyncgate).
+            # A failed fsync is never retried: the kernel may have marked the pages clean
+            # (fsyncgate).
             self._on_failure(error)
             return
         if self._is_closed:

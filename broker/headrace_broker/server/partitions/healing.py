@@ -1,10 +1,11 @@
-"""What becomes of a replica with damaged records: it gives up its place, and is replicated again.
+"""Heals a replica with damaged records: it leaves the in-sync set and replicates them again.
 
-First the controller takes it out of leadership, in-sync set and eligible replicas, because it says
-that it is in the lost directory (KIP-858), and begins a new leader epoch: what the leader has heard
-of its progress counts no more, nor what is still under way. In that epoch it is cut where the
-damage begins, says where it is, and follows. Where no other replica is in sync it stays as it is:
-what is damaged is answered with an error, the rest is served.
+The replica first reports itself in the lost directory (KIP-858). The controller then removes it as
+leader, from the in-sync set and from the eligible replicas, and begins a new leader epoch. In that
+epoch the leader ignores the progress that the replica reported earlier, and so any fetch still in
+flight. The replica cuts its log where the damage begins, reports its real directory, and follows.
+If no other replica is in sync, it keeps its place: reads of damaged records return an error,
+everything else is served.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def heal(
     note_directory: Callable[[UUID, int, UUID, UUID], None],
     follow: Callable[[Partition], None],
 ) -> None:
-    """Do what can be done now for a replica; again after each change of the partition.
+    """Take the next step for a damaged replica; call it again after each change of the partition.
 
-    `actual` is the log directory that holds it; `follow` fetches it from where it ends on.
+    `actual` is the log directory that holds the replica; `follow` starts to fetch from its log end.
     """
     node_id = partition.node_id
     known = image.directory_of(node_id)
@@ -53,7 +54,7 @@ def heal(
         note_directory(*replica, MIGRATING_DIRECTORY, LOST_DIRECTORY)
         return
     if partition.leader_epoch != image.leader_epoch or partition.leading is not None:
-        return  # the metadata is being applied
+        return  # this broker has not applied the new metadata to the partition yet
     before = partition.log.log_end_offset
     end = partition.cut_damage()
     log.warning(

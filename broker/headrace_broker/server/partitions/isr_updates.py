@@ -1,9 +1,8 @@
 """Asks the controller to change in-sync sets: AlterPartition, batched, one request at a time.
 
-What a request asks for is the partition's `leading.pending`; until it is answered, or newer
-metadata comes, the partition counts it where that is the safer side (KIP-497). A request whose
-outcome is unknown is sent again as it is: the partition epoch in it keeps it from being applied
-twice.
+A request carries each partition's `leading.pending`. Until the answer or newer metadata comes, the
+leader counts the pending set wherever that is safer (KIP-497). If the outcome of a request is
+unknown, the same request is sent again: the partition epoch in it prevents a second application.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _NOT_APPLIED = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""The controller certainly left the in-sync set as it was."""
+"""The controller certainly left the in-sync set unchanged."""
 
 _SUPERSEDED = frozenset(
     {
@@ -53,7 +52,7 @@ _SUPERSEDED = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Newer metadata is on its way, and decides; until then the safer of both sets counts."""
+"""Newer metadata will arrive and decide; until then the safer of the two sets counts."""
 
 
 Batch: TypeAlias = "dict[tuple[UUID, int], tuple[LedPartition, IsrUpdate]]"
@@ -68,7 +67,7 @@ class ControllerPeers(Protocol):
 
 
 class IsrUpdates:
-    """The changes that the leaders on this broker ask for, and the periodic look for laggards."""
+    """The in-sync set changes that this broker's leaders ask for, and the periodic lag check."""
 
     def __init__(self, replicas: ReplicaManager, peers: ControllerPeers) -> None:
         self._replicas = replicas
@@ -79,7 +78,7 @@ class IsrUpdates:
         self._checker: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look for laggards."""
+        """Begin to check for lagging followers."""
         self._checker = asyncio.get_running_loop().create_task(self._check(), name="isr check")
         self._checker.add_done_callback(self._ended)
 
@@ -91,7 +90,7 @@ class IsrUpdates:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def request(self, partition: LedPartition) -> None:
-        """Ask for the pending in-sync set of a partition, with what else is pending."""
+        """Ask for a partition's pending in-sync set, together with other pending ones."""
         leading = partition.leading
         if leading is None or leading.pending is None:
             return
@@ -106,7 +105,7 @@ class IsrUpdates:
 
     async def _check(self) -> None:
         while True:
-            # Kafka's period: a laggard is out after one and a half times the lag at most.
+            # Kafka's period: a lagging follower is out after at most 1.5 times the lag limit.
             await asyncio.sleep(self._host.lag_time_max_ms / 2000)
             for partition in list(self._replicas):
                 partition.shrink_isr()
@@ -161,7 +160,7 @@ class IsrUpdates:
         )
 
     def _take(self, batch: Batch, response: Any) -> bool:
-        """Take the answers over; False where something has to be sent again."""
+        """Apply the answers; return False where something has to be sent again."""
         answered = True
         for topic in response.topics:
             for data in topic.partitions:

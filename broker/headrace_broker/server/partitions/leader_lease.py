@@ -1,18 +1,20 @@
-"""Whether this broker still leads what it believes to lead: a lease on leadership.
+"""A lease on leadership: whether this broker still leads the partitions that it thinks it leads.
 
-A broker that the others do not hear is fenced, and others lead its partitions. Nobody can tell it,
-and clients may still reach it. Their acks=all writes would wait there for their time-out, again and
-again, because REQUEST_TIMED_OUT has no client look for another leader. So a leader is *cut off*
-when both
+If the controller no longer hears a broker, it fences it and elects other leaders. The isolated
+broker does not learn of that, and clients may still reach it. Their acks=all writes would time out
+there again and again, because no client looks for another leader after REQUEST_TIMED_OUT. So a
+leader counts as *cut off* when both
 
-- no controller has answered its heartbeats for the lease: twice the time after which a controller
-  fences it, and in which a quorum that lost its leader has another one, and
-- an in-sync follower has fetched nothing for half of that, so that nothing can be committed.
+- no controller has answered its heartbeats for one lease: twice the sum of the session timeout,
+  after which a controller fences a broker, and the quorum's fetch timeout, after which a quorum
+  that lost its leader elects another, and
+- an in-sync follower has not fetched for half a lease, so that nothing can be committed.
 
-It then answers acks=all with NOT_LEADER_OR_FOLLOWER, the writes that wait included, and so readers
-who have all that it has, and closes their connections: librdkafka asks only brokers that it is
-connected to who leads, and this one does not know. What is committed can be read on, and acks=1 is
-taken as ever. Where followers fetch, nothing changes: a quorum that is lost stops no write.
+It then answers acks=all with NOT_LEADER_OR_FOLLOWER, waiting writes included, and does the same to
+consumers that have read to the end. It also closes their connections: librdkafka asks only the
+brokers that it is connected to who leads, and this broker does not know. Committed records stay
+readable, and acks=1 writes are accepted as always. While followers fetch, nothing changes: a lost
+quorum stops no writes.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ LOOKS_PER_LEASE = 16
 
 
 def lease_seconds(session_ms: int, quorum_fetch_timeout_ms: int) -> float:
-    """Return how long a leader believes that it leads while nobody answers."""
+    """Return how long a leader keeps its leases without an answer from a controller."""
     return 2 * (session_ms + quorum_fetch_timeout_ms) / 1000
 
 
 class Membership(Protocol):
-    """What is looked at of this broker's membership (`BrokerLifecycle`)."""
+    """The part of this broker's membership (`BrokerLifecycle`) that the lease reads."""
 
     @property
     def heard_at(self) -> float:
@@ -59,11 +61,11 @@ class LeaderLease:
         self._cut_off: set[Partition] = set()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to check."""
         self._timer = self._loop.call_later(self._seconds / 2, self._look)
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -72,8 +74,8 @@ class LeaderLease:
         silent = now - self._membership.heard_at
         half = self._seconds / 2
         if silent < half:
-            # The usual case: the next look is when the followers would have to be watched. A time
-            # too short to move the clock would be waited for again and again.
+            # The usual case: check again when the followers would have to be watched. The minimum
+            # keeps the timer from firing again and again with a delay too short to move the clock.
             self._seen.clear()
             self._mark(set())
             wait = max(half - silent, self._seconds / LOOKS_PER_LEASE)
@@ -85,7 +87,7 @@ class LeaderLease:
         self._timer = self._loop.call_later(self._seconds / LOOKS_PER_LEASE, self._look)
 
     def _note_fetches(self, now: float) -> None:
-        """Take note of who has fetched since the last look."""
+        """Record which followers have fetched since the last check."""
         places: dict[NodeId, tuple[int, int] | None] = {}
         for partition in self._replicas:
             if partition.leading is not None:
@@ -97,7 +99,7 @@ class LeaderLease:
                 self._seen[node_id] = place, now
 
     def _is_deserted(self, partition: Partition, now: float) -> bool:
-        """Whether an in-sync follower fetches no more."""
+        """Whether an in-sync follower has stopped fetching."""
         leading = partition.leading
         if leading is None:
             return False
@@ -105,7 +107,7 @@ class LeaderLease:
         return any(
             node_id in self._seen
             and self._seen[node_id][1] <= since
-            # Without a session each fetch names each partition.
+            # A fetch without a session names each partition.
             and progress.last_fetch_ms <= since * 1000
             for node_id, progress in leading.followers.items()
             if node_id in leading.isr
@@ -115,7 +117,7 @@ class LeaderLease:
         before, self._cut_off = self._cut_off, found
         for partition in before - found:
             partition.is_cut_off = False
-        # One that became leader again has lost its mark meanwhile.
+        # A partition that became leader again in the meantime has lost its mark.
         fresh = [each for each in found if not each.is_cut_off]
         for partition in fresh:
             partition.is_cut_off = True

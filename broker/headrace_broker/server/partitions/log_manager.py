@@ -1,7 +1,7 @@
 """What a broker does for its logs between requests: flush, checkpoint, retain, compact, remove.
 
-Fsyncs and compaction run in one thread for each log directory, beside the event loop; what they
-change is taken over on the loop. A disk that fails here fails its directory, as in an append.
+Fsyncs and compaction run beside the event loop, in one thread per log directory; the loop takes
+over their results. A disk error here takes the directory offline, as in an append.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class LogManager:
             self._tasks.append(asyncio.create_task(self._repeat(interval, work), name=name))
 
     async def stop(self) -> None:
-        """Stop them; what is under way in the thread is finished first."""
+        """Stop them; work that is running in the thread finishes first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._disk.shutdown(wait=True)
 
     async def _repeat(self, interval: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Work each time that the interval, which may change meanwhile, is over."""
-        # A broker that is started again each day would never come to a daily task.
+        """Do the work each time the interval is over; the interval may change in between."""
+        # Otherwise a broker that restarts every day would never reach a daily task.
         pause_ms = min(self._values[interval], _FIRST_MS_MAX)
         while True:
             await asyncio.sleep(pause_ms / 1000)
@@ -100,7 +100,7 @@ class LogManager:
         return [each for each in self._replicas if each.log.directory.parent == folder]
 
     async def flush(self) -> None:
-        """Make appends durable and write how far: a start after a kill checks from there on."""
+        """Fsync the logs and write their recovery points: recovery after a kill begins there."""
         for partition in self._partitions():
             log_ = partition.log
             if not log_.is_abandoned:
@@ -112,7 +112,7 @@ class LogManager:
         self._directory.checkpoint()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermarks that moved."""
+        """Write the high watermarks that have moved."""
         self._directory.checkpoint_high_watermarks()
 
     async def retain(self) -> None:
@@ -152,13 +152,13 @@ class LogManager:
                     continue
             except SuspectedDamage as suspicion:
                 if partition.log.is_abandoned:
-                    continue  # deleted meanwhile: its files have other names
+                    continue  # deleted in the meantime: its files have other names
                 if partition.log.segments.holds(suspicion.segment):
                     partition.log.look_for_damage(suspicion.segment, suspicion.position)
             compaction.finish()
 
     async def scrub(self) -> None:
-        """Check every batch once, slowly, so that damage is found while there are good copies."""
+        """Check every batch once, slowly, to find damage while there are good copies."""
         totals = self._directory.scrub
         for partition in self._partitions():
             for segment in list(partition.log.segments):
@@ -170,7 +170,7 @@ class LogManager:
                     except LogDirectoryFailure:
                         if partition.log.segments.holds(segment) and not partition.log.is_abandoned:
                             raise
-                        break  # truncation, retention or compaction took it away meanwhile
+                        break  # truncation, retention or compaction has removed the segment
                     found = step.finish()
                     totals.checked_bytes += step.checked_bytes
                     if found is None:
@@ -182,7 +182,7 @@ class LogManager:
         totals.passes += 1
 
     async def _in_thread_unless_deleted(self, log_: PartitionLog, work: Callable[[], Any]) -> bool:
-        """Work on a log's files; False where its partition was deleted meanwhile."""
+        """Work on a log's files; return False if its partition was deleted in the meantime."""
         try:
             await self._in_thread(work)
         except LogDirectoryFailure as failure:

@@ -1,12 +1,13 @@
 """Moves of replicas between the log directories of this broker (KIP-113, KIP-858).
 
-Owns which replicas move. Each move is a task: it copies the log in steps, in a thread, as fast as
-the throttle lets it; when all is copied it has the controller told that the replica is in the new
-directory; and when the metadata says so it copies the last records and swaps the logs, both at one
-moment of the event loop, so that no record comes between.
+Owns which replicas move. Each move is a task. It copies the log in steps, in a thread, as fast as
+the throttle allows. Once everything is copied, it reports the new directory to the controller. When
+the metadata names that directory, it copies the last records and swaps the logs without leaving the
+event loop, so that no append comes in between.
 
-A move ends with its replica, with either directory, or when somebody chooses another directory. A
-process that begins finds the folders of copies that were wanted, and begins them anew.
+A move ends when its replica is removed, when either directory fails, or when a client chooses
+another directory. A new process finds the folders of unfinished copies and starts those copies from
+the beginning.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 CHOICES_MAX: Final = 10_000
-"""Replicas that do not exist yet for which a directory is remembered; the oldest go first."""
+"""How many directories are remembered for replicas that do not exist yet; the oldest go first."""
 _STEP_BYTES: Final = 1024 * 1024
-_LAST_BYTES: Final = 64 * 1024  # copied on the event loop, in the moment of the swap
+_LAST_BYTES: Final = 64 * 1024  # copied on the event loop, right before the swap
 _UNSYNCED_BYTES_MAX: Final = 1024 * 1024
 _PREPARATIONS_MAX: Final = 5
 _PAUSE_SECONDS: Final = 0.1
@@ -47,7 +48,7 @@ _DAMAGED_SECONDS: Final = 1.0
 
 
 class Move:
-    """One replica on its way."""
+    """A replica that is moving."""
 
     def __init__(self, partition: Partition, source: LogDirectory, future: FutureLog) -> None:
         self.partition = partition
@@ -56,13 +57,13 @@ class Move:
         self.is_over = False
         self.is_announced = False
         """Whether the controller was told of the new directory."""
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.unsynced_bytes = 0
         self.preparations = 0
 
     @property
     def target(self) -> LogDirectory:
-        """Where it goes."""
+        """The directory it moves to."""
         return self.future.target
 
 
@@ -86,21 +87,21 @@ class LogMoves:
     def __len__(self) -> int:
         return len(self._moves)
 
-    # ---- what somebody wants
+    # ---- what clients ask for
 
     def choose(self, key: TopicPartition, path: Path) -> None:
-        """Remember where a replica should be that may not exist yet."""
+        """Remember the directory for a replica that may not exist yet."""
         self._choices.pop(key, None)
         self._choices[key] = path
         if len(self._choices) > CHOICES_MAX:
             del self._choices[next(iter(self._choices))]
 
     def take_choice(self, key: TopicPartition) -> Path | None:
-        """Return where a replica that is made now should be, and forget it."""
+        """Return the directory chosen for a replica that is being created, and forget it."""
         return self._choices.pop(key, None)
 
     def ask(self, partition: Partition, path: Path) -> None:
-        """Move a replica to a directory, or leave it where it is, if that is the one.
+        """Move a replica to a directory; if it is there already, cancel any move.
 
         Raises ApiError.
         """
@@ -115,7 +116,7 @@ class LogMoves:
         if source is target:
             return
         if self._directories.failed:
-            # As Kafka: a copy of the replica may be in the failed one.
+            # As in Kafka: the failed directory may hold a copy of the replica.
             raise ApiError(
                 ErrorCode.KAFKA_STORAGE_ERROR, "no replica moves while a log directory is offline"
             )
@@ -125,7 +126,7 @@ class LogMoves:
             raise partition.directory_failed(failure) from failure
 
     def resume(self, partition: Partition) -> None:
-        """Begin again what a former process was asked for. Raises LogDirectoryFailure."""
+        """Start the moves that a former process did not finish. Raises LogDirectoryFailure."""
         source = self._directories.holder(partition.log)
         if source is None or self._directories.failed:
             return
@@ -159,37 +160,37 @@ class LogMoves:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._host.on_failure(error)
 
-    # ---- what others see
+    # ---- what others read
 
     def future_of(self, partition: Partition) -> FutureLog | None:
-        """Return the copy of a replica that moves."""
+        """Return the copy of a replica that is moving."""
         move = self._moves.get((partition.topic_id, partition.index))
         return None if move is None else move.future
 
     def directory_of(self, partition: Partition) -> LogDirectory | None:
-        """Return where the controller should think that a replica is."""
+        """Return the directory that the controller should have for a replica."""
         move = self._moves.get((partition.topic_id, partition.index))
         if move is not None and move.is_announced:
             return move.target
         return self._directories.holder(partition.log)
 
-    # ---- what happens to a replica meanwhile
+    # ---- events of a replica that moves
 
     def changed(self, partition: Partition) -> None:
-        """The metadata says something new of a replica."""
+        """Take note that a replica's metadata has changed."""
         move = self._moves.get((partition.topic_id, partition.index))
         if move is not None:
-            move.news.set()
+            move.changed.set()
 
     def cancel(self, partition: Partition) -> None:
-        """Leave a replica where it is, or let it go."""
+        """Cancel a replica's move: it stays where it is, or is being removed."""
         move = self._moves.pop((partition.topic_id, partition.index), None)
         if move is None:
             return
         move.is_over = True
-        move.news.set()
+        move.changed.set()
         if move.is_announced:
-            # Whatever the controller knows, or is being told: the replica has stayed.
+            # Whatever the controller knows or is about to learn: the replica has stayed.
             source = move.source.directory_id
             self.note_directory(partition.topic_id, partition.index, MIGRATING_DIRECTORY, source)
         log.info(
@@ -210,10 +211,10 @@ class LogMoves:
                 self.cancel(move.partition)
 
     async def stop(self) -> None:
-        """End; the next process begins again what is not finished."""
+        """Stop all moves; the next process starts the unfinished ones again."""
         for move in self._moves.values():
             move.is_over = True
-            move.news.set()
+            move.changed.set()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._threads.shutdown(wait=True)
 
@@ -235,7 +236,7 @@ class LogMoves:
 
     def _failed(self, move: Move, failure: LogDirectoryFailure) -> None:
         if move.is_over and failure.is_about_a_missing_file:
-            return  # it was given up meanwhile
+            return  # the move was cancelled in the meantime
         first = failure.__context__
         for each in (first, failure):
             if isinstance(each, LogDirectoryFailure):
@@ -246,7 +247,7 @@ class LogMoves:
     async def _advance(self, move: Move) -> None:
         """Do what is next: copy, announce, or swap."""
         if move.partition.log.is_damaged:
-            await self._pause(move, _DAMAGED_SECONDS)  # it is replicated again first
+            await self._pause(move, _DAMAGED_SECONDS)  # the damaged replica heals first
             return
         try:
             step = move.future.next_step(self._step_bytes())
@@ -281,7 +282,7 @@ class LogMoves:
         self.throttle.record(copied)
 
     async def _look(self, move: Move, error: Exception, step: CopyStep | None) -> None:
-        """Have the log look what is wrong with what it was read; go on a while later."""
+        """Have the log check what failed to be read; continue after a pause."""
         if move.future.was_cut or move.is_over:
             return
         segment, position = (step.segment, step.position) if step is not None else (None, 0)
@@ -306,7 +307,7 @@ class LogMoves:
             move.future.prepared()
 
     async def _announce(self, move: Move) -> None:
-        """Tell the controller where the replica will be, and wait for it to know."""
+        """Tell the controller the new directory, and wait until the metadata names it."""
         if not move.is_announced:
             await self._prepare(move)
             if move.is_over:
@@ -346,10 +347,10 @@ class LogMoves:
             self._host.on_failure(failure)
 
     async def _pause(self, move: Move, seconds: float) -> None:
-        """Wait, or until there is news of the replica."""
-        move.news.clear()
+        """Wait for a number of seconds, or until the replica changes."""
+        move.changed.clear()
         try:
-            await asyncio.wait_for(move.news.wait(), seconds)
+            await asyncio.wait_for(move.changed.wait(), seconds)
         except TimeoutError:
             return
 

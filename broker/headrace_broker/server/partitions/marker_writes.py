@@ -11,9 +11,9 @@ _ACKS_ALL: Final = -1
 
 
 def write_marker(partition: Partition, marker: Marker, now_ms: TimestampMs) -> Offset:
-    """Append; return the offset below which all must be committed for the marker to be.
+    """Append; return the offset below which all records must be committed for the marker to be.
 
-    One that is in the log already is not written again. Raises ApiError with nothing appended.
+    A marker that the log has already is not written again. Raises ApiError with nothing appended.
     """
     partition.check_leader(ANY_EPOCH)
     if marker.bumped_epoch and partition.log.producers.is_marked(

@@ -1,9 +1,10 @@
-"""One replica of one partition on this broker: its log, its role, its high watermark, who waits.
+"""One replica of one partition on this broker: its log, role, high watermark and waiters.
 
-Owns what is readable and what is acknowledged. The rules of replication are the pure
-`replication.leader` and `replication.follower`; this ties them to a log and to those who wait. As
-leader it appends, as follower it takes what `replica_fetcher` brings. Everything runs on the event
-loop; state changes in place, because this is on the path of every append and every fetch.
+Owns what is readable and what is acknowledged. The rules of replication are in the pure
+`replication.leader` and `replication.follower`; this module connects them to a log and to the
+waiting requests. A leader appends; a follower takes the records that `replica_fetcher` brings.
+Everything runs on the event loop. State changes in place, because every append and every fetch goes
+through here.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ ANY_EPOCH = -1  # a client that knows no leader epoch
 
 
 class CutOffError(ApiError):
-    """A leader that has most likely been replaced takes no write; its client looks for another."""
+    """A leader that has most likely been replaced refuses writes; the client finds another."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -59,7 +60,7 @@ class CutOffError(ApiError):
 
 
 class Partition:
-    """A replica. `leading` is there while this broker leads."""
+    """A replica. `leading` is set while this broker leads."""
 
     __slots__ = (
         "_commit_waiters",
@@ -108,18 +109,18 @@ class Partition:
         self.in_sync_replicas: Sequence[NodeId] = ()
         self.min_in_sync_replicas = 1
         self.leading: LeaderState | None = None
-        # What was checkpointed before this process began; only followers' fetches move it on.
+        # The checkpoint of a former process; only replication moves it on.
         self.high_watermark = Offset(max(log.high_watermark, log.log_start_offset))
         self.flushing: GroupCommit | None = None
         self.is_leader_throttled = self.is_follower_throttled = False
         self.is_cut_off = False
-        """Whether this leader is most likely none any more (`leader_lease.py`)."""
+        """Whether another broker most likely leads by now (`leader_lease.py`)."""
         self.fetch_waiters: dict[AppendWaiter, None] = {}
         self.follower_fetches: dict[NodeId, FollowerFetch] = {}
         self._commit_waiters = CommitWaiters()
         self._unannounced = 0
         self.cut_in_epoch = LeaderEpoch(-1)
-        """When damage was cut off last."""
+        """The leader epoch in which damage was cut off last."""
         log.on_damage = self._damaged
 
     def _damaged(self) -> None:
@@ -130,7 +131,7 @@ class Partition:
     def apply(
         self, image: PartitionImage, min_in_sync_replicas: int, unsynced_max: int | None = None
     ) -> bool:
-        """Take over what the metadata says; True where leader or leader epoch changed.
+        """Apply the partition's metadata; return True if leader or leader epoch changed.
 
         `unsynced_max`: how many records may be acknowledged without fsync, None for any number.
         """
@@ -142,8 +143,9 @@ class Partition:
             self.is_cut_off = False
             self.leader = image.leader
             self.leader_epoch = image.leader_epoch
-            # What a former process led has another leader, or epoch, once this one is registered:
-            # until then it may have lost records whose offsets are taken (KIP-966).
+            # A partition that a former process led gets another leader or epoch once this process
+            # is registered. Until then it must not lead: it may have lost records that it had
+            # acknowledged, and would assign their offsets again (KIP-966).
             if self.leader == self.node_id and self.host.may_lead:
                 self.leading = self._new_leader_state()
             else:
@@ -156,14 +158,14 @@ class Partition:
             self.leading.commit_isr(image.isr, image.partition_epoch)
             self.advance_high_watermark()
         if self.flushing is not None:
-            # What a kill left in the page cache counts only once it is on disk, too.
+            # Records that a kill left in the page cache count only once they are on disk, too.
             self.flushing.appended()
         if is_new:
             self._wake_all()
         return is_new
 
     def replace_log(self, log: PartitionLog) -> None:
-        """Go on with a log that has the same records in another log directory."""
+        """Switch to a log in another log directory that has the same records."""
         self.log.on_damage = _nobody
         self.log = log
         log.on_damage = self._damaged
@@ -184,8 +186,8 @@ class Partition:
 
     def _new_leader_state(self) -> LeaderState:
         log, end = self.log, self.log.log_end_offset
-        # The epoch is on record before the first append, so that a follower of an older epoch that
-        # asks where it ended gets an answer (KIP-101).
+        # The epoch is recorded before the first append, so that a follower with an older epoch can
+        # ask where that one ended (KIP-101).
         log.leader_epochs.assign(self.leader_epoch, end)
         return LeaderState(self.node_id, self.leader_epoch, end, since_ms=self.host.now_ms())
 
@@ -195,7 +197,7 @@ class Partition:
         self._commit_waiters.fail(not_leader("the leader changed; the outcome is unknown"))
 
     def close(self, error: ApiError) -> None:
-        """Tell everybody who waits that this replica is gone."""
+        """Tell all waiting requests that this replica is gone."""
         self.leading = None
         if self.flushing is not None:
             self.flushing.close()
@@ -248,7 +250,7 @@ class Partition:
         return info
 
     def directory_failed(self, failure: LogDirectoryFailure) -> ApiError:
-        """Have this replica's log directory given up; return what whoever asked hears."""
+        """Report a failure of this replica's log directory; return the error for the requester."""
         self.host.on_failure(failure)
         return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory failed")
 
@@ -263,7 +265,7 @@ class Partition:
             self.advance_high_watermark()
 
     def when_committed(self, offset: Offset, acknowledge: Acknowledge) -> None:
-        """Call `acknowledge` when all below `offset` is committed, or this replica stops to lead.
+        """Call `acknowledge` when all below `offset` is committed, or when leadership is lost.
 
         Only for offsets above the high watermark.
         """
@@ -277,18 +279,18 @@ class Partition:
             self.flushing.add(offset, acknowledge)
 
     def wait_committed(self, offset: Offset) -> asyncio.Future[None] | None:
-        """Return None where all below `offset` is committed, else a future of that moment."""
+        """Return None if all below `offset` is committed, else a future that completes then."""
         if self.high_watermark >= offset:
             return None
         return self._commit_waiters.future(offset)
 
     @property
     def durable_end(self) -> Offset:
-        """The end of what this replica vouches for: its log's, or where its fsyncs reached."""
+        """The offset up to which this replica counts: its log end, or where its fsyncs reached."""
         return self.log.log_end_offset if self.flushing is None else self.flushing.durable_end
 
     def advance_high_watermark(self) -> None:
-        """Commit what every counted replica has."""
+        """Commit the records that every counted replica has."""
         leading = self.leading
         if leading is not None:
             end = leading.committed_end(self.durable_end)
@@ -304,7 +306,7 @@ class Partition:
             fetch.changed()
 
     def _show(self, end: Offset, size: int) -> None:
-        """Raise the high watermark, and tell those who wait for `size` more bytes."""
+        """Raise the high watermark; tell delayed fetches that `size` more bytes are readable."""
         log = self.log
         if not self.fetch_waiters:
             self.high_watermark = log.high_watermark = end
@@ -312,7 +314,7 @@ class Partition:
         stable = log.last_stable_offset if log.producers.has_unstable else None
         self.high_watermark = log.high_watermark = end
         if stable is not None and log.last_stable_offset > stable:
-            # A marker lets readers of what is committed have all that waited for it.
+            # A transaction marker makes everything that waited for it readable to read_committed.
             size = EVERYTHING
         for waiter in list(self.fetch_waiters):
             waiter.appended(size)
@@ -375,7 +377,7 @@ class Partition:
     def isr_committed(
         self, leader_epoch: int, isr: tuple[NodeId, ...], partition_epoch: int
     ) -> None:
-        """The controller has changed the in-sync set; the metadata will say the same later."""
+        """Apply an in-sync set that the controller has committed; the metadata will follow."""
         leading = self.leading
         if leading is None or leading.epoch != leader_epoch:
             return
@@ -404,7 +406,7 @@ class Partition:
         return self.log.log_end_offset - before
 
     def follow_high_watermark(self, leader_high_watermark: int, leader_log_start: int) -> None:
-        """Take over the leader's high watermark, as far as this log goes, and its log start."""
+        """Take over the leader's high watermark, up to this log's end, and its log start offset."""
         log = self.log
         end = min(leader_high_watermark, log.log_end_offset)
         if end > self.high_watermark:
@@ -413,11 +415,11 @@ class Partition:
             log.delete_records_before(Offset(leader_log_start))
 
     def truncate(self, diverging: EpochEnd) -> int:
-        """Cut what the leader does not have (KIP-101); return the log's end then."""
+        """Truncate what the leader does not have (KIP-101); return the new log end offset."""
         log = self.log
         offset = truncation_offset(log.leader_epochs, log.log_end_offset, diverging)
         log.truncate_to(Offset(offset))
-        # An epoch that this replica began as leader without writing in it is none that it has.
+        # Drop an epoch that this replica began as leader without writing any record in it.
         log.leader_epochs.truncate_from_end(log.log_end_offset)
         self.high_watermark = Offset(min(self.high_watermark, log.log_end_offset))
         return log.log_end_offset
@@ -428,7 +430,7 @@ class Partition:
         self.high_watermark = self.log.high_watermark = Offset(offset)
 
     def cut_damage(self) -> Offset:
-        """Cut the log where damage begins; nobody counts on this replica."""
+        """Cut the log where damage begins; no leader counts this replica at this point."""
         log = self.log
         self.cut_in_epoch = self.leader_epoch
         end = log.cut_damage()
@@ -439,14 +441,14 @@ class Partition:
     # ---- reading
 
     def check_leader(self, client_epoch: int) -> None:
-        """Raise ApiError unless we lead and the client's leader epoch is ours (KIP-320)."""
+        """Raise ApiError unless this broker leads, in the epoch that the client knows (KIP-320)."""
         if self.leading is None:
             raise not_leader()
         if client_epoch not in (ANY_EPOCH, self.leader_epoch):
             self.check_epoch(client_epoch)
 
     def check_epoch(self, client_epoch: int) -> None:
-        """Raise ApiError unless the client's leader epoch is the one that we know."""
+        """Raise ApiError unless the client's leader epoch equals the one known here."""
         if client_epoch in (ANY_EPOCH, self.leader_epoch):
             return
         if client_epoch < self.leader_epoch:
@@ -480,7 +482,7 @@ class Partition:
             raise self.directory_failed(failure) from failure
         except ApiError as error:
             if error.code is ErrorCode.CORRUPT_MESSAGE and len(self.in_sync_replicas) > 1:
-                # A client looks for the leader then, which will be another one.
+                # The client then refreshes its metadata; by then another replica will lead.
                 raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, error.message) from error
             raise
 
@@ -502,9 +504,9 @@ class Partition:
 
 
 def _nobody() -> None:
-    """Who hears of damage in a log that is nobody's any more."""
+    """The damage callback of a log that belongs to no partition any longer."""
 
 
 def not_leader(reason: str = "this broker does not lead the partition") -> ApiError:
-    """Return NOT_LEADER_OR_FOLLOWER, upon which a client looks for the leader."""
+    """Return NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader."""
     return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)

@@ -1,6 +1,6 @@
-"""What the replicas of a broker share: who they are, the time that lag is measured in, the image.
+"""What the replicas of a broker share: the broker's identity, the clock for lag, the image.
 
-Lag is measured on the event loop's clock, which no adjustment of the wall clock moves.
+Lag is measured on the event loop's clock, which adjustments of the wall clock do not move.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPLICA_LAG_TIME_MAX_MS = 10_000
 
 
 def _ignore(_: object) -> None:
-    """Without a controller to ask, in-sync sets stay as they are."""
+    """The default without a controller: in-sync sets stay as they are."""
 
 
 class LedPartition(Protocol):
@@ -54,9 +54,9 @@ class ReplicaHost:
         self.follower_throttle = Throttle()
         self.wakeups = Wakeups()
         self.purgatory = Purgatory()
-        """Produce requests that wait, of all listeners."""
+        """Delayed Produce requests of all listeners."""
         self.incarnation_id: UUID | None = None
-        """This process, as it registers; None counts as registered."""
+        """This process's incarnation id as it registers; None counts as registered."""
         self.request_isr_update: Callable[[LedPartition], None] = _ignore
         """Called when a partition's leader has an in-sync set to ask for (`leading.pending`)."""
         self.on_failure: Callable[[BaseException], None] = _raise
@@ -64,7 +64,7 @@ class ReplicaHost:
         """Called with a replica whose records are found damaged."""
 
     def belong_to(self, incarnation_id: UUID, on_failure: Callable[[BaseException], None]) -> None:
-        """Be a process that registers under this id, and whose log directories may fail."""
+        """Set the id under which this process registers, and who handles failed log directories."""
         self.incarnation_id = incarnation_id
         self.on_failure = on_failure
 
@@ -80,13 +80,13 @@ class ReplicaHost:
 
     @property
     def may_lead(self) -> bool:
-        """Whether this very process is registered: what a former one led, it does not."""
+        """Whether this very process is registered: it must not lead what a former one led."""
         own = self.image.brokers.get(self.node_id)
         is_registered = own is not None and own.incarnation_id == self.incarnation_id
         return is_registered or self.incarnation_id is None
 
     def is_eligible(self, node_id: NodeId, broker_epoch: BrokerEpoch) -> bool:
-        """Whether a broker may join an in-sync set: this very process, unfenced, not leaving."""
+        """Whether a broker may join an in-sync set: same process, unfenced, not shutting down."""
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 

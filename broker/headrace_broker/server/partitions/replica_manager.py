@@ -63,7 +63,7 @@ class Followers(Protocol):
     """Who fetches for the partitions that this broker follows (`replica_fetcher`)."""
 
     def follow(self, partition: Partition) -> None:
-        """Fetch a partition from its leader, from where it ends on; again after each change."""
+        """Fetch a partition from its leader, from its log end on; call again after each change."""
 
     def unfollow(self, partition: Partition) -> None:
         """Stop fetching a partition."""
@@ -73,7 +73,7 @@ class Followers(Protocol):
 
 
 class ReplicaManager:
-    """The replicas that this broker holds. `static` is its settings file: topics' defaults."""
+    """The replicas on this broker. `static` is the settings file: the topics' defaults."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class ReplicaManager:
         """Whether consumers are sent to a follower in their rack (replica.selector.class)."""
         self.followers: Followers | None = None
         self.follower_sessions: dict[NodeId, int] = {}
-        """The fetch session of each follower of ours."""
+        """The fetch session of each follower that replicates from this broker."""
         self._node_id = node_id
         self._directories = directories
         self._static = static
@@ -103,19 +103,19 @@ class ReplicaManager:
         self._offline: set[tuple[UUID, int]] = set()
         """Replicas in log directories that failed."""
         self.note_directory: Callable[[UUID, int, UUID, UUID], None] = _ignore
-        """Called for each replica: which directory the metadata names, and which one holds it."""
+        """Called for each replica with the directory in the metadata and the one that holds it."""
         self._has_looked_for_strays = False
         self.host.on_damage = self._damaged
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return a replica of ours; raise ApiError where this broker has none."""
+        """Return a replica on this broker; raise ApiError if it has none."""
         try:
             return self._by_name[topic][index]
         except KeyError:
             raise self._missing(self._image.topics.get(topic), index) from None
 
     def partition_by_id(self, topic_id: UUID, index: int) -> Partition:
-        """Return a replica of ours by its topic's id; raise ApiError where this broker has none."""
+        """Return a replica on this broker by topic id; raise ApiError if it has none."""
         try:
             return self._by_id[topic_id][index]
         except KeyError:
@@ -147,9 +147,10 @@ class ReplicaManager:
         return self._by_name.get(topic, {})
 
     async def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Make the replicas what `image` says they are; `delta` says where to look.
+        """Make the replicas match `image`; `delta` says which ones have changed.
 
-        Opening a log costs about a millisecond of file calls, so clients are served in between.
+        Opening a log takes about a millisecond of file operations, so clients are served in
+        between.
         """
         self._image = self.host.image = image
         for topic in delta.topics_removed.values():
@@ -175,13 +176,13 @@ class ReplicaManager:
             for partition in self:
                 partition.expand_isr()
         if self.followers is not None and not self._has_looked_for_strays:
-            # Registered, thus caught up, and no log is being opened at this moment.
+            # This process is registered, so it has caught up, and no log is being opened right now.
             self._has_looked_for_strays = True
             opened = {(each.topic_id, each.index) for each in self}
             set_strays_aside(self._directories, image, self._node_id, opened, self.host.on_failure)
 
     def directory_failed(self, directory: LogDirectory) -> list[Partition]:
-        """Take the replicas in a log directory that fails out of service; return them."""
+        """Take the replicas in a failed log directory out of service; return them."""
         self.moves.directory_failed(directory)
         lost = [each for each in self if self._directories.holder(each.log) is directory]
         for partition in lost:
@@ -214,7 +215,7 @@ class ReplicaManager:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Report a log directory that fails inside; whoever had a replica there goes on without."""
+        """Report a log directory that fails inside; the caller continues without its replicas."""
         try:
             yield
         except LogDirectoryFailure as failure:
@@ -226,7 +227,8 @@ class ReplicaManager:
             {name: format_value(value) or "" for name, value in config.items()}
         )
         unsynced_max = unsynced_records_max(log_config)
-        # Group commit does it (flushing.py): an fsync in an append would stop the event loop.
+        # Group commit syncs instead (flushing.py): an fsync in an append would block the event
+        # loop.
         log_config = replace(log_config, flush_messages=INFINITE)
         is_planned = balance_throttle(self._image) != UNLIMITED
         partitions = self._by_id.get(topic.topic_id)
@@ -255,12 +257,13 @@ class ReplicaManager:
                     self.moves.resume(partition)
                 await asyncio.sleep(0)
                 if partitions.get(index) is not partition:
-                    continue  # its log directory failed meanwhile
+                    continue  # its log directory failed in the meantime
             else:
                 partition.log.update_config(log_config)
             self._note_directory(partition, image)
             self.moves.changed(partition)
-            # What a plan copies is throttled without the topics' settings: none is left behind.
+            # Copies made by a plan are throttled without topic settings, so no setting is left
+            # behind.
             partition.is_leader_throttled = names_replica(
                 config["leader.replication.throttled.replicas"], index, self._node_id
             ) or (is_planned and bool(image.adding_replicas))
@@ -274,7 +277,7 @@ class ReplicaManager:
                     self._heal(partition, image)
 
     def _damaged(self, topic_id: UUID, index: int) -> None:
-        # After the read that found it.
+        # Not at once: a read that finds damage must return first.
         asyncio.get_running_loop().call_soon(self._heal_soon, topic_id, index)
 
     def _heal_soon(self, topic_id: UUID, index: int) -> None:
@@ -304,7 +307,7 @@ class ReplicaManager:
             self.followers.unfollow(partition)
 
     def start_following(self, followers: Followers) -> None:
-        """Have followed partitions fetched by `followers` from now on."""
+        """From now on have `followers` fetch the partitions that this broker follows."""
         self.followers = followers
         for partition in self:
             self._assign(partition)
@@ -329,10 +332,11 @@ class ReplicaManager:
         return read_replica(nearby, fetch_offset)
 
     def is_cut_off(self, partition: Partition) -> bool:
-        """Whether a follower of ours has not heard of its leader for too long to be in sync.
+        """Whether a follower here has not reached its leader for too long to be in sync.
 
-        Where the controller cannot be heard either, nothing else tells. The leader looks as late as
-        after one and a half times the lag, and until then sends consumers here.
+        If the controller cannot be reached either, this is the only sign. A leader checks for
+        lagging followers at the latest after 1.5 times the lag limit, and sends consumers here
+        until then.
         """
         if self.followers is None:
             return False
@@ -341,7 +345,7 @@ class ReplicaManager:
     async def _open(
         self, topic: TopicImage, index: PartitionIndex, image: PartitionImage, config: LogConfig
     ) -> Partition | None:
-        """Open or make a replica's log; None where it may be in a log directory that failed."""
+        """Open or create a replica's log; return None if it may be in a failed log directory."""
         cordoned = cordoned_directories(self._image, self._node_id)
         assigned = image.directory_of(self._node_id)
         self._directories.settle(topic.name, index)
@@ -376,16 +380,16 @@ class ReplicaManager:
         if directory is None or (known in _UNSAID and not self._directories.is_one_of_several):
             return
         if partition.log.is_damaged:
-            return  # `_heal` says where it is
+            return  # `_heal` reports the directory
         self.note_directory(partition.topic_id, partition.index, known, directory.directory_id)
 
     def _say_directory(self, topic_id: UUID, index: int, known: UUID, actual: UUID) -> None:
         self.note_directory(topic_id, index, known, actual)
 
     def _note_absence(self, topic_id: UUID, index: int, image: PartitionImage) -> None:
-        """Say that a replica is lost which is not in the directory that the metadata names.
+        """Report a replica as lost that is not in the directory that the metadata names.
 
-        It was about to move there when the directory failed that has it.
+        It was about to move to that directory when the one that holds it failed.
         """
         known = image.directory_of(self._node_id)
         if any(each.directory_id == known for each in self._directories):

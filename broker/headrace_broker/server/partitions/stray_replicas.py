@@ -1,9 +1,9 @@
-"""Folders of replicas that are none of this broker's any more.
+"""Folders of replicas that no longer belong to this broker.
 
-Their topic was deleted, or they were moved to other brokers, while this broker was down; or their
-log directory was away, and they were recreated in another. As Kafka does (KAFKA-14616), they are
-renamed and kept: nobody reads them, and an operator may remove them. Without a topic id that can be
-read nothing says whose a folder is, and it stays as it is.
+While this broker was down, the topic was deleted or the replica moved to another broker; or a log
+directory was missing and the replica was recreated in another one. As in Kafka (KAFKA-14616), such
+folders are renamed and kept: no broker reads them, and an administrator may remove them. A folder
+without a readable topic id stays as it is, because nothing says which topic it belongs to.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def set_strays_aside(
 ) -> None:
     """Rename every stray's folder.
 
-    `image` must be newer than this process's registration. `opened` has (topic id, index) of every
-    replica that is open: a second folder of one is of an older time.
+    `image` must be newer than this process's registration. `opened` holds (topic id, index) of
+    every open replica: a second folder of the same replica is an outdated one.
     """
     for directory in directories:
         try:
@@ -67,7 +67,7 @@ def _set_aside(
 
 
 def _forget_futures(directory: LogDirectory, image: MetadataImage, node_id: NodeId) -> None:
-    """Remove what is left of copies of replicas that are none of this broker's any more."""
+    """Remove leftover copies of replicas that no longer belong to this broker."""
     for key in list(directory.futures):
         topic = image.topics.get(key.topic)
         if topic is None or not _is_assigned(image, topic.topic_id, key.partition, node_id):

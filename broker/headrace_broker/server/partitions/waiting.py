@@ -1,4 +1,4 @@
-"""Who waits at a partition: consumers and followers for records, producers for a commit."""
+"""Who waits for a partition: fetches wait for records, producers for a commit."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.protocol.types import Offset
 
 EVERYTHING = 2**31
-"""More bytes than anybody waits for."""
+"""More bytes than any fetch waits for."""
 
 Acknowledge = Callable[[ApiError | None], None]
-"""Called once: records are committed (None), or perhaps not (the error)."""
+"""Called once: with None when the records are committed, else with the error."""
 
 
 class AppendWaiter(Protocol):
-    """A delayed fetch, which hears how many bytes became readable."""
+    """A delayed fetch, which is told how many bytes became readable."""
 
     def appended(self, size: int) -> None:
         """Take note; must not append, and must not raise."""
@@ -29,17 +29,17 @@ class FollowerFetch(Protocol):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Its session, and the epoch there, which counts the follower's requests."""
+        """Its session and the session epoch, which counts the follower's requests."""
 
     def appended(self) -> None:
         """There are records to send."""
 
     def changed(self) -> None:
-        """There is something else to tell: a high watermark, a log start, an error."""
+        """Something else to send: a high watermark, a log start offset, an error."""
 
 
 class CommitWaiters:
-    """Those who wait for offsets to be committed, the lowest first."""
+    """Requests that wait for offsets to be committed, the lowest offset first."""
 
     __slots__ = ("_heap", "_order")
 
@@ -48,12 +48,12 @@ class CommitWaiters:
         self._order = 0
 
     def add(self, offset: Offset, acknowledge: Acknowledge) -> None:
-        """Call `acknowledge` when all below `offset` is committed, or will not be."""
+        """Call `acknowledge` when all below `offset` is committed, or when that cannot be known."""
         self._order += 1
         heappush(self._heap, (offset, self._order, acknowledge))
 
     def future(self, offset: Offset) -> asyncio.Future[None]:
-        """Return a future of the moment when all below `offset` is committed."""
+        """Return a future that completes when all below `offset` is committed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def acknowledge(error: ApiError | None) -> None:
@@ -74,7 +74,7 @@ class CommitWaiters:
             heappop(heap)[2](None)
 
     def fail(self, error: ApiError) -> None:
-        """Nobody can say what becomes of the records."""
+        """Fail all waiters: whether their records will be committed is unknown."""
         heap, self._heap = self._heap, []
         for _, _, acknowledge in heap:
             acknowledge(error)

@@ -1,9 +1,9 @@
 """One connection to another node: frames out, responses in, matched by correlation id.
 
-Owns the bytes of one outgoing connection. A large response is read directly into a buffer of its
-own, which the decoded message keeps as views: replicated batches are not copied on the way. The
-server answers in the order of the requests, so what may wait long has a connection of its own
-(see `Lane` in `peers.py`).
+Owns the bytes of one outgoing connection. A large response is read directly into its own buffer,
+and the decoded message keeps views of it: replicated batches are not copied on the way. A server
+answers in the order of the requests, so requests that may wait long have their own connection (see
+`Lane` in `peers.py`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BUFFER_BYTES = 65536
 _JOIN_BYTES_MAX = 4096
 _CORRELATION_ID_MAX = 2**31 - 1
 
-# Requests that wait for their answers on one connection; more is a bug or a hung peer.
+# Requests in flight on one connection; more means a bug or a hung peer.
 IN_FLIGHT_MAX = 1000
 
 
 def request_head(
     key: ApiKey, version: int, correlation_id: int, client_id: bytes, body_bytes: int
 ) -> bytes:
-    """Return what stands before the body of one request: its length and its header."""
+    """Return what precedes the body of one request: its length and its header."""
     # An empty set of tagged fields ends the flexible header.
     tagged = b"\0" if API_TABLE[key].is_flexible(version) else b""
     size = _HEADER.size - _LENGTH.size + len(client_id) + len(tagged) + body_bytes
@@ -42,7 +42,7 @@ def request_head(
 
 
 class PeerUnavailable(Exception):  # noqa: N818 (a state of the peer, not a mistake of the caller)
-    """The request got no answer. Unless `was_sent` is False its outcome is unknown."""
+    """The request got no answer. Its outcome is unknown, unless `was_sent` is False."""
 
     def __init__(self, message: str, *, was_sent: bool = True) -> None:
         super().__init__(message)
@@ -50,20 +50,20 @@ class PeerUnavailable(Exception):  # noqa: N818 (a state of the peer, not a mist
 
 
 class Receiver(Protocol):
-    """Who gets the answer to one request: one of these is called, once."""
+    """Receives the answer to one request: exactly one of these is called, once."""
 
     def answered(self, frame: memoryview, *, is_borrowed: bool) -> None:
-        """Take the frame behind its length; a borrowed one is overwritten after this call.
+        """Process the frame behind its length; a borrowed frame is overwritten after this call.
 
-        Raises DecodeError or IndexError where it is malformed, which ends the connection.
+        Raises DecodeError or IndexError if it is malformed, which ends the connection.
         """
 
     def failed(self, error: PeerUnavailable) -> None:
-        """There will be no answer."""
+        """The request gets no answer."""
 
 
 class _Decoded:
-    """Receives for a future, which gets the decoded response."""
+    """A receiver that puts the decoded response into a future."""
 
     __slots__ = ("_future", "_key", "_version", "timer")
 
@@ -90,7 +90,7 @@ class _Decoded:
         self._stop_timer()
         if not self._future.done():
             self._future.set_exception(error)
-            self._future.exception()  # retrieved: a caller may have gone already
+            self._future.exception()  # marks it as retrieved: the caller may be gone
 
     def _stop_timer(self) -> None:
         if self.timer is not None:
@@ -117,7 +117,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._waiting: dict[int, Receiver] = {}
         self._next_correlation_id = 0
         self.versions: dict[int, tuple[int, int]] = {}
-        """What the peer serves by API key: lowest and highest version."""
+        """The API versions that the peer serves, by key: lowest and highest."""
 
     @property
     def is_open(self) -> bool:
@@ -126,7 +126,7 @@ class PeerConnection(asyncio.BufferedProtocol):
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a request has no answer yet."""
+        """Whether a request is still without an answer."""
         return bool(self._waiting)
 
     def request(self, request: Message, version: int, timeout_ms: int) -> asyncio.Future[Any]:
@@ -164,7 +164,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         return correlation_id
 
     def close(self) -> None:
-        """End the connection; what waits gets PeerUnavailable."""
+        """Close the connection; pending requests get PeerUnavailable."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -175,7 +175,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's transports do not inherit asyncio's
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits: whether the peer acted on it is unknown."""
+        """Fail the pending requests: whether the peer acted on them is unknown."""
         self._transport = None
         waiting, self._waiting = self._waiting, {}
         for receiver in waiting.values():
@@ -183,13 +183,13 @@ class PeerConnection(asyncio.BufferedProtocol):
         self._on_lost(self, exc)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
-        """Return where the next bytes go: the frame under way, or the small shared buffer."""
+        """Return the buffer for the next bytes: the current frame's, or the small shared one."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._buffer[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Deliver the frames that are whole now."""
+        """Deliver the complete frames."""
         self._filled += nbytes
         frame = self._frame
         try:
@@ -228,7 +228,7 @@ class PeerConnection(asyncio.BufferedProtocol):
         receiver.answered(frame, is_borrowed=is_borrowed)
 
     def _time_out(self, correlation_id: int, key: ApiKey, timeout_ms: int) -> None:
-        """Give up on a peer that does not answer: what is behind it is not answered either."""
+        """Close the connection of a peer that does not answer: later requests would wait too."""
         receiver = self._waiting.pop(correlation_id, None)
         if receiver is None:
             return

@@ -1,4 +1,4 @@
-"""One lane to one address: a connection that is made when needed and made again when it breaks."""
+"""One lane to one address: a connection that is made on demand and again after it breaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 
 class Address(NamedTuple):
-    """Where a listener is."""
+    """The address of a listener."""
 
     host: str
     port: int
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 class LaneConnection:
-    """One lane to one address: connects, and connects again at increasing distances."""
+    """One lane to one address: it connects, and reconnects with a growing backoff."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class LaneConnection:
         self._connecting: asyncio.Task[PeerConnection] | None = None
         self._lost = asyncio.Event()
         self.connected_at = self.lost_at = -1.0
-        """When the latest connection was made and lost, on the loop's clock."""
+        """When the latest connection was made and lost, on the event loop's clock."""
         self.is_refused = False
         """Whether the port refused the latest attempt to connect."""
         self._backoff = 0.0
@@ -65,7 +65,7 @@ class LaneConnection:
         if connecting is None or connecting.done():
             connecting = self._connecting = self._loop.create_task(self._open())
             connecting.add_done_callback(_retrieve)
-        # Not wait_for: others wait for the same task, and it must not be cancelled with one of us.
+        # Not wait_for: others wait for the same task, which must not be cancelled with one waiter.
         await asyncio.wait({connecting}, timeout=timeout_ms / 1000)
         if not connecting.done():
             raise PeerUnavailable(
@@ -120,26 +120,26 @@ class LaneConnection:
         if self._is_closed:
             return
         log.debug("connection lost", peer=str(self._address), cause=str(error or "EOF"))
-        # At once: where the port refuses now, the process is gone.
+        # At once: if the port refuses connections now, the process is gone.
         self._connecting = self._loop.create_task(self._open())
         self._connecting.add_done_callback(_retrieve)
 
     @property
     def is_broken(self) -> bool:
-        """Whether there was a connection, and is none now."""
+        """Whether there was a connection and there is none now."""
         return self._lost.is_set()
 
     async def wait_lost(self) -> None:
-        """Return when the connection is gone."""
+        """Return when the connection is lost."""
         await self._lost.wait()
 
     def drop_requests(self) -> None:
-        """Fail what waits for an answer; its outcome is unknown."""
+        """Fail the pending requests; their outcome is unknown."""
         if self._connection is not None and self._connection.has_waiting:
             self._connection.close()
 
     def close(self) -> None:
-        """End the connection for good."""
+        """Close the connection for good."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
@@ -148,6 +148,6 @@ class LaneConnection:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take the exception of a task that nobody may be waiting for."""
+    """Retrieve the exception of a task that may have no waiters."""
     if not task.cancelled():
         task.exception()

@@ -1,10 +1,10 @@
 """The other nodes of the cluster, as this one talks to them.
 
 `PeerConnections.send` sends one request to a broker, `send_to_voter` to a controller, and
-`to_controller` to whoever is the active controller now. Connections are made when needed, shared by
-all callers, and made again after they break. A connection that breaks, and a port that refuses when
-it is made again, mean that the process is gone: `on_process_died` says so within milliseconds, long
-before a session times out. A process that hangs still has its port: timeouts are for that.
+`to_controller` to the active controller at the time. Connections are made on demand, shared by all
+callers, and made again after they break. A connection that breaks, with a port that then refuses a
+new one, means that the process is gone: `on_process_died` reports it within milliseconds, long
+before a session times out. A hung process still has its port: timeouts detect it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FORMER_CONTROLLER_SECONDS = 0.1
 
 
 class Lane(Enum):
-    """Requests that may wait for one another: each lane is a connection of its own.
+    """Groups of requests that may wait for one another: each lane has its own connection.
 
-    A server answers a connection's requests in their order, so a fetch that waits for data would
-    hold up a vote.
+    A server answers a connection's requests in order, so a fetch that waits for data would hold up
+    a vote.
     """
 
     FETCH = "fetch"
@@ -63,7 +63,7 @@ _LANES = {
 
 
 class AddressBook(Protocol):
-    """Who is where now; None where that is not known."""
+    """The current addresses of nodes; None if an address is not known."""
 
     def broker_address(self, node_id: NodeId) -> Address | None:
         """Return a broker's address for other brokers."""
@@ -74,7 +74,7 @@ class AddressBook(Protocol):
         ...
 
     def active_controller(self) -> NodeId | None:
-        """Return who leads the metadata quorum, as far as this node knows."""
+        """Return the leader of the metadata quorum, as far as this node knows."""
         ...
 
 
@@ -118,10 +118,10 @@ class PeerConnections:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         lane: Lane | None = None,
     ) -> Any:
-        """Send `request` to a broker, by its inter-broker listener, or to an address.
+        """Send `request` to a broker, on its inter-broker listener, or to an address.
 
-        Returns the response; raises PeerUnavailable. Without a version the highest is taken that
-        both sides know.
+        Returns the response; raises PeerUnavailable. Without a version, the highest common one is
+        used.
         """
         key = api_key_of(request)
         deadline = self._loop.time() + timeout_ms / 1000
@@ -136,7 +136,7 @@ class PeerConnections:
     async def connect(
         self, destination: NodeId | Address, lane: Lane, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> PeerConnection:
-        """Return the open connection of a lane to a broker or an address; as `send` otherwise."""
+        """Return the open connection of a lane to a broker or an address; otherwise like `send`."""
         if not isinstance(destination, tuple):
             node_id = destination
             address = self._book.broker_address(node_id)
@@ -155,7 +155,7 @@ class PeerConnections:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         lane: Lane | None = None,
     ) -> Any:
-        """Send `request` to a controller, by its controller listener; as `send` otherwise."""
+        """Send `request` to a controller, on its controller listener; otherwise like `send`."""
         address = self._book.voter_address(node_id)
         if address is None:
             raise PeerUnavailable(f"controller {node_id} has no address", was_sent=False)
@@ -170,9 +170,9 @@ class PeerConnections:
         timeout_ms: int = REQUEST_TIMEOUT_MS,
         lane: Lane | None = None,
     ) -> Any:
-        """Send `request` to the active controller, waiting for one and trying again until then.
+        """Send `request` to the active controller; wait for one and retry within the timeout.
 
-        It is sent again only where it was certainly not applied: it was not sent, or the receiver
+        It is retried only if it was certainly not applied: it was not sent, or the receiver
         answered NOT_CONTROLLER. Raises PeerUnavailable.
         """
         deadline = self._loop.time() + timeout_ms / 1000
@@ -201,16 +201,16 @@ class PeerConnections:
             await asyncio.sleep(_CONTROLLER_RETRY_SECONDS)
 
     def controller_address(self) -> Address | None:
-        """Return where the active controller is; None where that is not known, or this node."""
+        """Return the active controller's address; None if it is not known, or is this node."""
         leader = self._book.active_controller()
         if leader is None or (self._own is not None and leader == self._own[0]):
             return None
         return self._book.voter_address(leader)
 
     def controller_changed(self, leader: NodeId | None) -> None:
-        """Give up on what a former controller has not answered soon after there is a new one.
+        """Soon after a new controller is known, fail requests that the former one has not answered.
 
-        It may hang, and then nothing but a time-out would free those who wait.
+        The former one may hang, and then only a timeout would release the callers.
         """
         if leader is not None and not self._is_closed:
             self._loop.call_later(_FORMER_CONTROLLER_SECONDS, self._drop_requests, leader)
@@ -232,31 +232,31 @@ class PeerConnections:
     def on_voter_died(self, callback: ProcessDied) -> None:
         """Call `callback(node_id)` whenever a controller's port refuses a connection.
 
-        It is not the same: a starting process refuses clients while it takes part in the quorum.
+        A broker's port is not a controller's: a starting process refuses clients while it votes.
         """
         self._voter_died.append(callback)
 
     def note_voter(self, address: Address, node_id: NodeId) -> None:
-        """Know an address as a controller's, for `on_voter_died`."""
+        """Register an address as a controller's, for `on_voter_died`."""
         if node_id >= 0:
             self._voters[address] = node_id
 
     def watch(self, node_id: NodeId) -> None:
-        """Hold a connection to a broker, so that its death is noticed at once."""
+        """Keep a connection to a broker, so that its death is noticed at once."""
         if node_id not in self._watched and not self._is_closed:
             self._watched[node_id] = self._loop.create_task(
                 self._keep_watch(node_id), name=f"watch broker {node_id}"
             )
 
     def unwatch(self, node_id: NodeId) -> None:
-        """Let go of it."""
+        """Stop watching a broker."""
         task = self._watched.pop(node_id, None)
         if task is not None:
             task.cancel()
 
     @property
     def watched(self) -> frozenset[NodeId]:
-        """The brokers that are watched."""
+        """The watched brokers."""
         return frozenset(self._watched)
 
     async def close(self) -> None:
@@ -281,7 +281,7 @@ class PeerConnections:
             try:
                 await destination.connect(CONNECT_TIMEOUT_MS)
             except PeerUnavailable:
-                continue  # connect() keeps the distance between attempts
+                continue  # connect() keeps the pauses between attempts
             await destination.wait_lost()
 
     def _destination(self, address: Address, lane: Lane) -> LaneConnection:
@@ -295,9 +295,9 @@ class PeerConnections:
 
     @property
     def broken(self) -> frozenset[NodeId]:
-        """The brokers of which a connection broke, with none made since.
+        """The brokers whose connection broke, with none made since.
 
-        Lanes that nobody needs are not made again: one that was shows that the process is back.
+        An unused lane is not reconnected, so any newer connection shows that the process is back.
         """
         broken: dict[Address, float] = {}
         for (address, _), destination in self._destinations.items():
@@ -311,7 +311,7 @@ class PeerConnections:
 
     @property
     def refusing(self) -> frozenset[NodeId]:
-        """The brokers whose ports refused the latest connection: their processes are gone."""
+        """The brokers whose port refused the latest connection: their processes are gone."""
         return self.broken & {
             self._brokers[address]
             for (address, _), destination in self._destinations.items()
@@ -332,7 +332,7 @@ class PeerConnections:
 
 
 def says_not_controller(response: Any) -> bool:
-    """Whether a response refuses because its sender is not the active controller."""
+    """Whether a response says that its sender is not the active controller."""
     code = getattr(response, "error_code", None)
     if code is not None:
         return bool(code == ErrorCode.NOT_CONTROLLER)
@@ -346,7 +346,7 @@ def says_not_controller(response: Any) -> bool:
 def common_version(
     connection: PeerConnection, key: ApiKey, request: Message | type[Message]
 ) -> int:
-    """Return the highest version that both sides know; raise PeerUnavailable where none is."""
+    """Return the highest common version; raise PeerUnavailable if there is none."""
     served = connection.versions.get(key)
     own = request.info.versions
     if served is None:

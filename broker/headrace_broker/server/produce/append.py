@@ -1,7 +1,7 @@
-"""What a Produce request does to one partition, whichever codec read it.
+"""How a Produce request is applied to one partition, whichever codec decoded it.
 
-The fast path and the general handler both ask here what is refused, append, and learn here what
-the answer waits for. Only how a request is read and an answer is written is theirs.
+The fast path and the general handler both check and append through this module, and learn from it
+what the response waits for. They differ only in how they decode a request and encode a response.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPIC_IDS_FROM = 13
 
 
 class Wait(Enum):
-    """What an answer waits for."""
+    """What a response waits for."""
 
     NOTHING = auto()
     COMMIT = auto()
@@ -35,7 +35,7 @@ _NOTHING, _COMMIT, _FSYNC = Wait.NOTHING, Wait.COMMIT, Wait.FSYNC
 
 
 def check(acks: int, topic: str) -> None:
-    """Raise ApiError where clients may not ask for this."""
+    """Raise ApiError if clients may not produce this."""
     if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {acks}; it must be 0, 1 or -1")
     if topic in INTERNAL_TOPICS:
@@ -45,14 +45,14 @@ def check(acks: int, topic: str) -> None:
 
 
 def wait_of(partition: Partition, acks: int, info: AppendInfo) -> Wait:
-    """Return what the answer to an append waits for: acks=all for the commit, 1 for flush.*."""
+    """Return what the response to an append waits for: acks=all for the commit, 1 for flush.*."""
     if acks == ACKS_ALL:
         return _COMMIT if partition.high_watermark <= info.last_offset else _NOTHING
     return _FSYNC if acks and partition.flushing is not None else _NOTHING
 
 
 def not_in_time(partition: Partition) -> ApiError:
-    """Return what a producer hears whose records were appended and not committed in its time."""
+    """Return the error for a producer whose records were not committed within its timeout."""
     if partition.leading is not None and partition.leading.is_under_min_isr:
         return ApiError(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

@@ -1,6 +1,6 @@
-"""Produce requests whose answers wait for records to be committed or durable, under two codecs.
+"""Produce requests whose responses wait for records to be committed or durable, in two codecs.
 
-What they wait for, and what a producer hears when that does not come, is decided in `append.py`.
+`append.py` decides what they wait for, and what the producer gets if that does not happen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class DelayedProduce(DelayedOperation):
-    """The general codec: any number of partitions, whose answers are messages."""
+    """The general codec: any number of partitions, with response messages."""
 
     __slots__ = ("_commits", "_count", "_waiting", "response")
 
@@ -41,27 +41,27 @@ class DelayedProduce(DelayedOperation):
     def watch(
         self, wait: Wait, partition: Partition, last_offset: int, answer: PartitionProduceResponse
     ) -> None:
-        """Wait until records are committed, or on this broker's disk; `answer` says success."""
+        """Wait until records are committed, or on this broker's disk; `answer` is the success."""
         number = self._count = self._count + 1
         self._waiting[number] = partition, answer
-        self._commits = wait is Wait.COMMIT  # one `acks` for all
+        self._commits = wait is Wait.COMMIT  # all partitions have the same `acks`
         when = partition.when_committed if wait is Wait.COMMIT else partition.when_durable
         when(Offset(last_offset + 1), lambda error: self._settle(number, error))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a partition is not done."""
+        """Whether a partition is still pending."""
         return bool(self._waiting)
 
     def expire(self) -> None:
-        """The producer's timeout is over."""
+        """Answer at the producer's timeout."""
         waiting, self._waiting = self._waiting, {}
         for partition, answer in waiting.values():
             fail(answer, not_in_time(partition))
         self._finish()
 
     def give_up(self) -> bool:
-        """A leader that is cut off commits nothing: its producers look for another."""
+        """Give up if the leader is cut off: the producer then looks for another one."""
         for number, (partition, _) in list(self._waiting.items()):
             if self._commits and partition.is_cut_off:
                 self._settle(number, CutOffError())
@@ -84,7 +84,7 @@ class DelayedProduce(DelayedOperation):
 class FastDelayedProduce(DelayedOperation):
     """The fast codec: one partition's commit, and the frame of a success.
 
-    An error is rare, and laid out by the general codec.
+    An error is rare, so the general codec encodes it.
     """
 
     __slots__ = ("_frame", "_info", "_on_commit", "_partition")
@@ -106,11 +106,11 @@ class FastDelayedProduce(DelayedOperation):
         partition.when_committed(info.last_offset + 1, self._settle)  # type: ignore[arg-type]  # NewType costs a call
 
     def expire(self) -> None:
-        """The producer's timeout is over."""
+        """Answer at the producer's timeout."""
         self._settle(not_in_time(self._partition))
 
     def give_up(self) -> bool:
-        """As above."""
+        """Give up, as above."""
         if self._partition.is_cut_off:
             self._settle(CutOffError())
         return self._partition.is_cut_off
@@ -140,7 +140,7 @@ class FastDelayedProduce(DelayedOperation):
 
 
 def fail(answer: PartitionProduceResponse, error: ApiError) -> None:
-    """Put an error into a partition's answer that said where its records went."""
+    """Replace a partition's success in a response by an error."""
     answer.error_code = error.code
     answer.error_message = error.message
     if isinstance(error, RecordsRefusedError):

@@ -1,10 +1,10 @@
 """The fast path of Produce: one partition, acks 1 or all.
 
-Producers send one batch for one partition at a time to a broker with few partitions, and that is
-where the message objects of the general path cost as much as the append. This reads such a
-request's few fields in place, appends, and lays the answer out from the request's own bytes.
-Whatever is not exactly that, and every error, is left to the general path with nothing appended:
-what a client sees is the same either way, which `tests/broker/server/test_fast_produce.py` checks.
+A broker with few partitions mostly gets one batch for one partition per request, and then the
+message objects of the general path cost as much as the append. This module reads the few fields of
+such a request in place, appends, and builds the response from the request's own bytes. Every other
+request, and every error, is left to the general path with nothing appended: clients see the same
+either way, which `tests/broker/server/test_fast_produce.py` checks.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 API_KEY = int(ApiKey.PRODUCE)
 FAST_VERSIONS = range(9, 14)
-"""The versions that are laid out as below: flexible, and with topic ids from 13 on."""
+"""The versions with the layout below: flexible, and with topic ids from 13 on."""
 _FROM, _TO = FAST_VERSIONS[0], FAST_VERSIONS[-1]
-_TARGETS_MAX = 4096  # partitions whose request bytes are remembered
+_TARGETS_MAX = 4096  # partitions whose bytes in a request are remembered
 
 # No transactional id, acks, timeout.ms, one topic, and its name's length or its id's first byte.
 _HEAD = Struct(">BhiBB")
@@ -61,7 +61,7 @@ _FRAME_BYTES = _PREFIX.size - 4 + _TAIL.size
 
 
 class Node(Protocol):
-    """What is needed of the node; its replicas are there when the first request comes."""
+    """The parts of the node that are used here; `replicas` is read at the first request."""
 
     @property
     def clock(self) -> Clock:
@@ -87,10 +87,10 @@ class FastProduce:
     def answer(
         self, frame: memoryview, version: int, correlation_id: int, position: int
     ) -> list[bytes] | FastDelayedProduce | None:
-        """Append and return the whole answer's frame, or None where this is not the usual request.
+        """Append and return the response's frame, or None if the general path must answer.
 
-        Where acks=all waits for followers it is a delayed operation. `position` is where the
-        request's body begins. Raises IndexError for a topic's name that goes beyond the request;
+        With acks=all and followers it returns a delayed operation. `position` is where the
+        request's body begins. Raises IndexError if a topic's name goes beyond the request;
         LogDirectoryFailure.
         """
         if not _FROM <= version <= _TO or len(frame) - position < _BODY_BYTES_MIN:
@@ -113,7 +113,7 @@ class FastProduce:
         try:
             info = partition.append(frame[start:end], acks, self._clock.now_ms())
         except ApiError:
-            # Nothing was appended. The general path finds the same, or the topic's successor.
+            # Nothing was appended. The general path finds the same error, or the topic's successor.
             del known[target]
             return None
         tail = _TAIL.pack(0, info[0], info[2], info[3], 1, 0, 0, 0, 0, 0)
@@ -141,7 +141,7 @@ class FastProduce:
         return index_at + _INDEX_BYTES if frame[index_at] == _ONE else -1
 
     def _learn(self, known: dict[bytes, Partition], target: bytes, version: int) -> None:
-        """Remember a partition's bytes; the next request finds it."""
+        """Remember a partition by its bytes in a request."""
         replicas = self._node.replicas
         index = int.from_bytes(target[-4:], signed=True)
         try:

@@ -1,9 +1,10 @@
-"""The controller: where the cluster's metadata is decided while this node leads the quorum.
+"""The controller: it decides metadata changes while this node leads the quorum.
 
-`submit` runs a decision at once on an image with all earlier ones in it, committed or not, appends
-its records, and answers when the quorum has committed them and this node has published them. When
-leadership is lost, what was appended and not committed has an unknown outcome (REQUEST_TIMED_OUT),
-and the image with it is dropped. What is decided lives in `headrace_broker.metadata`.
+`submit` runs a decision at once on an image that includes all earlier decisions, committed or not.
+It appends the records, and returns when the quorum has committed them and this node has published
+them. If this node loses leadership, records that are appended but not committed have an unknown
+outcome (REQUEST_TIMED_OUT), and the image that includes them is dropped. The decisions themselves
+live in `headrace_broker.metadata`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ R = TypeVar("R")
 Decide = Callable[[MetadataImage], MetadataDecision[R]]
 ActivityObserver = Callable[[bool, MetadataImage], None]
 
-# Decisions that may wait for their commit; further callers wait for a place, so memory is bounded.
+# Decisions that may wait for their commit; further callers queue, so memory is bounded.
 _UNCOMMITTED_MAX = 1000
 _CREATED_AT_ONCE_MAX = 1000
 
@@ -63,7 +64,7 @@ log = structlog.get_logger()
 
 
 class ControllerDriver:
-    """Decides on the active controller; asks it from everywhere else."""
+    """Decides on the active controller; every other node sends its requests there."""
 
     def __init__(
         self,
@@ -119,13 +120,13 @@ class ControllerDriver:
         self._loader.subscribe(subscriber)
 
     def subscribe_activity(self, observer: ActivityObserver) -> None:
-        """Call `observer(is_active, image)` when this node becomes the active controller or not."""
+        """Call `observer(is_active, image)` when this node gains or loses the controller role."""
         self._activity_observers.append(observer)
 
-    # leadership, as RaftDriver tells it
+    # leadership, as reported by RaftDriver
 
     def became_leader(self, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
-        """Become active once everything before this epoch is applied."""
+        """Become active once every record before this epoch is applied."""
         applied = self._loader.wait_for(epoch_start_offset)
         applied.add_done_callback(lambda done: None if done.cancelled() else self._activate(epoch))
 

@@ -1,10 +1,11 @@
 """What the active controller does without being asked.
 
-It fences brokers whose session is over or whose process died, gives leaderships back to preferred
-leaders, gives the cluster's own topics their replicas, ends what can be ended and carries an
-approved plan of moves out. The decisions are `headrace_broker.metadata`'s and the balancer's; here
-are the pace and the sessions, which live in this process alone. Time is the event loop's, which no
-change of the wall clock touches.
+It fences brokers whose session expired or whose process died, returns leadership to preferred
+leaders, and gives the internal topics their full replication factor. It elects leaders and
+completes reassignments where that has become possible, and carries out an approved plan of moves.
+The decisions are made in `headrace_broker.metadata` and the balancer; this module holds the
+intervals and the broker sessions, which exist in this process only. Time is the event loop's, which
+changes of the wall clock do not affect.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Controller(Protocol):
 class ControllerTasks:
     """The periodic tasks: `begin` when this node becomes the active controller, `end` when not.
 
-    `on_failure` is called once if a task meets a bug: without it no session would ever end.
+    `on_failure` is called once if a task raises: without the tasks no session would ever expire.
     """
 
     def __init__(
@@ -88,16 +89,16 @@ class ControllerTasks:
 
     @staticmethod
     def now_ms() -> int:
-        """Return the time that sessions are counted in."""
+        """Return the current time, in the clock that sessions use."""
         return int(asyncio.get_running_loop().time() * 1000)
 
     @property
     def is_active(self) -> bool:
-        """Whether this node does the active controller's tasks now."""
+        """Whether this node runs the active controller's tasks now."""
         return self._task is not None
 
     def begin(self, image: MetadataImage) -> None:
-        """Start: this node is the active controller, and `image` is what it decides on."""
+        """Start: this node is the active controller, and `image` is its latest state."""
         self._cancel()
         self.sessions.begin(image, self.now_ms())
         self._settled_offset = self._planned_offset = Offset(-1)
@@ -115,16 +116,16 @@ class ControllerTasks:
             task.cancel()
 
     async def stop(self) -> None:
-        """Stop for good, and wait until it has."""
+        """Stop for good, and wait for the tasks to end."""
         task = self._task
         self.end()
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
 
     async def broker_process_died(self, node_id: NodeId, epoch: BrokerEpoch | None = None) -> None:
-        """Fence a broker at once: its port refuses, so its process is gone.
+        """Fence a broker at once: its port refuses connections, so its process is gone.
 
-        `epoch` is the registration that is meant, by default the one that is known now.
+        `epoch` is the registration to fence, by default the current one.
         """
         broker = self._controller.image.brokers.get(node_id)
         if broker is None or not self.is_active:
@@ -139,7 +140,7 @@ class ControllerTasks:
             log.warning("broker fenced", broker=node_id, broker_epoch=epoch, reason=reason)
 
     async def _try(self, decide: Callable[[MetadataImage], MetadataDecision[Any]]) -> Any:
-        """Return what was decided, or None where it could not be committed: it comes up again."""
+        """Return the decision, or None if it could not be committed: a later round retries it."""
         try:
             return await self._controller.submit(decide)
         except ApiError as error:
@@ -176,7 +177,7 @@ class ControllerTasks:
             await self._fence(broker.node_id, broker.epoch, "it was silent for too long")
 
     async def _settle(self) -> None:
-        """Do what the present state allows; nothing where nothing has changed since."""
+        """Do what the current image allows; nothing if the image has not changed since."""
         image = self._controller.image
         if image.offset == self._settled_offset:
             return
@@ -194,12 +195,12 @@ class ControllerTasks:
             lambda image: decide_grow_internal_topics(image, factors, policy),
         ]
         for decide in decisions:
-            # Looked at in place first: most of the time there is nothing to submit.
+            # Decide on the current image first: most of the time there is nothing to submit.
             if decide(self._controller.image).records:
                 await self._try(decide)
 
     async def _advance_plan(self) -> None:
-        """Take the next steps of an approved plan; nothing where nothing has changed since."""
+        """Take the next steps of an approved plan; nothing if the image has not changed since."""
         image, policy = self._controller.image, self._controller.policy
         if image.offset == self._planned_offset or not has_plan(image):
             return
@@ -209,7 +210,7 @@ class ControllerTasks:
             await self._try(lambda image: decide_advance_plan(image, policy))
 
     async def _return_leaders(self, now_ms: int) -> None:
-        """Give brokers that came back what they are preferred for, once they are in sync."""
+        """Make returned brokers leaders again where they are preferred, once they are in sync."""
         if not self._values["auto.leader.rebalance.enable"]:
             return
         image, policy = self._controller.image, self._controller.policy

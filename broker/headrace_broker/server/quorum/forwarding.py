@@ -1,8 +1,8 @@
-"""What any node asks of the active controller on behalf of its clients and of itself.
+"""What a node asks of the active controller, for its clients and for itself.
 
-A request that only the active controller may decide is sent there as it came, on the controller
-listener, again and again while there is no controller. When it succeeded, the answer waits until
-this node has applied the change, so that the client's next question to it sees what it did.
+A request that only the active controller may decide is forwarded unchanged on the controller
+listener, and retried while there is no controller. After a success, the answer waits until this
+node has applied the change, so that the client's next request to this node sees it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Forwarding:
     async def request(
         self, request: Message, version: int | None = None, *, timeout_ms: int = FORWARD_TIMEOUT_MS
     ) -> Any:
-        """Return the active controller's response, once this node has applied what it did.
+        """Return the active controller's response, once this node has applied the change.
 
         Raises ApiError(REQUEST_TIMED_OUT): the outcome is unknown.
         """
@@ -77,13 +77,13 @@ class Forwarding:
         return response
 
     async def _wait_applied(self) -> None:
-        """Wait, within bounds, until this node has what the controller has committed by now."""
+        """Wait, up to a limit, until this node has what the controller has committed so far."""
         try:
             offset = await self._committed_offset()
             async with asyncio.timeout(_APPLY_SECONDS_MAX):
                 await self._loader.wait_for(offset)
         except (TimeoutError, PeerUnavailable):
-            return  # the change is made all the same
+            return  # the change is made nevertheless
 
     async def _committed_offset(self) -> Offset:
         request = DescribeQuorumRequest(
@@ -102,7 +102,7 @@ class Forwarding:
         return Offset(response.topics[0].partitions[0].high_watermark - 1)
 
     async def allocate_producer_ids(self) -> tuple[ProducerId, int]:
-        """Return the first id and the length of a block that nobody else gets."""
+        """Return the first id and the length of a block that no other broker gets."""
         request = AllocateProducerIdsRequest(
             broker_id=self._node_id, broker_epoch=self._broker_epoch()
         )
@@ -115,7 +115,7 @@ class Forwarding:
         return ProducerId(response.producer_id_start), response.producer_id_len
 
     async def create_topics(self, names: Sequence[str]) -> Mapping[str, ErrorCode]:
-        """Make topics with the controller's defaults; return each name's error, NONE if there."""
+        """Create topics with the controller's defaults; return each error, NONE if it exists."""
         return await self._create(
             [
                 CreatableTopic(
@@ -126,7 +126,7 @@ class Forwarding:
         )
 
     async def ensure_topic(self, wanted: WantedTopic) -> None:
-        """Make one of the cluster's own topics; raises ApiError."""
+        """Create one of the internal topics; raises ApiError."""
         active = len(placeable_brokers(self._loader.image))
         topic = CreatableTopic(
             name=wanted.name,
@@ -156,7 +156,7 @@ Handler = Callable[..., Any]
 
 
 class Controller(Protocol):
-    """What is looked at of this node's controller."""
+    """The part of this node's controller that forwarding uses."""
 
     rng: Random
     policy: TopicPolicy
@@ -167,7 +167,7 @@ class Controller(Protocol):
 
 
 class Node(Protocol):
-    """What is needed of the node, beside what its handlers need."""
+    """The part of the node that forwarding uses, besides what its handlers use."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -179,13 +179,14 @@ class Node(Protocol):
 
     @property
     def forwarding(self) -> Forwarding:
-        """Asks the active controller."""
+        """The client of the active controller."""
 
 
 def forwarded(handle: Handler) -> Handler:
-    """Return a handler that decides here if this node is the active controller, and asks it if not.
+    """Return a handler that decides here on the active controller, and forwards elsewhere.
 
-    Who asks on a controller listener is answered here: it looks for the controller itself.
+    A request on a controller listener is always answered here: its sender looks for the active
+    controller itself.
     """
 
     def forward(broker: Node, context: RequestContext, request: Message) -> Any:
@@ -201,13 +202,13 @@ async def _forward(broker: Node, context: RequestContext, request: Message, hand
     try:
         return await broker.forwarding.request(request, context.api_version)
     except ApiError as error:
-        # The handler knows how its response says so, for each of the request's items.
+        # The handler knows how to put the error into its response, for each item of the request.
         response = handle(_Refusing(broker, error), context, request)
         return await response if isinstance(response, Awaitable) else response
 
 
 class _Refusing:
-    """A broker whose controller refuses every decision with one error."""
+    """A broker whose controller refuses every decision with the same error."""
 
     def __init__(self, broker: Node, error: ApiError) -> None:
         self._broker = broker

@@ -1,6 +1,6 @@
-"""Decisions as batches of the metadata log, and batches as records to replay.
+"""Encodes decisions as batches of the metadata log, and decodes batches to records.
 
-Owns the encoding only: where batches are kept is `raft_log.py`'s, what records mean the image's.
+Owns the encoding only: `raft_log.py` stores batches, and the image gives records their meaning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReplayBatch(NamedTuple):
 
 
 def decode_batches(data: Buffer) -> Iterator[ReplayBatch]:
-    """Yield every whole batch of a piece of the log or of a snapshot; raises DecodeError."""
+    """Yield every whole batch in a piece of the log or of a snapshot; raises DecodeError."""
     for position, header in iterate_batches(data):
         records: list[MetadataRecord] = []
         if not header.is_control:
@@ -65,7 +65,7 @@ def encode_batch(records: Sequence[MetadataRecord], now_ms: TimestampMs) -> byte
 
 
 def encode_batches(records: Sequence[MetadataRecord], now_ms: TimestampMs) -> list[bytearray]:
-    """Return batches of a moderate size that together hold a snapshot's records."""
+    """Return moderately sized batches that together hold a snapshot's records."""
     return [
         encode_batch(records[start : start + _SNAPSHOT_BATCH_RECORDS], now_ms)
         for start in range(0, len(records), _SNAPSHOT_BATCH_RECORDS)

@@ -1,10 +1,11 @@
-"""Replays what the quorum has committed into the image, and tells this node's parts of it.
+"""Replays the metadata that the quorum has committed, and tells this node's parts of it.
 
-One task reads the log up to the high watermark, replays, lets the subscribers act and only then
-shows the image: what clients see can be used already. Nothing is published before this process has
-caught up once: its former one may have acted upon what came later, as a topic made again, whose
-records would be taken for a deleted one's. The active controller, followers and
-observers do all the same. A subscriber that fails ends the process: what it did is half done.
+One task reads the log up to the high watermark, replays it, lets the subscribers act, and only then
+shows the new image: a client can use whatever it sees there. Nothing is published before this
+process has caught up once. Its predecessor may have acted on later records, such as a topic that
+was deleted and recreated; the new topic's records would be taken for the deleted one's. The active
+controller, followers and observers all do the same. If a subscriber fails, the process exits,
+because the change is half applied.
 """
 
 from __future__ import annotations
@@ -71,19 +72,19 @@ class MetadataLoader:
         self._waiters.clear()
 
     def release(self) -> None:
-        """Publish from now on: all that was committed when this began is within reach."""
+        """Publish from now on: all that was committed at this node's start can be read."""
         if not self._is_released:
             self._is_released = True
             self._wake.set()
 
     def advance(self, high_watermark: Offset) -> None:
-        """Publish the records below an offset, which are committed."""
+        """Publish the records below an offset: they are committed."""
         if high_watermark > self._end:
             self._end = high_watermark
             self._wake.set()
 
     def load_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Replace the image by a snapshot's."""
+        """Replace the image by the one in a snapshot."""
         if snapshot_id.offset - 1 > self._image.offset:
             self._snapshot = snapshot_id
             self._wake.set()
@@ -104,7 +105,7 @@ class MetadataLoader:
                 await self._wake.wait()
                 self._wake.clear()
                 if self._is_released:
-                    await self._publish_news()
+                    await self._publish_committed()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -112,8 +113,8 @@ class MetadataLoader:
             self.is_failed = True
             self._on_failure(error)
 
-    async def _publish_news(self) -> None:
-        """Publish all that is committed as one change: of a long log nobody sees the middle."""
+    async def _publish_committed(self) -> None:
+        """Publish all committed records as one change: no subscriber sees an intermediate state."""
         snapshot, self._snapshot = self._snapshot, None
         image = self._image if snapshot is None else self._read_snapshot(snapshot)
         delta = None
@@ -167,4 +168,4 @@ class MetadataLoader:
 
 
 def _nothing() -> None:
-    """For a loader that nobody waits on."""
+    """The default when nothing follows a publication."""

@@ -1,4 +1,4 @@
-"""The metadata side of one node, put together: log, replica of the quorum, loader, controller."""
+"""A node's metadata side, put together: log, quorum replica, loader, controller."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace_broker.server.quorum.recovery import end_recovery, recover_if_aske
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who this node is in the quorum. `ports` are the bound ones by listener name."""
+    """Who this node is in the quorum. `ports` are the bound ports by listener name."""
 
     directory_id: UUID
     cluster_id: str
@@ -31,7 +31,7 @@ class Identity:
 
 
 class MetadataQuorum:
-    """Everything of one node that has to do with the metadata log."""
+    """Everything on one node that deals with the metadata log."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class MetadataQuorum:
             segment_bytes=values["metadata.log.segment.bytes"],
         )
         key = ReplicaKey(config.node_id, identity.directory_id)
-        #: Voters whose disks are lost, where a person asked this node to go on alone.
+        #: Voters whose disks are lost, if an administrator told this node to go on alone.
         self.lost = recover_if_asked(config.metadata_log_directory, self.log, key, clock)
         if not config.is_broker:
-            # One that is a controller alone has no replicas that could lead.
+            # A node that is only a controller has no replicas that could lead.
             end_recovery(config.metadata_log_directory)
         self.loader = MetadataLoader(self.log, self._loader_failed)
         self.driver = RaftDriver(
@@ -71,7 +71,7 @@ class MetadataQuorum:
 
     def _loader_failed(self, error: BaseException) -> None:
         self.controller.loader_failed()
-        # Whatever it was, one log directory of several too: this node hears of no change any more.
+        # Whatever failed, even one of several log directories: this node sees no more changes.
         failure = OSError(f"the metadata could not be applied: {error}")
         failure.__cause__ = error
         self._on_failure(failure)
@@ -82,16 +82,17 @@ class MetadataQuorum:
             self.driver.snapshot(self.loader.image)
 
     async def rejoin(self, previous: int) -> BrokerEpoch:
-        """Return the registration that a broker goes on from: `previous` is its last clean stop's.
+        """Return the registration epoch to rejoin with; `previous` comes from the last clean stop.
 
-        The one whose quorum goes on alone is asked for the best records that are left: that its
-        process was killed must not make others, whose disks are empty, its partitions' leaders.
+        If the quorum continues with this node alone, this node has the best records that are left.
+        Although its process may have been killed, brokers with empty disks must not become leaders
+        of its partitions.
         """
         if not self.lost:
             end_recovery(self._config.metadata_log_directory)
             return BrokerEpoch(previous)
         for node_id in self.lost:
-            # Before this one is away for a moment, and they seem to have what it has.
+            # Do it before this broker is briefly away: the others seem to have all its records.
             await self.controller.submit(
                 partial(decide_lost_broker, node_id=node_id, policy=self.controller.policy)
             )
@@ -100,7 +101,7 @@ class MetadataQuorum:
         return known.epoch if known is not None else BrokerEpoch(-1)
 
     def start(self, peers: PeerConnections | None = None) -> None:
-        """Take part; a quorum of one has its controller when the loader has read the log."""
+        """Join the quorum; a single voter has a controller once the loader has read the log."""
         self.driver.start(peers)
 
     async def close(self) -> None:
@@ -111,7 +112,7 @@ class MetadataQuorum:
 
 
 def raft_config(config: BrokerConfig, identity: Identity) -> RaftConfig:
-    """Return the quorum's settings as the consensus takes them."""
+    """Return the quorum's settings in the form that the consensus code takes."""
     values, quorum = config.values, config.quorum
     own = _own_endpoints(config, identity.ports)
     key = ReplicaKey(config.node_id, identity.directory_id)
@@ -138,10 +139,10 @@ def raft_config(config: BrokerConfig, identity: Identity) -> RaftConfig:
 
 
 def _own_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endpoint, ...]:
-    """Where other nodes reach this controller.
+    """Return the addresses at which other nodes reach this controller.
 
-    As the voters' setting says, else as advertised.listeners says (a controller that joins later
-    is not among the voters), else where it binds.
+    They come from the voters setting; else from advertised.listeners, because a controller that
+    joins later is not among the voters; else from the bound listeners.
     """
     known = config.quorum.voters.get(config.node_id)
     advertised = {item.name: item for item in config.advertised_controllers}
@@ -162,14 +163,14 @@ def _own_endpoints(config: BrokerConfig, ports: Mapping[str, int]) -> tuple[Endp
 
 
 class NodeAddresses:
-    """Where the other nodes are: brokers by the image, controllers by the quorum."""
+    """The addresses of the other nodes: brokers from the image, controllers from the quorum."""
 
     def __init__(self, config: BrokerConfig, quorum: MetadataQuorum) -> None:
         self._config = config
         self._quorum = quorum
 
     def broker_address(self, node_id: NodeId) -> Address | None:
-        """Return a broker's address for other brokers."""
+        """Return the address at which other brokers reach a broker."""
         broker = self._quorum.loader.image.brokers.get(node_id)
         if broker is None or not broker.endpoints:
             return None

@@ -1,7 +1,7 @@
 """Producer ids for this broker, from blocks that the controller hands out (KIP-730).
 
-A block is written to the metadata log before its first id is used, so an id is never given twice,
-whatever crashes.
+A block is in the metadata log before its first id is used, so no id is ever handed out twice,
+whichever node crashes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def next_id(self) -> ProducerId:
-        """Return an id that nobody was ever given."""
+        """Return an id that was never handed out before."""
         async with self._lock:
             if self._next == self._end:
                 start, length = await self._allocate()

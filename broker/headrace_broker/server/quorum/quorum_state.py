@@ -1,7 +1,7 @@
-"""The file `quorum-state`: the epoch, the vote and the leader that this replica may never forget.
+"""The file `quorum-state`: the epoch, vote and leader that this replica must never forget.
 
-Kafka's `QuorumStateData` as JSON, version 1. Writing returns only when file and directory are
-durable: a vote that a crash can take back could be given twice (Raft, section 5.2).
+The format is Kafka's `QuorumStateData` as JSON, version 1. A write returns only when file and
+directory are durable: a vote lost in a crash could be given twice (Raft, section 5.2).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOBODY = -1
 
 
 class QuorumStateError(Exception):
-    """The file cannot be understood; starting without it could break a promise."""
+    """The file cannot be parsed; starting without it could break an earlier vote."""
 
 
 class QuorumStateFile:
@@ -30,7 +30,7 @@ class QuorumStateFile:
         self.path = directory / QUORUM_STATE_NAME
 
     def read(self) -> QuorumState:
-        """Return what was written last; an empty state where nothing was."""
+        """Return the last state written; an empty state if there is none."""
         try:
             with failing_the_directory(self.path):
                 text = self.path.read_bytes() if self.path.exists() else None

@@ -1,8 +1,8 @@
-"""Performs what `raft.RaftNode` decides: the one owner of this node's replica of the quorum.
+"""Carries out what `raft.RaftNode` decides: the only owner of this node's quorum replica.
 
-Events go in one at a time and the effects of each are performed in their order; time, requests,
-fsyncs and the death of a process become events. If an effect fails, the node's state has
-moved on without the disk: the process ends.
+Events go in one at a time, and the effects of each are performed in order. Time, requests, fsyncs
+and the death of a process all become events. If an effect fails, the node's state is ahead of the
+disk, so the process exits.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class QuorumObserver(Protocol):
     """An observer of leadership. Called within a step: it must not append."""
 
     def became_leader(self, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
-        """This node leads; it is up to date once the record at the start is applied."""
+        """This node leads; its state is complete once the record at the start offset is applied."""
 
     def lost_leadership(self, epoch: LeaderEpoch) -> None:
-        """This node lost leadership; what was not committed may be lost."""
+        """This node lost leadership; uncommitted records may be lost."""
 
 
 class RaftDriver:
@@ -82,7 +82,7 @@ class RaftDriver:
         self._snapshotting: asyncio.Future[None] | None = None
         self._last_leader_id: NodeId | None = None
         self.former_leader_id: NodeId | None = None
-        """Who led before the present leader, as far as this node knows."""
+        """The node that led before the present leader, as far as this node knows."""
         self.node = self._make_node()
 
     def _make_node(self) -> RaftNode:
@@ -98,18 +98,18 @@ class RaftDriver:
         return node
 
     def observe(self, observer: QuorumObserver) -> None:
-        """Tell `observer` of leadership."""
+        """Report leadership changes to `observer`."""
         self._observers.append(observer)
 
     def start(self, peers: PeerConnections | None) -> None:
-        """Take part in the quorum; a quorum of one has elected itself when this returns."""
+        """Join the quorum; a quorum of one has elected itself when this returns."""
         self._peers = peers
         if peers is not None:
             peers.on_voter_died(lambda node_id: self.step(events.PeerProcessDied(node_id)))
         self._loader.start()
         self._run(lambda: self.node.start(self._now_ms()))
 
-    # what others ask
+    # what other modules ask
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -127,7 +127,7 @@ class RaftDriver:
         return self.node.is_leader and not self._is_ended
 
     def request(self, request: Message, version: int) -> asyncio.Future[Any]:
-        """Hand a request for the quorum in; the future gets the response."""
+        """Pass in a request for the quorum; the future gets the response."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         ticket = self._next_ticket
         self._next_ticket += 1
@@ -136,7 +136,7 @@ class RaftDriver:
         return answer
 
     def append(self, batch: bytearray, epoch: LeaderEpoch) -> Offset | None:
-        """Append one decision; return its last offset, None where this node does not lead.
+        """Append one decision; return its last offset, or None if this node does not lead.
 
         It is committed once the loader has published that offset.
         """
@@ -147,15 +147,15 @@ class RaftDriver:
         return Offset(self.log.end_offset - 1) if self.log.end_offset > before else None
 
     async def resign(self) -> None:
-        """Hand leadership over before this process stops."""
+        """Transfer leadership before this process stops."""
         if self.is_leader and len(self.node.voters.voters) > 1:
             self.step(events.Resign())
-            # EndQuorumEpoch is on its way; the successor stands for election when it arrives.
+            # EndQuorumEpoch is sent; the successor stands for election when it arrives.
             if self._sending:
                 await asyncio.wait(self._sending, timeout=0.5)
 
     async def close(self) -> None:
-        """Stop taking part and close the log."""
+        """Leave the quorum and close the log."""
         self._is_ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -171,13 +171,13 @@ class RaftDriver:
         await self._loop.run_in_executor(self._disk, self.log.close)
         self._disk.shutdown()
 
-    # the machine
+    # the event loop of the state machine
 
     def _now_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
     def step(self, event: events.Event) -> None:
-        """Let the node take `event`, after those that wait already, and perform the effects."""
+        """Give the node `event`, after those already queued, and perform the effects."""
         if self._is_ended:
             return
         self._events.append(event)
@@ -212,7 +212,7 @@ class RaftDriver:
         if self._timer is not None:
             self._timer.cancel()
         delay = max(0, self.node.next_deadline_ms - self._now_ms()) / 1000
-        # A millisecond more, because now is rounded down.
+        # One millisecond more, because the current time is rounded down.
         self._timer = self._loop.call_later(delay + 0.001, self.step, events.Tick())
 
     def _persist(self, effect: effects.PersistQuorumState) -> None:
@@ -228,7 +228,7 @@ class RaftDriver:
     def _flush(self, effect: effects.FlushLog) -> None:
         self._flush_ticket = effect.ticket
         if self._flushing is None:
-            # Not at once: all that this turn of the loop appends shares one fsync.
+            # Not at once: all appends of this turn of the event loop share one fsync.
             self._flushing = self._loop.create_future()
             self._loop.call_soon(self._begin_flush)
 
@@ -246,7 +246,7 @@ class RaftDriver:
             return
         error = done.exception()
         if error is not None:
-            # Never retried: the kernel may have dropped what it could not write.
+            # Never retried: the kernel may have dropped the pages that it could not write.
             self._fail(error)
             return
         self.log.finish_flush(end_offset)
@@ -320,7 +320,7 @@ class RaftDriver:
         if answer is not None and not answer.done():
             answer.set_result(response)
 
-    # what others learn
+    # effects that other modules observe
 
     def _high_watermark(self, effect: effects.HighWatermarkAdvanced) -> None:
         self._loader.advance(effect.high_watermark)
@@ -343,9 +343,9 @@ class RaftDriver:
             self._peers.controller_changed(effect.leader_id)
 
     def _nothing(self, effect: effects.Effect) -> None:
-        """For what is seen by other means."""
+        """For effects that need no action here."""
 
-    # snapshots of our own
+    # snapshots of this node
 
     def snapshot(self, image: MetadataImage) -> None:
         """Begin to write a snapshot of a published image, unless one is being written."""

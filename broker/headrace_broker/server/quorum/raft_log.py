@@ -1,7 +1,7 @@
 """The metadata log on disk, as Raft uses it: `__cluster_metadata-0` in Kafka's own format.
 
-Owns appends, truncation, fsync and the walk through the batches. It takes batches whose offsets and
-epochs are set; who may append them is `raft`'s, and what their records mean is the image's.
+Owns appends, truncation, fsync and iteration over the batches. Batches arrive with offsets and
+epochs set: `raft` decides who may append them, and the image gives their records meaning.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_BYTES_MAX = 16 * 1024 * 1024
 
 
 class MetadataLog:
-    """The log and its snapshots. Not thread-safe, but for what `begin_flush` returns."""
+    """The log and its snapshots. Not thread-safe, except for what `begin_flush` returns."""
 
     def __init__(self, directory: Path, log: PartitionLog, snapshots: RaftSnapshots) -> None:
         self.directory = directory
@@ -37,15 +37,15 @@ class MetadataLog:
 
     @classmethod
     def open(cls, directory: Path, clock: Clock, *, segment_bytes: int = 1 << 30) -> MetadataLog:
-        """Open or create the log under `directory`; a torn tail, never acknowledged, is cut.
+        """Open or create the log under `directory`; cut a torn tail, which was never acknowledged.
 
-        What is there when this returns is durable.
+        Everything in the log is durable when this returns.
         """
         path = directory / f"{CLUSTER_METADATA_TOPIC}-0"
         path.mkdir(parents=True, exist_ok=True)
         sync_directory(directory)  # a vote in the folder is durable only if the folder is
         config = LogConfig(
-            cleanup_policy="",  # nothing is dropped but by snapshots
+            cleanup_policy="",  # only snapshots allow deletion
             max_message_bytes=BATCH_BYTES_MAX,
             segment_bytes=segment_bytes,
         )
@@ -61,11 +61,11 @@ class MetadataLog:
         )
         base_offset = log.segments.first.base_offset
         if snapshots.ids and log.log_end_offset < snapshots.ids[-1].offset:
-            # A crash came between a snapshot of the leader's and the log's new beginning.
+            # A crash after installing the leader's snapshot, before the log began at its end.
             start = snapshots.ids[-1].offset
             log.truncate_fully_and_start_at(start)
         elif base_offset > start:
-            # A crash came in the middle of a trim: segments are gone, an older snapshot is not.
+            # A crash during a trim: segments are deleted, but an older snapshot is still there.
             start = next(
                 (kept.offset for kept in snapshots.ids if kept.offset >= base_offset), start
             )
@@ -91,7 +91,7 @@ class MetadataLog:
         return self._log.size_bytes
 
     def state(self) -> LogState:
-        """Return what a starting `RaftNode` has to know."""
+        """Return the state that a starting `RaftNode` needs."""
         return LogState(
             start_offset=self.start_offset,
             end_offset=self.end_offset,
@@ -103,7 +103,7 @@ class MetadataLog:
         )
 
     def control(self, before: VotersAt) -> list[VotersAt]:
-        """Return what the latest snapshot and the log say of the voters, ascending."""
+        """Return the voter sets in the latest snapshot and in the log, ascending."""
         found: list[VotersAt] = []
         position = self.start_offset
         if self.snapshots.ids:
@@ -117,7 +117,7 @@ class MetadataLog:
         return found
 
     def append(self, base_offset: Offset, records: bytes | bytearray | memoryview) -> None:
-        """Append whole batches as they are; no fsync. An error here must end the process."""
+        """Append whole batches unchanged; no fsync. An error here must end the process."""
         if base_offset != self.end_offset:
             raise RuntimeError(f"an append at {base_offset}, but the log ends at {self.end_offset}")
         self._log.append_as_follower(records)
@@ -127,15 +127,14 @@ class MetadataLog:
         self._log.truncate_to(end_offset)
 
     def begin_flush(self) -> Callable[[], None]:
-        """Return the fsync of all that is appended now; it may run in another thread.
+        """Return the fsync for all records appended so far; it may run in another thread.
 
-        Only the batches count: indexes and epochs are made again from them at start, so that
-        nothing of them is written here.
+        Only the batches are synced: indexes and epochs are rebuilt from them at start.
         """
         log = self._log
         segments = tuple(log.segments.from_offset(log.recovery_point))
         directory = self.directory
-        # A segment that begins above what is durable has a name that may not be.
+        # The directory entry of a segment that begins above the durable offset may not be durable.
         is_new = segments[-1].base_offset >= log.recovery_point
 
         def run() -> None:
@@ -168,7 +167,7 @@ class MetadataLog:
             position = _end_of(data)
 
     def trim(self, start: OffsetAndEpoch) -> None:
-        """Let the log begin at a snapshot's end; older segments and snapshots go."""
+        """Let the log begin at a snapshot's end; delete older segments and snapshots."""
         self._log.high_watermark = Offset(self._log.log_end_offset)
         self._log.delete_records_before(start.offset)
         self._log.apply_retention(0)
@@ -186,7 +185,7 @@ class MetadataLog:
 
 
 def read_control(data: bytes, snapshot_id: OffsetAndEpoch, before: VotersAt) -> VotersAt | None:
-    """Return what a snapshot says of the voters, as of its last record."""
+    """Return a snapshot's voter set, as of the snapshot's last record."""
     found = list(find_control(data, before))
     if not found:
         return None

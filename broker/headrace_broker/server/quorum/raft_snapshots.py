@@ -1,7 +1,7 @@
 """Snapshots of the metadata on disk: Kafka's `<end offset>-<epoch>.checkpoint` files (KIP-630).
 
-Owns the files' names, their durability and their completeness: a snapshot begins with a header
-record, ends with a footer record, and exists only whole. What is in between is `metadata`'s.
+Owns the files' names, durability and completeness: a snapshot begins with a header record, ends
+with a footer record, and is visible only when whole. The records in between are `metadata`'s.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RaftSnapshots:
             raise LogDirectoryFailure(path, str(error)) from error
 
     def write(self, snapshot_id: OffsetAndEpoch, batches: Sequence[bytes | bytearray]) -> None:
-        """Write a snapshot of our own, durably; raises LogDirectoryFailure."""
+        """Write a snapshot made by this node, durably; raises LogDirectoryFailure."""
         self.write_part(snapshot_id, 0, b"".join(batches))
         self._publish(snapshot_id)
 
@@ -106,7 +106,7 @@ class RaftSnapshots:
                 os.close(fd)
 
     def install(self, snapshot_id: OffsetAndEpoch) -> bytes | None:
-        """Make the fetched snapshot durable and return it, or throw it away and return None."""
+        """Make the fetched snapshot durable and return it; if it is not whole, discard it."""
         part = self._part(snapshot_id)
         with failing_the_directory(part):
             data = part.read_bytes()
@@ -148,7 +148,7 @@ def build_snapshot(
         *batches,
         build_control_batch(foot, timestamp_ms=timestamp_ms),
     ]
-    # A snapshot numbers its records from 0 by itself (Kafka's RecordsSnapshotWriter).
+    # A snapshot numbers its own records from 0 (Kafka's RecordsSnapshotWriter).
     offset = Offset(0)
     for batch in whole:
         patch_offset_and_epoch(batch, offset, end.epoch)

@@ -1,9 +1,9 @@
-"""The way out when most voters of the metadata quorum lost their disks: one survivor goes on alone.
+"""Recovery when most voters of the metadata quorum lost their disks: one survivor goes on alone.
 
-What the survivor has of the metadata log is taken for committed, and a record makes it the only
-voter (KIP-853). What only the lost voters had is lost, and were one of them to come back with its
-old disk there would be two clusters: a person asks for it, never a program. The request is a file
-in the folder of the metadata log; the broker acts on it at its next start, once.
+The survivor's metadata log is taken as committed, and a record makes this node the only voter
+(KIP-853). Records that only the lost voters had are gone. If one of them returned with its old
+disk, there would be two clusters; so only a person may ask for this, never a program. The request
+is a file in the folder of the metadata log; the broker carries it out once, at its next start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 REQUEST_NAME = "recover-alone"
-#: Stands in the request between the node that goes on and those that are lost.
+#: Separates the node that goes on from the lost nodes in the request.
 _LOST = " without "
 
 log = structlog.get_logger()
@@ -52,7 +52,7 @@ def request_recovery(directory: Path, node_id: NodeId) -> Path:
 
 
 def survivor(log_: MetadataLog, node_id: NodeId) -> VotersAt:
-    """Return the voters that the log names last. Raises RecoveryError where it cannot go on."""
+    """Return the last voter set in the log. Raises RecoveryError if this node cannot go on."""
     configured = VotersAt(offset=NOT_IN_LOG, voters=VoterSet([]), kraft_version=0)
     found = log_.control(configured)
     if not found or found[-1].kraft_version < KRAFT_VERSION_DYNAMIC:
@@ -72,9 +72,9 @@ def survivor(log_: MetadataLog, node_id: NodeId) -> VotersAt:
 def recover_if_asked(
     directory: Path, log_: MetadataLog, key: ReplicaKey, clock: Clock
 ) -> tuple[NodeId, ...]:
-    """Make this node the only voter where its directory has a request; return the lost ones.
+    """Make this node the only voter if its directory has a request; return the lost nodes.
 
-    The request stays, with their names, until `end_recovery`: a crash in between repeats it.
+    The request stays, with their ids, until `end_recovery`, so that a crash in between repeats it.
     Raises RecoveryError.
     """
     path = directory / REQUEST_NAME
@@ -107,5 +107,5 @@ def recover_if_asked(
 
 
 def end_recovery(directory: Path) -> None:
-    """Forget the request: what it asked for is done."""
+    """Delete the request: it is fulfilled."""
     remove_quietly(directory / REQUEST_NAME)
