@@ -27,7 +27,7 @@ _FENCED_FROM: Final = 2
 
 
 class Node(WithGroups, WithTransactions, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

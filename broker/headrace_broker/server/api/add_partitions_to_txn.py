@@ -37,7 +37,7 @@ _BATCHED_FROM: Final = 4
 
 
 class Node(WithMetadata, WithTransactions, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

@@ -28,7 +28,7 @@ FORWARDED = True
 
 
 class Node(WithConfig, WithController, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

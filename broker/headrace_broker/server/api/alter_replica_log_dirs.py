@@ -1,8 +1,8 @@
 """AlterReplicaLogDirs: which log directory a replica of this broker should be in (KIP-113).
 
-Versions: 1 as 0 · 2 flexible. A replica that is there already stays, and a move of it elsewhere is
-over. Where this broker has no replica yet, the choice is kept for when it is made, and the answer
-says REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION.
+Versions: 1 as 0 · 2 flexible. A replica that is in the directory already stays, and any move of it
+is cancelled. If this broker has no replica yet, the choice is kept until one is created, and the
+answer is REPLICA_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _ANY_MOVE: Final = UUID(int=0).hex
 
 
 class Node(WithDirectories, WithReplicas, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Begin the moves that are asked for, or end them; each replica has its own outcome."""
+    """Start or cancel the requested moves; each replica has its own outcome."""
     del context
     results: dict[str, AlterReplicaLogDirTopicResult] = {}
     for directory in request.dirs:
@@ -55,12 +55,12 @@ async def handle(
                 result.partitions.append(
                     AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 )
-                await asyncio.sleep(0)  # a copy's first files cost about a millisecond
+                await asyncio.sleep(0)  # creating a copy's files takes about a millisecond
     return AlterReplicaLogDirsResponse(results=list(results.values()))
 
 
 def _ask(broker: Node, key: TopicPartition, path: Path) -> ErrorCode:
-    """Have one replica moved; return its outcome, as Kafka's ReplicaManager.alterReplicaLogDirs."""
+    """Ask for one replica's move; return its outcome, like ReplicaManager.alterReplicaLogDirs."""
     moves = broker.replicas.moves
     try:
         _check(broker.directories, key, path)

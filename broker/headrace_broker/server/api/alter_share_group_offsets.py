@@ -23,7 +23,7 @@ API_KEY = ApiKey.ALTER_SHARE_GROUP_OFFSETS
 
 
 class Node(WithMetadata, WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

@@ -34,20 +34,20 @@ _FEATURES = [
     SupportedFeatureKey(name=name, min_version=levels.min, max_version=levels.max)
     for name, levels in SUPPORTED_FEATURES.items()
 ]
-# Clients before version 4 cannot read a feature whose least level is 0 (KAFKA-17011).
+# Clients before version 4 cannot parse a feature whose lowest level is 0 (KAFKA-17011).
 _FEATURES_FROM_1 = [
     replace(feature, min_version=max(feature.min_version, 1)) for feature in _FEATURES
 ]
 
 
 class Node(WithApis, WithMetadata, WithRaft, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
     broker: Node, context: RequestContext, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """List the APIs; a client software name that breaks KIP-511's grammar is INVALID_REQUEST."""
+    """List the APIs; a client software name that breaks KIP-511's syntax is INVALID_REQUEST."""
     names = (request.client_software_name, request.client_software_version)
     if context.api_version >= 3 and not all(_is_software_name(name) for name in names):  # noqa: PLR2004 (the version of KIP-511)
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=[])
@@ -64,7 +64,7 @@ def handle(
 
 
 def served_apis(apis: Mapping[int, ApiEntry]) -> list[ApiVersion]:
-    """The table as ApiVersions tells it."""
+    """Return the table in the form of ApiVersions."""
     return [
         ApiVersion(
             api_key=key,
@@ -78,7 +78,7 @@ def served_apis(apis: Mapping[int, ApiEntry]) -> list[ApiVersion]:
 
 
 def unsupported(apis: Mapping[int, ApiEntry]) -> ApiVersionsResponse:
-    """The answer to a version that we do not know."""
+    """Return the response to an unsupported version."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_apis(apis))
 
 

@@ -24,19 +24,19 @@ API_KEY = ApiKey.BROKER_HEARTBEAT
 
 
 class Node(WithController, WithControllerTasks, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> BrokerHeartbeatResponse:
-    """Prolong the session and answer what the broker is to do."""
+    """Prolong the session, and tell the broker what to do."""
     del context
     controller, tasks = broker.controller, broker.controller_tasks
     node_id, epoch = NodeId(request.broker_id), BrokerEpoch(request.broker_epoch)
     known = controller.image.brokers.get(node_id)
     if tasks.is_active and known is not None and known.epoch == epoch:
-        # Before the queue: a controller with much to do must not let sessions end (KAFKA-14996).
+        # Before the queue: a busy controller must not let sessions expire (KAFKA-14996).
         offset = Offset(request.current_metadata_offset)
         tasks.sessions.touch(node_id, epoch, offset, tasks.now_ms())
         if not request.want_shut_down:
@@ -44,8 +44,8 @@ async def handle(
                 controller.image, request, tasks.sessions, controller.policy, tasks.now_ms()
             )
             if not decision.records:
-                # Nor does the answer wait for what is being published, a topic of a thousand
-                # partitions say: the next heartbeat comes only after it.
+                # Nor does the answer wait for a publication, such as that of a topic with a
+                # thousand partitions: the next heartbeat is sent only after this answer.
                 return decision.response
     try:
         return await controller.submit(

@@ -26,13 +26,13 @@ API_KEY = ApiKey.BROKER_REGISTRATION
 
 
 class Node(WithClusterId, WithController, WithControllerTasks, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse:
-    """Register the process unless another one lives under its id."""
+    """Register the process unless another process with this id is alive."""
     del context
     if request.cluster_id != broker.cluster_id:
         return BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID)

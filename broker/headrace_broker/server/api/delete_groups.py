@@ -21,7 +21,7 @@ API_KEY = ApiKey.DELETE_GROUPS
 
 
 class Node(WithGroups, WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

@@ -31,7 +31,7 @@ _NO_LOW_WATERMARK = -1
 
 
 class Node(WithDirectories, WithReplicas, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
@@ -53,7 +53,7 @@ def handle(
                 moved.append((partition, outcome))
             except ApiError as error:
                 _fail(outcome, error)
-    # Before the answer: a kill must not bring deleted records back.
+    # Before the answer, so that a kill cannot bring deleted records back.
     for directory in broker.directories:
         held = [each for each in moved if broker.directories.holder(each[0].log) is directory]
         try:

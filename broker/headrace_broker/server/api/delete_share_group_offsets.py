@@ -22,7 +22,7 @@ API_KEY = ApiKey.DELETE_SHARE_GROUP_OFFSETS
 
 
 class Node(WithMetadata, WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

@@ -24,7 +24,7 @@ API_KEY = ApiKey.DELETE_SHARE_GROUP_STATE
 
 
 class Node(WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

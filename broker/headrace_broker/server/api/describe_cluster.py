@@ -33,13 +33,13 @@ _CONTROLLERS = 2
 
 
 class Node(WithClusterId, WithConfig, WithController, WithMetadata, WithRaft, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
     broker: Node, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """List the brokers with their addresses on the listener that the client came by."""
+    """List the brokers with their addresses on the listener of the client's connection."""
     if context.listener in broker.config.controller_listener_names:
         return _controllers(broker, request)
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
@@ -69,7 +69,7 @@ def handle(
 
 
 def _controllers(broker: Node, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """List the voters of the metadata quorum: what a controller's listener is asked for."""
+    """List the voters of the metadata quorum, as a controller listener is asked to."""
     response = DescribeClusterResponse(endpoint_type=request.endpoint_type)
     if request.endpoint_type != _CONTROLLERS:
         known = request.endpoint_type == _BROKERS

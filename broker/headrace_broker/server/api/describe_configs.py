@@ -24,7 +24,7 @@ API_KEY = ApiKey.DESCRIBE_CONFIGS
 
 
 class Node(WithConfig, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(

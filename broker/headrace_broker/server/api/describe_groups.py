@@ -52,10 +52,10 @@ async def describe_each(
     missing_feature: str | None,
     with_operations: bool,
 ) -> list[Any]:
-    """Describe groups of one modern kind, each by itself, as ConsumerGroupDescribe answers.
+    """Describe groups of one modern kind, each by itself, like ConsumerGroupDescribe.
 
-    `make` makes the answer for one that cannot be described. `missing_feature` names the feature
-    whose level is 0, without which no group is.
+    `make` creates the result of a group that cannot be described. `missing_feature` names the
+    feature if its level is 0: then there are no such groups.
     """
     groups = []
     for group_id in group_ids:

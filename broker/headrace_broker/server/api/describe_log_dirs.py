@@ -30,13 +30,13 @@ API_KEY = ApiKey.DESCRIBE_LOG_DIRS
 
 
 class Node(WithDirectories, WithReplicas, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
     broker: Node, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Answer for all partitions (null) or those asked for; others are left out, as in Kafka."""
+    """Answer for all partitions (null) or the given ones; skip unknown ones, as in Kafka."""
     del context
     directories = broker.directories
     found = {directory.path: _Result(directory.path) for directory in directories}
@@ -52,14 +52,14 @@ def handle(
 
 
 class _Result:
-    """What is said of one directory in use."""
+    """The result for one directory in use."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._topics: dict[str, DescribeLogDirsTopic] = {}
 
     def add(self, partition: Partition) -> None:
-        """Count a replica in."""
+        """Add a replica."""
         self._topic(partition).append(
             DescribeLogDirsPartition(
                 partition_index=partition.index,
@@ -69,7 +69,7 @@ class _Result:
         )
 
     def add_future(self, partition: Partition, future: FutureLog) -> None:
-        """Count a replica in that moves here."""
+        """Add a replica that is moving to this directory."""
         self._topic(partition).append(
             DescribeLogDirsPartition(
                 partition_index=partition.index,
@@ -87,7 +87,7 @@ class _Result:
         return topic.partitions
 
     def result(self) -> DescribeLogDirsResult:
-        """Return it, with the space of its file system."""
+        """Return the result, with the space of its file system."""
         try:
             usage = shutil.disk_usage(self._path)
         except OSError:

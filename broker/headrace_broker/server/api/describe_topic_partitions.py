@@ -34,7 +34,7 @@ _PARTITIONS_MAX = 2000
 def handle(
     broker: WithMetadata, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Answer one page, topics by name; the cursor says where the next one begins."""
+    """Return one page of topics by name; the cursor says where the next page begins."""
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
         return DescribeTopicPartitionsResponse(

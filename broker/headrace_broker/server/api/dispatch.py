@@ -1,7 +1,7 @@
 """The table of APIs: key and version to decoder, handler and encoder.
 
-One handler is one file in `server/api/`. The table is what those files declare: a file that is
-there is served, and ApiVersions tells clients just that.
+Each file in `server/api/` is one handler. The table is built from those files: adding a file serves
+its API, and ApiVersions reports exactly this table.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FAST_VERSIONS = {
     ApiKey.PRODUCE: fast_produce.FAST_VERSIONS,
     ApiKey.FETCH: range(fast_fetch.FAST_VERSION, fast_fetch.FAST_VERSION + 1),
 }
-"""What the fast codecs read, bounded on both sides."""
+"""The versions that the fast codecs read, bounded on both sides."""
 QUORUM_FETCH_FROM = 12
-"""Before it a fetch cannot say its last epoch, nor an answer who leads the quorum (KIP-595)."""
+"""Earlier versions have no last fetched epoch in a fetch, and no leader in an answer (KIP-595)."""
 
 
 def load_api_table() -> Mapping[int, ApiEntry]:
@@ -55,9 +55,9 @@ def load_api_table() -> Mapping[int, ApiEntry]:
 
 
 def check_fast_versions(table: Mapping[int, ApiEntry]) -> None:
-    """Raise RuntimeError where a fast codec reads versions that are not served, or not flexible.
+    """Raise RuntimeError if a fast codec reads versions that are not served, or not flexible.
 
-    A version above a fast codec's own goes to the general one until the fast one has learned it.
+    Newer versions than a fast codec's go to the general codec until the fast one supports them.
     """
     for key, versions in FAST_VERSIONS.items():
         entry = table[key]
@@ -72,7 +72,7 @@ def check_fast_versions(table: Mapping[int, ApiEntry]) -> None:
 def served_by(table: Mapping[int, ApiEntry], role: str) -> Mapping[int, ApiEntry]:
     """Return the part of the table that the listeners of a role serve.
 
-    What a controller lets fetch is the metadata log, which belongs to the quorum.
+    Fetch on a controller listener reads the metadata log, which belongs to the quorum.
     """
     served = {key: entry for key, entry in table.items() if role in API_TABLE[entry.key].listeners}
     if role == CONTROLLER:

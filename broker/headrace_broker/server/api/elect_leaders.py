@@ -40,7 +40,7 @@ async def handle(
 
 
 def _failure(request: ElectLeadersRequest, error: ApiError, version: int) -> ElectLeadersResponse:
-    """Return the error for everything that was asked: version 0 has no place for it as a whole."""
+    """Return the error for every partition: version 0 has no top-level error."""
     return ElectLeadersResponse(
         error_code=error.code if version > 0 else ErrorCode.NONE,
         replica_election_results=[

@@ -27,7 +27,7 @@ _EPOCH_BUMP_FROM: Final = 5
 async def handle(
     broker: WithTransactions, context: RequestContext, request: EndTxnRequest
 ) -> EndTxnResponse:
-    """Answer when the outcome is durable; the markers are written behind the answer."""
+    """Answer when the outcome is durable; the markers are written after that."""
     bumps = context.api_version >= _EPOCH_BUMP_FROM
     identity = Identity(
         producer_id=ProducerId(request.producer_id), epoch=ProducerEpoch(request.producer_epoch)

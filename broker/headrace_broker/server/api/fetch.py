@@ -52,13 +52,13 @@ LEADER_HINTS_FROM = 16
 
 
 class Node(WithBudget, WithConfig, WithFetchSessions, WithReplicas, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
     broker: Node, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | LastAnswer | DelayedOperation:
-    """Answer at once where there is enough, or an error; else wait for appends or max_wait_ms."""
+    """Answer at once with enough data or an error; else wait for appends or max_wait_ms."""
     if max(request.replica_id, request.replica_state.replica_id) >= 0:
         return handle_follower(broker, context, request)
     session, error = broker.fetch_sessions.open(request)
@@ -74,7 +74,7 @@ def handle(
 
 
 class _Fetch:
-    """One request: what it asks for, and what the last read of it found."""
+    """One request: its partitions, and what the last read found."""
 
     def __init__(
         self,
@@ -88,12 +88,12 @@ class _Fetch:
         self.found: list[tuple[FetchPartition, PartitionData]] = []
         self.bytes_found = 0
         self.is_cut_off = False
-        """Whether a leader that is cut off has no more."""
+        """Whether a cut-off leader has nothing more to read."""
         self._limit = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
         self._budget = broker.budget
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._replicas = broker.replicas
-        # Followers serve consumers only where the leader may send them there (KIP-392).
+        # A follower serves a consumer only where its leader may redirect consumers (KIP-392).
         self._from_followers = (
             context.api_version >= FROM_FOLLOWERS_FROM and broker.replicas.selects_by_rack
         )
@@ -108,7 +108,7 @@ class _Fetch:
         )
 
     def partitions(self) -> list[Partition]:
-        """The partitions of this broker that the request waits for."""
+        """This broker's partitions that the request waits for."""
         found = []
         for wanted in self._wanted:
             try:
@@ -123,7 +123,7 @@ class _Fetch:
         return self._replicas.partition(wanted.topic, wanted.index)
 
     def read(self) -> bool:
-        """Read every partition; True where the answer should go out now."""
+        """Read every partition; return True if the answer should go out now."""
         self.found.clear()
         self.bytes_found = 0
         self.is_cut_off = False
@@ -171,15 +171,16 @@ class _Fetch:
         return now or self.bytes_found >= self.request.min_bytes
 
     def _redirect(self, partition: Partition, wanted: FetchPartition, data: PartitionData) -> bool:
-        """Whether a follower in the client's rack should be read instead; `data` names it."""
+        """Whether the client should read a follower in its rack instead; `data` then names it."""
         partition.check_epoch(wanted.current_leader_epoch)
         if partition.leading is None:
             is_in_sync = partition.node_id in partition.in_sync_replicas
             if not is_in_sync or self._replicas.is_cut_off(partition):
-                # It may stand still for long, and a consumer that waits here would not know.
+                # This replica may lag for long, and a consumer that waits here would not notice.
                 raise not_leader("this follower is not in sync")
             if wanted.fetch_offset > partition.log.log_end_offset:
-                # Not out of range: the leader has it, and the consumer must not start over.
+                # Not OFFSET_OUT_OF_RANGE: the leader has the offset, and the consumer must not
+                # reset.
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return False
         chosen = self._replicas.read_replica(partition, self.request.rack_id, wanted.fetch_offset)
@@ -231,9 +232,9 @@ class _Fetch:
 
 
 def _check_may_wait(partition: Partition, fetch_offset: int, isolation: int) -> None:
-    """Raise ApiError where a reader has all that a leader has that is cut off.
+    """Raise ApiError if a consumer has read everything that a cut-off leader has.
 
-    What is committed there can be read. Whoever waits for more would wait for ever.
+    Committed records stay readable there, but a consumer that waits for more would wait forever.
     """
     if fetch_offset >= partition.readable_end(isolation):
         raise CutOffError
@@ -252,7 +253,7 @@ def _has_changed(wanted: FetchPartition, data: PartitionData) -> bool:
 
 
 class _DelayedFetch(DelayedOperation):
-    """A consumer's fetch that waits: completed by appends to its partitions, or by its time."""
+    """A consumer's fetch that waits until its partitions have enough data or its time is over."""
 
     __slots__ = ("_fetch", "_is_scheduled", "_missing", "_partitions")
 
@@ -268,24 +269,24 @@ class _DelayedFetch(DelayedOperation):
             partition.fetch_waiters[self] = None
 
     def appended(self, size: int) -> None:
-        """Count bytes that came; read again, after the current request, when they may be enough."""
+        """Count appended bytes; after the current request read again if they may be enough."""
         self._missing -= size
         if self._missing <= 0 and not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._retry)
 
     def give_up(self) -> bool:
-        """A leader is cut off: who waits there for more is told so."""
+        """Answer a consumer that waits for more records from a cut-off leader."""
         self._retry()
         return self._fetch.is_cut_off
 
     def expire(self) -> None:
-        """The consumer's time is over."""
+        """Answer with the data at hand: max_wait_ms is over."""
         self._fetch.read()
         self._answer()
 
     def abandon(self) -> None:
-        """The consumer is gone."""
+        """Stop waiting: the consumer is gone."""
         super().abandon()
         if self.complete():
             self._leave()

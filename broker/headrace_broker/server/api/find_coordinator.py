@@ -49,13 +49,13 @@ _SHARE_KEY_COLONS: Final = 2
 
 
 class Node(WithController, WithGroups, WithMetadata, WithShares, WithTransactions, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: "RequestContext", request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
-    """Answer for each key by itself; the first question creates the internal topic."""
+    """Answer each key by itself; the first request creates the internal topic."""
     if context.api_version >= _VERSION_WITH_SEVERAL_KEYS:
         found = [
             await _find(broker, context, request.key_type, key) for key in request.coordinator_keys
@@ -64,7 +64,7 @@ async def handle(
     one = await _find(broker, context, request.key_type, request.key)
     return FindCoordinatorResponse(
         error_code=one.error_code,
-        # Kafka's word for no error; versions from 4 on say nothing there.
+        # Kafka's text for no error; from version 4 on the field is null.
         error_message=one.error_message if one.error_code else "NONE",
         node_id=one.node_id,
         host=one.host,
@@ -76,7 +76,7 @@ async def _find(broker: Node, context: "RequestContext", key_type: int, key: str
     try:
         topic = _topic(key_type, key)
         await broker.controller.ensure_internal_topic(topic)
-        # Each counts as many partitions as its topic has.
+        # Each new topic counts with all its partitions.
         index = {
             GROUP_METADATA_TOPIC: broker.groups.partition_for,
             SHARE_GROUP_STATE_TOPIC: broker.shares.coordinator.partition_for,
@@ -95,7 +95,7 @@ async def _find(broker: Node, context: "RequestContext", key_type: int, key: str
 
 
 def _topic(key_type: int, key: str) -> str:
-    """Return the topic that holds what the key names."""
+    """Return the internal topic that holds the state of a key."""
     match key_type:
         case KeyType.GROUP:
             return GROUP_METADATA_TOPIC

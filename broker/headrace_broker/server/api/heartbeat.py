@@ -24,6 +24,6 @@ def handle(
         return broker.groups.heartbeat(request, context)
     except ApiError as error:
         if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # As in Kafka: the member is kept, and need not do anything while its group loads.
+            # As in Kafka: the member is kept, and has nothing to do while its group loads.
             return HeartbeatResponse()
         return HeartbeatResponse(error_code=error.code)

@@ -28,20 +28,20 @@ _FENCED_FROM: Final = 4
 
 
 class Node(WithProducerIds, WithTransactions, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Give an idempotent producer, which has no past to be fenced from, a fresh id with epoch 0."""
+    """Give an idempotent producer a new id with epoch 0; it has no predecessor to fence."""
     if request.transactional_id is not None:
         return await _transactional(broker, context, request, request.transactional_id)
     try:
         producer_id = await broker.producer_ids.next_id()
     except ApiError:
-        # No controller to give a block of ids: whatever became of it, asking again is right. The
-        # code is the one that Kafka's ProducerIdManager answers with, and clients retry it.
+        # No controller gave a block of ids. A retry is always safe here, and clients retry this
+        # code, which is the one of Kafka's ProducerIdManager.
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
 
 API_KEY = ApiKey.JOIN_GROUP
-CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session ends by itself
+CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session expires by itself
 
 
 async def handle(
     broker: "WithGroups", context: "RequestContext", request: JoinGroupRequest
 ) -> JoinGroupResponse:
-    """Wait in the join phase; errors name the member id that they are about."""
+    """Wait for the join phase to end; errors carry the member id that they are about."""
     try:
         return await broker.groups.join_group(request, context)
     except ApiError as error:

@@ -25,9 +25,9 @@ _SEVERAL_MEMBERS_FROM = 3
 async def handle(
     broker: "WithGroups", context: "RequestContext", request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
-    """Each member has its own error; one of the group stands for all.
+    """Each member has its own error; an error of the group stands for all.
 
-    In a group that is not there, or is a share group, no member is known, as Kafka says it.
+    If the group does not exist, or is a share group, every member is unknown, as in Kafka.
     """
     try:
         return await broker.groups.leave_group(request, context)

@@ -32,7 +32,7 @@ _TYPES: Final = (
 def handle(
     broker: "WithMetadata", context: "RequestContext", request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List them by type; a type that Kafka cannot list is UNSUPPORTED_VERSION."""
+    """List resources by type; a type that Kafka cannot list is UNSUPPORTED_VERSION."""
     asked = set(request.resource_types)
     if context.api_version == 0:
         asked = {ConfigResourceType.CLIENT_METRICS}

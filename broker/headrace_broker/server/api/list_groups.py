@@ -20,7 +20,7 @@ API_KEY = ApiKey.LIST_GROUPS
 def handle(
     broker: "WithGroups", context: "RequestContext", request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """List them all, or say that some are still being loaded."""
+    """List all groups, or report that some partitions are still loading."""
     del context
     try:
         return ListGroupsResponse(groups=broker.groups.list_groups(request))

@@ -60,7 +60,7 @@ def handle(
                 ):
                     answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
             except DecodeError:
-                # The batch at that time was written so; its reader is not to blame, and goes on.
+                # The leader wrote that batch as it is; the client did nothing wrong, and can go on.
                 answer.error_code = ErrorCode.CORRUPT_MESSAGE
             if context.api_version < LEADER_EPOCH_FROM:
                 answer.leader_epoch = -1
@@ -78,8 +78,8 @@ def _look_up(
     log = partition.log
     timestamp = asked.timestamp
     leading = partition.leading
-    # A new leader's high watermark may be behind what the former one answered: an end that
-    # went back would make them read again (KIP-207).
+    # A new leader's high watermark may be behind the end that the former leader returned: going
+    # backwards would make consumers read records twice (KIP-207).
     is_behind = leading is not None and partition.high_watermark < leading.epoch_start_offset
     if timestamp == LATEST:
         if is_behind:
@@ -90,7 +90,7 @@ def _look_up(
         answer.offset = log.log_start_offset
         answer.leader_epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return  # nothing is tiered: Kafka answers -1 too where remote storage is off
+        return  # nothing is tiered: Kafka too answers -1 with remote storage off
     elif timestamp == MAX_TIMESTAMP or timestamp >= 0:
         found = partition.find_timestamp(None if timestamp == MAX_TIMESTAMP else timestamp)
         if found is not None and found[0] < partition.readable_end(isolation):

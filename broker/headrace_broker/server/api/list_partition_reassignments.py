@@ -27,7 +27,7 @@ FORWARDED = True
 async def handle(
     broker: WithController, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """List reassignments as the active controller knows them: one just begun is among them."""
+    """List reassignments as the active controller knows them, including those just begun."""
     del context
     try:
         return await broker.controller.submit(

@@ -27,7 +27,7 @@ API_KEY = ApiKey.LIST_TRANSACTIONS
 def handle(
     broker: WithTransactions, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List what passes all filters; a state that nobody knows is named, and passes nothing."""
+    """List the ids that pass all filters; an unknown state is reported back, and matches none."""
     del context
     unknown = [name for name in request.state_filters if name not in STATUS_BY_LABEL]
     response = ListTransactionsResponse(unknown_state_filters=unknown)

@@ -55,13 +55,13 @@ class Node(
     WithPeers,
     Protocol,
 ):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: MetadataRequest
 ) -> MetadataResponse:
-    """Answer from the latest image, for the listener that the client came by."""
+    """Answer from the latest image, for the listener of the client's connection."""
     version = context.api_version
     # Version 0 has no null: there an empty list asks for all topics.
     asked = None if version == 0 and not request.topics else request.topics
@@ -93,10 +93,10 @@ async def handle(
 
 
 def _create_behind(broker: Node, asked: list[MetadataRequestTopic]) -> None:
-    """Begin to make the topics that are asked for and missing; the client asks again.
+    """Begin to create requested topics that are missing; the client asks again.
 
-    Kafka does not wait for them either: a topic that was just deleted must not be there again in
-    the answer to a client that wants to see it gone.
+    Kafka does not wait either. Otherwise a topic that was just deleted would be recreated in the
+    very answer to a client that waits for its deletion.
     """
     missing = [topic.name for topic in asked if topic.name and topic.topic_id == ZERO_UUID]
     missing = [
@@ -109,7 +109,7 @@ def _create_behind(broker: Node, asked: list[MetadataRequestTopic]) -> None:
 def _asked_topic(
     view: ClusterView, asked: MetadataRequestTopic, version: int
 ) -> MetadataResponseTopic:
-    """Return one topic that was asked for by name or by id."""
+    """Return one topic, requested by name or by id."""
     if asked.topic_id != ZERO_UUID:
         topic = view.image.topics_by_id.get(TopicId(asked.topic_id))
         if topic is not None:

@@ -29,13 +29,13 @@ _VERSION_WITH_TOPIC_IDS: Final = 10
 
 
 class Node(WithGroups, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: "RequestContext", request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Commit what the cluster has; each partition has its own error."""
+    """Commit offsets of existing topics; each partition has its own error."""
     image = broker.metadata
     has_ids = context.api_version >= _VERSION_WITH_TOPIC_IDS
     for topic in request.topics:
@@ -66,7 +66,7 @@ async def handle(
 
 
 def _refusal(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """Nothing was committed: this response has no error of its own, so every partition says it."""
+    """Return one error for every partition: the response has no top-level error."""
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

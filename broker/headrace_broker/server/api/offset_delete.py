@@ -20,7 +20,7 @@ API_KEY = ApiKey.OFFSET_DELETE
 
 
 class Node(WithGroups, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

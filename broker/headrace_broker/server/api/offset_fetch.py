@@ -36,7 +36,7 @@ _NO_OFFSET: Final = -1
 
 
 class Node(WithGroups, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
@@ -76,7 +76,7 @@ async def _by_topic_id(
     group: OffsetFetchRequestGroup,
     require_stable: bool,  # noqa: FBT001  passed on as the request has it
 ) -> OffsetFetchResponseGroup:
-    """Offsets are kept by name: ids become names, and names ids again."""
+    """Fetch offsets, which are kept by name: map ids to names, and back in the answer."""
     image = broker.metadata
     unknown: list[OffsetFetchRequestTopics] = []
     if group.topics is not None:
@@ -87,7 +87,7 @@ async def _by_topic_id(
             (unknown if found is None else known).append(topic)
         group.topics = known
     answer = await _group(broker, group, require_stable)
-    # A topic that was just deleted has no id to be named by.
+    # A topic that was just deleted has no id.
     answer.topics = [topic for topic in answer.topics if topic.topic_id.int]
     if not answer.error_code:
         answer.topics += [
@@ -111,7 +111,7 @@ async def _by_topic_id(
 async def _one_group(
     broker: Node, context: "RequestContext", request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """Versions below 8: the same, in other fields."""
+    """Answer versions below 8: the same data in other fields."""
     topics = None
     if request.topics is not None:
         topics = [

@@ -57,13 +57,13 @@ LEADER_HINTS_FROM = 10
 
 
 class Node(WithClock, WithConfig, WithReplicas, WithVerifier, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 def handle(
     broker: Node, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | LastAnswer | DelayedProduce | Awaitable[Any] | object | None:
-    """Append, and answer as `acks` asks: 0 nothing at all, 1 at once, -1 when committed."""
+    """Append, and answer as `acks` asks: 0 never, 1 at once, -1 when committed."""
     if request.transactional_id is None:
         return _append(broker, context, request)
     transactional = TransactionalProduce(broker, context.api_version, request)
@@ -71,7 +71,7 @@ def handle(
     if transactional.begin(lambda topic, data: _find(broker, topic, data, by_id=by_id)):
         return _append(broker, context, request, transactional.admissions)
     if request.acks == ACKS_NONE:
-        return CLOSE_CONNECTION  # nobody would hear what the coordinator says
+        return CLOSE_CONNECTION  # no response could carry the coordinator's error
     transactional.wait()
     return transactional.finish(lambda: _append(broker, context, request, transactional.admissions))
 
@@ -82,7 +82,7 @@ def _append(
     request: ProduceRequest,
     admissions: Admissions | None = None,
 ) -> ProduceResponse | LastAnswer | DelayedProduce | Awaitable[Any] | object | None:
-    """Append what is admitted: everything, unless the request names a transactional id."""
+    """Append the admitted data: all of it, unless the request names a transactional id."""
     delayed: DelayedProduce | None = None
     hints: LeaderHints | None = None
     failed = is_cut_off = False
@@ -124,7 +124,7 @@ def _append(
                 delayed = delayed or DelayedProduce(context.api_version, context.correlation_id)
                 delayed.watch(wait, partition, info.last_offset, answer)
     if request.acks == ACKS_NONE:
-        # Nobody reads an error of acks=0; closing makes the client fetch metadata, as in Kafka.
+        # acks=0 has no response; closing makes the client refresh its metadata, as in Kafka.
         return CLOSE_CONNECTION if failed else None
     response = ProduceResponse(responses=topics)
     if hints is not None:

@@ -25,13 +25,13 @@ API_KEY = ApiKey.READ_SHARE_GROUP_STATE
 
 
 class Node(WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: "RequestContext", request: ReadShareGroupStateRequest
 ) -> ReadShareGroupStateResponse:
-    """Answer when former leaders are fenced for certain; each partition has its own outcome."""
+    """Answer once former leaders are certainly fenced; each partition has its own outcome."""
     del context
     response = ReadShareGroupStateResponse()
 

@@ -24,13 +24,13 @@ API_KEY = ApiKey.READ_SHARE_GROUP_STATE_SUMMARY
 
 
 class Node(WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: "RequestContext", request: ReadShareGroupStateSummaryRequest
 ) -> ReadShareGroupStateSummaryResponse:
-    """Tell of each partition by itself; one without state begins at -1."""
+    """Summarize each partition by itself; one without state has start offset -1."""
     del context
     response = ReadShareGroupStateSummaryResponse()
 

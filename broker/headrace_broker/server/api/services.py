@@ -1,7 +1,7 @@
-"""What handlers need of the node, each part a Protocol of its own.
+"""The parts of the node that handlers use, each as a separate Protocol.
 
-A handler names what it needs, alone or as a Protocol of several, and is given the whole node. Only
-`broker.py` knows what a node is made of.
+A handler declares one of them, or a Protocol that combines several, and receives the whole node.
+Only `broker.py` knows the node's complete type.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class WithRaft(Protocol):
 
 
 class WithController(Protocol):
-    """Decides, or has decided, what changes the metadata."""
+    """Decides metadata changes, or forwards them to the active controller."""
 
     @property
     def controller(self) -> ControllerDriver:
-        """Decides, or has decided, what changes the metadata."""
+        """Decides metadata changes, or forwards them to the active controller."""
 
 
 class WithControllerTasks(Protocol):
@@ -128,11 +128,11 @@ class WithLifecycle(Protocol):
 
 
 class WithDepartures(Protocol):
-    """Who was fenced a moment ago."""
+    """The brokers that were fenced a moment ago."""
 
     @property
     def departures(self) -> Departures:
-        """Who was fenced a moment ago."""
+        """The brokers that were fenced a moment ago."""
 
 
 class WithDirectories(Protocol):

@@ -36,7 +36,7 @@ API_KEY = ApiKey.SHARE_ACKNOWLEDGE
 
 
 class Node(WithMetadata, WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

@@ -50,15 +50,15 @@ _RECORD_LIMIT: Final = 1  # ShareAcquireMode
 
 
 class Node(WithBudget, WithConfig, WithMetadata, WithShares, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: ShareFetchRequest
 ) -> ShareFetchResponse:
-    """Answer when records are acquired, or max_wait_ms is over; and acknowledgements are durable.
+    """Answer when records are acquired or max_wait_ms is over, and acknowledgements are durable.
 
-    A refused acknowledgement is an error of its partition and refuses nothing else.
+    A refused acknowledgement is an error of its partition only; all else is still served.
     """
     try:
         if SHARE_VERSION_FEATURE not in broker.metadata.features:

@@ -22,7 +22,7 @@ API_KEY = ApiKey.SHARE_GROUP_DESCRIBE
 
 
 class Node(WithGroups, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(

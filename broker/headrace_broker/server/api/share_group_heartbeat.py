@@ -21,13 +21,13 @@ API_KEY = ApiKey.SHARE_GROUP_HEARTBEAT
 
 
 class Node(WithGroups, WithMetadata, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: "RequestContext", request: ShareGroupHeartbeatRequest
 ) -> ShareGroupHeartbeatResponse:
-    """Answer once what was decided is committed; refused while share.version is 0."""
+    """Answer once the decision is committed; refused while share.version is 0."""
     if SHARE_VERSION_FEATURE not in broker.metadata.features:
         return ShareGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     try:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 API_KEY = ApiKey.SYNC_GROUP
 _NAMES_ARE_MANDATORY_FROM = 5
-CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session ends by itself
+CANCEL_ON_DISCONNECT = True  # it may wait for minutes; the member's session expires by itself
 
 
 async def handle(
@@ -24,7 +24,7 @@ async def handle(
 ) -> SyncGroupResponse:
     """Answer with the member's own assignment.
 
-    From version 5 on protocol type and name have to be there, whatever the group is (KIP-559).
+    From version 5 on, protocol type and name are required in every kind of group (KIP-559).
     """
     names = (request.protocol_type, request.protocol_name)
     if context.api_version >= _NAMES_ARE_MANDATORY_FROM and None in names:

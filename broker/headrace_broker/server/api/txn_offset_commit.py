@@ -43,7 +43,7 @@ _FIRST_SEQUENCE: Final = 0
 
 
 class Node(WithClock, WithConfig, WithGroups, WithMetadata, WithReplicas, WithVerifier, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
@@ -73,7 +73,7 @@ async def handle(
 async def _verify(
     broker: Node, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> Verification:
-    """Return what the append comes with: the transaction is open in the group's partition."""
+    """Return the verification for the append: the group's partition is in the open transaction."""
     identity = Identity(
         producer_id=ProducerId(request.producer_id), epoch=ProducerEpoch(request.producer_epoch)
     )
@@ -100,13 +100,13 @@ async def _verify(
 
 
 def _code(code: ErrorCode, version: int) -> ErrorCode:
-    """Return what a client of that version understands (KafkaApis, GroupCoordinatorService)."""
+    """Return a code that a client of this version knows (KafkaApis, GroupCoordinatorService)."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
         return ErrorCode.INVALID_TXN_STATE
     if code in COORDINATOR_TROUBLE and code is not ErrorCode.NOT_COORDINATOR:
-        # Asked again without a search for the group's coordinator, which is here.
+        # The client then retries without looking for the group's coordinator: it is this broker.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
         return ErrorCode.NOT_COORDINATOR

@@ -29,13 +29,13 @@ FORWARDED = True
 
 
 class Node(WithConfig, WithController, WithRaft, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
     broker: Node, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Update all of them or none; a refusal names the first that cannot be."""
+    """Update all features or none; a refusal names the first that cannot be updated."""
     updates = [
         FeatureUpdate(
             name=each.feature,

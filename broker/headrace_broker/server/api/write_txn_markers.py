@@ -36,7 +36,7 @@ API_KEY = ApiKey.WRITE_TXN_MARKERS
 
 
 class Node(WithClock, WithConfig, WithGroups, WithReplicas, Protocol):
-    """What this handler needs of the node."""
+    """What this handler needs from the node."""
 
 
 async def handle(
@@ -44,7 +44,8 @@ async def handle(
 ) -> WriteTxnMarkersResponse:
     """Answer when every marker is committed, and its group offsets are readable (KAFKA-17507).
 
-    One that is not committed in time is asked for again, and holds up no other.
+    A marker that is not committed in time does not delay the others; the coordinator sends it
+    again.
     """
     del context
     return await write_markers(broker, request)
@@ -71,7 +72,7 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
                     if future is not None:
                         waiting.append((future, outcome))
     if waiting:
-        # Half of the time for which the coordinator waits: it hears of those that are written.
+        # Half of the coordinator's timeout, so that it learns which markers were written.
         seconds = broker.config.values["replica.socket.timeout.ms"] / 2000
         await asyncio.wait([future for future, _ in waiting], timeout=seconds)
     for future, outcome in waiting:
@@ -87,7 +88,7 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """Take the error of what nobody waits for any more."""
+    """Retrieve the exception of a future that nothing waits for any longer."""
     if not future.cancelled():
         future.exception()
 
@@ -103,7 +104,7 @@ def _marker(asked: WritableTxnMarker) -> Marker:
 
 
 def _write(broker: Node, topic: str, index: int, marker: Marker) -> asyncio.Future[None] | None:
-    """Return when the marker is committed: None where it is."""
+    """Write one marker; return None if it is committed, else a future for its commit."""
     partition = broker.replicas.partition(topic, index)
     if topic == GROUP_METADATA_TOPIC:
         return asyncio.ensure_future(broker.groups.write_marker(partition.index, marker))

@@ -28,7 +28,7 @@ _SESSIONLESS = 0
 
 
 class Node(Protocol):
-    """What is needed of the node."""
+    """what is needed from the node."""
 
     @property
     def config(self) -> BrokerConfig:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Node(Protocol):
-    """What a coordinator is made of."""
+    """The parts of the node that the coordinator is built from."""
 
     config: BrokerConfig
     clock: Clock
@@ -27,7 +27,7 @@ class Node(Protocol):
 
 
 def compose_groups(node: Node, initialize: Initialize) -> GroupCoordinator:
-    """Return the node's coordinator; `initialize` makes the state of share groups' partitions."""
+    """Return the node's coordinator; `initialize` creates the state of share partitions."""
     values = node.config.values
     groups = GroupConfigs(group_config(values), values, lambda: node.metadata)
     topics = TopicsOfImage()

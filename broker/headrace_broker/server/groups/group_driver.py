@@ -1,7 +1,7 @@
 """The group coordinator of this broker: routes requests to the shards it owns.
 
-Owns which partitions of `__consumer_offsets` are led here, the retention timer, and the answers'
-futures by way of its shards. What a request means is decided by `headrace_broker.coordinator`.
+Owns which partitions of `__consumer_offsets` this broker leads, and the retention timer; its shards
+hold the pending responses. `headrace_broker.coordinator` decides what a request means.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ _JOIN_WAIT_S: Final = 2.0
 
 
 async def nothing_made(_: InitializeShareState) -> Mapping[uuid.UUID, frozenset[int]]:
-    """Stand for a share coordinator where there is none."""
+    """The default without a share coordinator: no state is created."""
     return {}
 
 
@@ -111,7 +111,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class GroupCoordinator:
-    """The groups of this broker. All methods are called on the event loop."""
+    """The groups of this broker. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class GroupCoordinator:
     ) -> None:
         """Serve groups.
 
-        `config_of` gives a group's own settings, `topics` what can be assigned, and `initialize`
-        makes the state of share groups' partitions.
+        `config_of` returns a group's own settings, `topics` what can be assigned, and `initialize`
+        creates the state of share partitions.
         """
         self.config = config
         self._config_of = config_of or (lambda _group_id: config)
@@ -151,7 +151,7 @@ class GroupCoordinator:
     async def load(self, index: PartitionIndex, offsets_log: OffsetsLog) -> None:
         """Become the coordinator of a partition's groups: replay it, then serve it.
 
-        Until it is loaded, which a failing disk delays, its groups are answered
+        Until it is loaded, which a failing disk may delay, requests for its groups get
         COORDINATOR_LOAD_IN_PROGRESS.
         """
         self.unload(index)
@@ -181,7 +181,7 @@ class GroupCoordinator:
     async def sync_group(
         self, request: SyncGroupRequest, context: RequestContext
     ) -> SyncGroupResponse:
-        """Sync; returns when the leader's assignment is there. Raises ApiError."""
+        """Sync; returns when the leader's assignment has arrived. Raises ApiError."""
         return await self._submit(SyncGroupResponse, protocols.decide_sync, request, context)
 
     def heartbeat(self, request: HeartbeatRequest, context: RequestContext) -> HeartbeatResponse:
@@ -229,7 +229,7 @@ class GroupCoordinator:
     ) -> ShareGroupHeartbeatResponse:
         """Join, keep or leave a share group (KIP-932). Raises ApiError.
 
-        A member that joins waits a little for the state of what it is to be assigned: its next
+        A joining member waits briefly until the state of its partitions is initialized: its next
         heartbeat is seconds away.
         """
         shard = self._shard_of(request.group_id)
@@ -260,13 +260,13 @@ class GroupCoordinator:
         )
 
     def share_group(self, group_id: str) -> ShareGroup | None:
-        """Return a share group of this broker, to be read only; None for another kind, or none."""
+        """Return a share group, for reading only; None if there is none of that kind and name."""
         shard = self._shard_of(group_id)
         shard.check_active()
         return shard.shard.share_groups.get(group_id)
 
     def share_group_to_alter(self, group_id: str) -> ShareGroup:
-        """Return a share group of this broker, or what it would begin as. Raises ApiError."""
+        """Return a share group, or an empty new one. Raises ApiError."""
         shard = self._shard_of(group_id)
         shard.check_active()
         return self._find_or_create(shard.shard, group_id)
@@ -281,9 +281,9 @@ class GroupCoordinator:
         made: Partitions,
         gone: Collection[uuid.UUID] = (),
     ) -> None:
-        """Note that an administrator had state made, or ended, for an empty share group.
+        """Record that an administrator created or deleted state of an empty share group.
 
-        Whoever has state made for a group that is not there makes it (GroupCoordinatorShard).
+        Creating state for a group that does not exist creates the group (GroupCoordinatorShard).
         """
         shard = self._shard_of(group_id)
 
@@ -356,7 +356,7 @@ class GroupCoordinator:
         *,
         require_stable: bool,
     ) -> OffsetFetchResponseGroup:
-        """Read a group's committed offsets, never one that is not committed yet."""
+        """Read a group's committed offsets; an offset still being committed is not among them."""
         shard = self._shard_of(request.group_id)
         return await shard.submit(
             OffsetFetchResponseGroup,
@@ -414,7 +414,7 @@ class GroupCoordinator:
         )
 
     def topics_deleted(self, topics: Collection[TopicImage]) -> None:
-        """End the offsets of topics that were deleted, and their places in share groups."""
+        """Delete the offsets of deleted topics, and their partitions in share groups."""
         names = {topic.name for topic in topics}
         topic_ids = {topic.topic_id for topic in topics}
         for shard in self._active_shards() if names else ():
@@ -431,7 +431,7 @@ class GroupCoordinator:
         ]
 
     def groups(self) -> list[Group | ConsumerGroup | ShareGroup]:
-        """Return this broker's groups of all kinds, to be read only."""
+        """Return this broker's groups of all kinds, for reading only."""
         found: list[Group | ConsumerGroup | ShareGroup] = []
         for shard in self._active_shards():
             found += shard.shard.groups.values()
@@ -448,7 +448,7 @@ class GroupCoordinator:
         *,
         may_add: bool = False,
     ) -> ResponseT:
-        """Decide on a member's request; `may_add` where it may bring a new member or group."""
+        """Decide on a member's request; `may_add` if it may add a member or a group."""
         shard = self._shard_of(request.group_id)
         scene = self._context(request.group_id)
         caller = self._newcomer if may_add else _caller
@@ -471,7 +471,7 @@ class GroupCoordinator:
         return shard
 
     def _newcomer(self, ticket: Ticket, context: RequestContext) -> Caller:
-        """Return a caller who may bring a new member or a new group."""
+        """Return a caller that may add a member or a group."""
         return replace(
             _caller(ticket, context),
             new_member_id=str(uuid.uuid4()),
@@ -495,7 +495,7 @@ def _caller(ticket: Ticket, context: RequestContext) -> Caller:
         ticket=ticket,
         api_version=context.api_version,
         client_id=context.client_id or "",
-        client_host=f"/{context.client_address}",  # as Java prints an address
+        client_host=f"/{context.client_address}",  # as Java formats an address
     )
 
 

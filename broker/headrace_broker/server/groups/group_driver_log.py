@@ -1,4 +1,4 @@
-"""What the group coordinator needs of a partition of `__consumer_offsets`, and its adapter."""
+"""What the group coordinator needs from a partition of `__consumer_offsets`, and its adapter."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, Protocol
@@ -24,17 +24,17 @@ class OffsetsLog(Protocol):
     async def append(self, batch: bytes) -> None:
         """Append one batch and return once it is committed.
 
-        An ApiError means that the batch is not, or perhaps not, in the log.
+        After an ApiError the batch is not in the log, or it is unknown whether it is.
         """
 
     def append_transactional(self, batch: bytearray, verification: Verification) -> Offset:
-        """Append a transaction's batch at once; return its end. Raises ApiError where it cannot."""
+        """Append a transaction's batch at once; return its end. Raises ApiError if refused."""
 
     def append_marker(self, marker: Marker) -> Offset:
-        """Append a marker at once; return its end. Raises ApiError: it is not there."""
+        """Append a marker at once; return its end. Raises ApiError with nothing appended."""
 
     async def wait_committed(self, end: Offset) -> None:
-        """Return when all below `end` is committed; raise ApiError where nobody can say it."""
+        """Return when all below `end` is committed; raise ApiError if that cannot be known."""
 
     def read_all(self) -> AsyncIterator[bytes]:
         """Yield everything appended so far, from the log's start, as runs of whole batches."""
@@ -49,18 +49,18 @@ class PartitionOffsetsLog:
         self._clock = clock
 
     async def append(self, batch: bytes) -> None:
-        """Append as the leader and wait for the high watermark: acks=all, whoever asked."""
+        """Append as the leader with acks=all, and wait for the high watermark."""
         info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
         await self.wait_committed(Offset(info.last_offset + 1))
 
     def append_transactional(self, batch: bytearray, verification: Verification) -> Offset:
-        """Append as the leader, unless the producer's transaction is not open any more."""
+        """Append as the leader, unless the producer's transaction is no longer open."""
         now_ms, origin = self._clock.now_ms(), AppendOrigin.COORDINATOR
         info = self._partition.append(batch, _ACKS_ALL, now_ms, verification, origin)
         return Offset(info.last_offset + 1)
 
     def append_marker(self, marker: Marker) -> Offset:
-        """Append as the leader, unless it is there already."""
+        """Append as the leader, unless the marker is in the log already."""
         return write_marker(self._partition, marker, self._clock.now_ms())
 
     async def wait_committed(self, end: Offset) -> None:
@@ -70,7 +70,7 @@ class PartitionOffsetsLog:
             await committed
 
     def read_all(self) -> AsyncIterator[bytes]:
-        """Read up to the log's end as it stands now."""
+        """Read up to the present end of the log."""
         return read_to_end(self._partition)
 
 
@@ -79,8 +79,8 @@ def encode_batches(
 ) -> Iterator[bytes]:
     """Yield the records in order, as batches of at most `size_max` bytes.
 
-    What was decided together stays together: a coordinator that takes over sees all of it or none.
-    Only a unit that no batch could hold is parted, and replay makes do with a part.
+    Records of one decision stay in one batch: the next coordinator sees all of them or none. Only a
+    decision that fits into no batch is split, and replay can handle a part.
     """
     waiting: list[NewRecord] = []
     size = 0

@@ -1,9 +1,9 @@
-"""The owner of one partition's groups: performs what the pure coordinator decides.
+"""The owner of one partition's groups: carries out what the pure coordinator decides.
 
-State moves the moment something is decided, and the answer waits until the records are committed,
-as in Kafka's coordinator runtime. The alternative, moving state at commit, would make two requests
-that arrive within one commit decide on the same old state. The price is that a failed append leaves
-memory ahead of the log; then the memory is thrown away and the partition is loaded again.
+State changes the moment a decision is made, and the response waits until its records are committed,
+as in Kafka's coordinator runtime. If state changed at commit instead, two requests that arrive
+within one commit would be decided on the same old state. The price: after a failed append, memory
+is ahead of the log. Then it is discarded, and the partition is loaded again.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ log = structlog.get_logger(__name__)
 
 ResponseT = TypeVar("ResponseT")
 Initialize = Callable[[InitializeShareState], Awaitable[Mapping[UUID, frozenset[int]]]]
-"""Makes share partitions' state; returns those that have it now."""
+"""Creates share partitions' state; returns the partitions that have it now."""
 
 _RELOAD_DELAY_S: Final = 1.0
 _UNWRITTEN_MAX: Final = 10_000
 _MATCHES_AT_ONCE: Final = 1_000  # a millisecond or two
-# A loop that was held up this long could not read heartbeats either: they are in the sockets, and
-# get this much time to be read before anybody is declared dead.
+# An event loop that was stuck this long could not read heartbeats either. They are still in the
+# sockets, and get this much time to be read before any member's session expires.
 _STALL_S: Final = 0.5
 
 
@@ -66,20 +66,20 @@ class ShardStatus(Enum):
 class _Timer:
     deadline_s: float
     due_s: float
-    """When the handle fires; uvloop's handle of what is due at once cannot say it."""
+    """When the handle fires; uvloop's handle of a timer that is due at once does not know it."""
     handle: asyncio.Handle
 
 
 @dataclass(slots=True)
 class _Unwritten:
-    """What waits for the log: records, and the answers that depend on them and all before."""
+    """Records that wait for the log, and the responses that depend on them and all before them."""
 
     due_s: float
-    """When the answers are given up, if the log has not taken them by then."""
+    """When the waiting responses time out, if the records are not committed by then."""
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Any]] = field(default_factory=list)
     turn: tuple[Ticket, Callable[[], Awaitable[Any]]] | None = None
-    """What writes by itself, between all before and all after it."""
+    """Work with its own append, between all records before and all after it."""
 
 
 class ShardDriver:
@@ -113,7 +113,7 @@ class ShardDriver:
         self._reloader: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """Replay the partition and start to serve it; one that cannot be read is tried again."""
+        """Replay the partition and start to serve it; a failed load is retried."""
         try:
             await self._load()
         except (ApiError, DecodeError, OSError) as error:
@@ -132,7 +132,7 @@ class ShardDriver:
         shard = GroupShard(partition=self.shard.partition)
         async for chunk in self.log.read_all():
             replay_batches(shard, chunk)
-            await asyncio.sleep(0)  # other partitions are being served meanwhile
+            await asyncio.sleep(0)  # other partitions are being served in between
         if self.status is ShardStatus.LOADING:
             self.shard = shard
             self.status = ShardStatus.ACTIVE
@@ -144,7 +144,7 @@ class ShardDriver:
                 log.info("groups loaded", partition=shard.partition, groups=shard.group_count)
 
     def close(self) -> None:
-        """Stop serving: whoever waits must look for the coordinator again."""
+        """Stop serving: waiting clients must look for the coordinator again."""
         self.status = ShardStatus.CLOSED
         for task in (self._writer, self._reloader):
             if task is not None and task is not asyncio.current_task():
@@ -161,9 +161,9 @@ class ShardDriver:
     async def submit(
         self, response: type[ResponseT], decide: Callable[[Ticket], GroupDecision]
     ) -> ResponseT:
-        """Decide, and return the answer; raise ApiError with nothing applied.
+        """Decide, and return the response; raise ApiError with nothing applied.
 
-        Answers come in the order of the decisions, each after all records decided before it.
+        Responses come in the order of the decisions, each after all records decided before it.
         """
         self.check_active()
         if len(self._unwritten) >= _UNWRITTEN_MAX:
@@ -179,7 +179,7 @@ class ShardDriver:
     def submit_now(
         self, response: type[ResponseT], decide: Callable[[Ticket], GroupDecision]
     ) -> ResponseT:
-        """Decide what needs no record: heartbeats must not be held up by a slow append."""
+        """Decide a request without records: a slow append must not delay heartbeats."""
         self.check_active()
         decision = decide(Ticket(0))
         self._set_timers(decision)
@@ -188,9 +188,9 @@ class ShardDriver:
     async def take_turn(
         self, response: type[ResponseT], work: Callable[[], Awaitable[ResponseT]]
     ) -> ResponseT:
-        """Have `work` write to the log after all decided before, and before all decided after.
+        """Have `work` write to the log after all earlier decisions, and before all later ones.
 
-        What it raises is its caller's alone: what it refuses has changed nothing.
+        Its exception goes to its caller alone: a refused append has changed nothing.
         """
         self.check_active()
         if len(self._unwritten) >= _UNWRITTEN_MAX:
@@ -203,11 +203,11 @@ class ShardDriver:
         return _checked(response, await future)
 
     def keep_alive(self, decision: GroupDecision) -> None:
-        """Set a decision's timers alone: its records take a turn of their own."""
+        """Set a decision's timers only: its records are written by themselves."""
         self._set_timers(decision)
 
     def now_ms(self) -> TimestampMs:
-        """Return the time of what is written now."""
+        """Return the timestamp for records written now."""
         return self._clock.now_ms()
 
     async def _take(self, ticket: Ticket, work: Callable[[], Awaitable[Any]]) -> None:
@@ -221,7 +221,7 @@ class ShardDriver:
             self._answer([(ticket, made)])
 
     def expect_nothing(self, decision: GroupDecision) -> None:
-        """Carry out what nobody waits for, as expiry."""
+        """Carry out a decision that no client waits for, such as expiry."""
         self._carry_out(decision)
 
     def _carry_out(self, decision: GroupDecision) -> None:
@@ -260,9 +260,9 @@ class ShardDriver:
             self._late = self._loop.call_at(unwritten.due_s, self._give_up)
 
     def _give_up(self) -> None:
-        """Answer those whose records are not committed in time: no client waits for ever.
+        """Time out responses whose records are not committed in time: no client waits forever.
 
-        The records stay on their way, as in Kafka: what becomes of them is unknown.
+        The records stay in flight, as in Kafka: whether they will be committed is unknown.
         """
         self._late = None
         now_s = self._loop.time()
@@ -284,7 +284,7 @@ class ShardDriver:
                     )
 
     async def _resolve(self, work: ResolveRegexes) -> None:
-        """Match a group's regular expressions bit by bit, while requests are being served."""
+        """Match a group's regular expressions in small steps, and serve requests in between."""
         shard = self.shard
         try:
             context = self._context(work.group_id)
@@ -310,7 +310,7 @@ class ShardDriver:
             self._carry_out(decide_regexes(shard, work.group_id, resolved_all, context))
 
     async def _initialize_share(self, wanted: InitializeShareState) -> None:
-        """Have share partitions' state made, then assign them."""
+        """Have share partitions' state created, then assign them."""
         shard = self.shard
         try:
             made = await self._initialize(wanted)
@@ -321,7 +321,7 @@ class ShardDriver:
             self._carry_out(decide_initialized(shard, wanted.group_id, made, context))
 
     async def wait_initialized(self, group_id: str, timeout_s: float) -> bool:
-        """Wait while share partitions' state is being made; False where there was none."""
+        """Wait while share partitions' state is created; return False if none is being created."""
         task = self._initializing.get(group_id)
         if task is None:
             return False
@@ -329,7 +329,7 @@ class ShardDriver:
         return True
 
     async def _write(self) -> None:
-        """Write what waits, all of it in one batch: commits under load share an append."""
+        """Write all waiting records in one batch: under load, commits share an append."""
         try:
             while self._unwritten:
                 if (turn := self._unwritten[0].turn) is not None:
@@ -345,7 +345,7 @@ class ShardDriver:
                     self._unwritten.popleft()
                     self._answer(item.replies)
         except ApiError as error:
-            # Too few replicas in sync, or another leader: no fault of ours, but memory is ahead.
+            # Too few in-sync replicas, or a new leader: no bug, but memory is ahead of the log.
             log.warning(
                 "append to __consumer_offsets refused",
                 partition=self.shard.partition,
@@ -353,7 +353,7 @@ class ShardDriver:
             )
             self._reload()
         except Exception:
-            # Whatever it was, memory is ahead of the log now.
+            # Whatever failed, memory is ahead of the log now.
             log.exception("append to __consumer_offsets failed", partition=self.shard.partition)
             self._reload()
         finally:
@@ -366,7 +366,7 @@ class ShardDriver:
                 future.set_result(response)
 
     def _reload(self) -> None:
-        """Memory is ahead of the log: forget it and start over from what is committed."""
+        """Discard memory, which is ahead of the log, and load the committed state again."""
         self.status = ShardStatus.LOADING
         self._abandon()
         self._load_later()
@@ -400,7 +400,8 @@ class ShardDriver:
     def _set_timer(self, key: TimerKey, deadline_s: float) -> None:
         timer = self._timers.get(key)
         if timer is not None and timer.due_s <= deadline_s:
-            # A heartbeat only moves the deadline: the loop's heap is touched once per session.
+            # A heartbeat only moves the deadline: the event loop's heap is touched once per
+            # session.
             timer.deadline_s = deadline_s
             return
         if timer is not None:

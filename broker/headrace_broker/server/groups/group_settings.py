@@ -1,4 +1,4 @@
-"""The group coordinator's settings: a broker's, and what a group's own configuration changes."""
+"""The group coordinator's settings: the broker's, and those that a group overrides."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,12 +13,12 @@ from headrace_broker.coordinator.config import (
 from headrace_broker.metadata.configs.group_config import effective_group_config
 from headrace_broker.metadata.image import MetadataImage
 
-_MESSAGE_MAX_BYTES: Final = 1024 * 1024 + 12  # Kafka's default, which a file need not name
+_MESSAGE_MAX_BYTES: Final = 1024 * 1024 + 12  # Kafka's default, if the file does not set it
 _BATCH_OVERHEAD_BYTES: Final = 1024
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
-    """Return the coordinator's settings out of a broker's."""
+    """Return the coordinator's settings from a broker's settings."""
     return GroupConfig(
         session_timeout_ms_min=values["group.min.session.timeout.ms"],
         session_timeout_ms_max=values["group.max.session.timeout.ms"],
@@ -49,7 +49,7 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
 
 
 def assignor_name(text: str) -> str:
-    """Return the name of an assignor that a file names by name or by Kafka's class."""
+    """Return the name of an assignor that the file gives by name or by Kafka's class."""
     return {
         "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
         "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
@@ -57,7 +57,7 @@ def assignor_name(text: str) -> str:
 
 
 class GroupConfigs:
-    """The settings of each group: the broker's, under what the group's resource sets."""
+    """The settings of each group: the broker's, overridden by those of the group."""
 
     def __init__(
         self, config: GroupConfig, values: Mapping[str, Any], image: Callable[[], MetadataImage]
@@ -69,7 +69,7 @@ class GroupConfigs:
         self._made: dict[str, GroupConfig] = {}
 
     def of(self, group_id: str) -> GroupConfig:
-        """Return the settings that hold for a group now."""
+        """Return a group's present settings."""
         image = self._image()
         if self._seen is None or self._seen.configs is not image.configs:
             self._seen, self._made = image, {}

@@ -1,8 +1,8 @@
 """A transaction's offsets in one partition of `__consumer_offsets`: commits, markers, replay.
 
-Owns their order in the log among the shard's other records: each takes its turn, so that what is
-decided before it is in the log before it. What is pending shows at once, as everything decided
-does, and goes again when the append is refused: a zombie's is.
+Owns their order in the log among the shard's other records: each waits for its turn, so that all
+earlier decisions are in the log before it. Pending offsets are visible at once, like every
+decision, and are removed again if the append is refused, as it is for a zombie.
 """
 
 from collections.abc import Awaitable, Callable
@@ -48,16 +48,16 @@ class Driver(Protocol):
         """Raise ApiError unless the shard can be served now."""
 
     def keep_alive(self, decision: GroupDecision) -> None:
-        """Set a decision's timers alone."""
+        """Set a decision's timers only."""
 
     def now_ms(self) -> TimestampMs:
-        """Return the time of what is written now."""
+        """Return the timestamp for records written now."""
         ...
 
     async def take_turn(
         self, response: type[ResponseT], work: Callable[[], Awaitable[ResponseT]]
     ) -> ResponseT:
-        """Have `work` write after all decided before, and before all decided after."""
+        """Have `work` write after all earlier decisions, and before all later ones."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The topics as group coordinators see them, made from metadata images when somebody asks."""
+"""The topics as group coordinators see them, built from metadata images on demand."""
 
 from uuid import UUID
 
@@ -8,7 +8,7 @@ from headrace_broker.metadata.image import MetadataImage
 
 
 class TopicsOfImage:
-    """Makes a `TopicsView` of the latest image; what did not change is not made again."""
+    """Builds a `TopicsView` of the latest image, and reuses what has not changed."""
 
     def __init__(self) -> None:
         self._image: MetadataImage | None = None
@@ -17,7 +17,7 @@ class TopicsOfImage:
         self._racks: dict[int, str] = {}
 
     def view(self, image: MetadataImage) -> TopicsView:
-        """Return the view of an image. Its version grows when topics come or go."""
+        """Return the view of an image. Its version grows when topics are added or removed."""
         before = self._image
         if before is not None and before.topics is image.topics and before.brokers is image.brokers:
             return self._view

@@ -59,7 +59,7 @@ Batch: TypeAlias = "dict[tuple[UUID, int], tuple[LedPartition, IsrUpdate]]"
 
 
 class ControllerPeers(Protocol):
-    """What is needed of `PeerConnections`."""
+    """What is used of `PeerConnections`."""
 
     async def to_controller(self, request: Any, *, timeout_ms: int = ...) -> Any:
         """Send to the active controller; raises PeerUnavailable."""

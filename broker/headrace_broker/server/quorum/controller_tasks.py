@@ -46,7 +46,7 @@ log = structlog.get_logger()
 
 
 class Controller(Protocol):
-    """What the tasks need of the controller's driver."""
+    """What the tasks need from the controller's driver."""
 
     @property
     def image(self) -> MetadataImage:

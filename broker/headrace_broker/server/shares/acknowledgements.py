@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge have in common: what members say of records."""
+"""What ShareFetch and ShareAcknowledge share: the members' acknowledgements of records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AcknowledgementBatch(Protocol):
-    """What both requests call a range of offsets with what is said of them."""
+    """A range of offsets and how they are acknowledged, as in both requests."""
 
     first_offset: int
     last_offset: int
@@ -26,18 +26,18 @@ class AcknowledgementBatch(Protocol):
 
 
 class AcknowledgedPartition(Protocol):
-    """What both requests call a partition."""
+    """A partition in both requests."""
 
     partition_index: int
 
     @property
     def acknowledgement_batches(self) -> Sequence[AcknowledgementBatch]:
-        """What is said of its records."""
+        """The acknowledgements of its records."""
         ...
 
 
 class AcknowledgedTopic(Protocol):
-    """What both requests call a topic."""
+    """A topic in both requests."""
 
     topic_id: UUID
 
@@ -50,7 +50,7 @@ class AcknowledgedTopic(Protocol):
 def said_in(
     topics: Iterable[AcknowledgedTopic],
 ) -> dict[TopicIdPartition, Sequence[AcknowledgementBatch]]:
-    """Return what a request says of each partition's records."""
+    """Return a request's acknowledgements by partition."""
     return {
         (topic.topic_id, partition.partition_index): partition.acknowledgement_batches
         for topic in topics
@@ -60,19 +60,19 @@ def said_in(
 
 
 def connection_of(context: RequestContext) -> Connection:
-    """Return what a session belongs to."""
+    """Return the connection that a session belongs to."""
     return context.listener, context.connection_id
 
 
 def check_names(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Return both; raise INVALID_REQUEST where one is missing."""
+    """Return both names; raise INVALID_REQUEST if one is missing."""
     if not group_id or not member_id:
         raise ApiError(ErrorCode.INVALID_REQUEST, "a share group's request names group and member")
     return group_id, member_id
 
 
 class Acknowledging:
-    """Acknowledgements on their way to be durable."""
+    """Acknowledgements that are not durable yet."""
 
     def __init__(
         self, shares: SharePartitions, group_id: str, member_id: str, *, may_renew: bool
@@ -85,7 +85,7 @@ class Acknowledging:
         self._futures: dict[TopicIdPartition, asyncio.Future[None]] = {}
 
     def begin(self, said: dict[TopicIdPartition, Sequence[AcknowledgementBatch]]) -> None:
-        """Take what a member says; each partition has its own outcome."""
+        """Apply a member's acknowledgements; each partition has its own outcome."""
         for where, batches in said.items():
             self.errors[where] = None
             try:
@@ -108,7 +108,7 @@ class Acknowledging:
         )
 
     async def finish(self) -> None:
-        """Return when all is durable, or is not."""
+        """Return when all of them are durable, or have failed."""
         for where, future in self._futures.items():
             try:
                 await asyncio.shield(future)
@@ -123,7 +123,7 @@ TopicT = TypeVar("TopicT")
 def by_topic(
     found: dict[TopicIdPartition, ItemT], make: Callable[[UUID, list[ItemT]], TopicT]
 ) -> list[TopicT]:
-    """Return partitions' answers under their topics."""
+    """Return the partitions' results grouped by topic."""
     topics: dict[UUID, list[ItemT]] = {}
     for (topic_id, _), item in found.items():
         topics.setdefault(topic_id, []).append(item)

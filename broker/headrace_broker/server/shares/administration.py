@@ -1,7 +1,7 @@
-"""`ShareAdministration`: what administrators see and change of share groups' partitions.
+"""`ShareAdministration`: what administrators read and change in share groups' partitions.
 
-Works where the group is coordinated: it knows the group's partitions, asks the share coordinators
-for their state and the leaders for their ends.
+Runs on the group's coordinator: it knows the group's partitions, asks the share coordinators for
+their state, and the leaders for their log ends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Where = tuple[str, int]
 
 @dataclass(slots=True, kw_only=True)
 class SharePosition:
-    """Where a group is with a partition; -1 for what is not known."""
+    """A group's position in a partition; -1 for values that are not known."""
 
     topic_id: UUID
     start_offset: int = _UNKNOWN
@@ -51,7 +51,7 @@ class SharePosition:
 
 
 class ShareAdministration:
-    """One broker's. All methods raise ApiError for a group that is not here."""
+    """One broker's administration. All methods raise ApiError for a group that is not here."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ShareAdministration:
     async def positions(
         self, group_id: str, topics: Mapping[str, Sequence[int]] | None
     ) -> dict[Where, SharePosition]:
-        """Return where a group is with some partitions, or with all that it has state of."""
+        """Return a group's positions in some partitions, or in all that it has state of."""
         group = self.find(group_id)
         if topics is None:
             topics = {name: sorted(items) for name, items in group.initialized.values()}
@@ -123,7 +123,7 @@ class ShareAdministration:
         return state.complete_count
 
     async def _end_offsets(self, wanted: Iterable[Where]) -> dict[Where, int]:
-        """Return the high watermarks that the leaders tell."""
+        """Return the leaders' high watermarks."""
         found: dict[Where, int] = {}
         elsewhere: dict[NodeId, list[Where]] = defaultdict(list)
         for topic, index in wanted:
@@ -162,7 +162,7 @@ class ShareAdministration:
     async def alter(
         self, group_id: str, offsets: Mapping[Where, int]
     ) -> dict[Where, ApiError | None]:
-        """Have an empty group begin partitions elsewhere; make it where there is none.
+        """Set the start offsets of an empty group's partitions; create the group if there is none.
 
         Raises NON_EMPTY_GROUP, and GROUP_ID_NOT_FOUND for a group of another kind.
         """
@@ -193,7 +193,7 @@ class ShareAdministration:
         return outcomes
 
     async def delete(self, group_id: str, topics: Sequence[str]) -> dict[str, ApiError | None]:
-        """Have an empty group forget topics. Raises NON_EMPTY_GROUP."""
+        """Delete an empty group's state of topics. Raises NON_EMPTY_GROUP."""
         group = self.find(group_id)
         check_empty(group)
         outcomes: dict[str, ApiError | None] = {}
@@ -218,7 +218,7 @@ class ShareAdministration:
         return outcomes
 
     async def delete_all(self, group_id: str) -> None:
-        """End the state of an empty share group before the group itself; others pass."""
+        """Delete the state of an empty share group before the group; other groups are skipped."""
         group = self._groups.share_group(group_id)
         if group is None:
             return

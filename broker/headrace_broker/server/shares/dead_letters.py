@@ -1,8 +1,9 @@
-"""`DeadLetterWriter`: copies what a share group gave up to its dead-letter topic (KIP-1191).
+"""`DeadLetterWriter`: copies records that a share group gave up to its dead-letter topic
+(KIP-1191).
 
-Owns how a dead letter looks, which partition it goes to, and how long that is tried. A record may
-go there twice, never not at all, unless it is given up after `TRIED_SECONDS`, or at once where the
-settings do not allow the topic: then the log and the metrics say so.
+Owns the form of a dead letter, its partition, and how long writing it is retried. A record may be
+written twice. It is never lost silently: if writing fails for `TRIED_SECONDS`, or the settings do
+not allow the topic, the log and the metrics report it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ _RETRY_SECONDS_MAX: Final = 5.0
 _TIMEOUT_MS: Final = 10_000
 _ACKS_ALL: Final = -1
 _ONE_BATCH_BYTES: Final = 1
-"""At least one batch is read, whatever its size: the rest of a larger read would be thrown away."""
+"""Read at least one batch, whatever its size: the rest of a longer read would be discarded."""
 _READ_UNCOMMITTED: Final = 0
 _OVERHEAD_BYTES: Final = 128
-"""What a batch's header and a record's own lengths take at most, about."""
+"""The approximate maximum of a batch's header and a record's own lengths."""
 _FINAL: Final = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -66,18 +67,18 @@ _FINAL: Final = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-"""What no second attempt changes."""
+"""Errors that a retry cannot change."""
 
 
 class TopicMaker(Protocol):
-    """Makes topics."""
+    """Creates topics."""
 
     async def ensure_topic(self, wanted: WantedTopic) -> None:
-        """Make a topic unless it exists; raise ApiError."""
+        """Create a topic unless it exists; raise ApiError."""
 
 
 class Node(Protocol):
-    """What is needed of the node."""
+    """what is needed from the node."""
 
     config: BrokerConfig
     clock: Clock
@@ -86,7 +87,7 @@ class Node(Protocol):
 
     @property
     def controller(self) -> TopicMaker:
-        """Who makes topics."""
+        """The creator of topics."""
 
     @property
     def metadata(self) -> MetadataImage:
@@ -94,16 +95,16 @@ class Node(Protocol):
 
 
 class DeadLetterWriter:
-    """One broker's dead letters on their way."""
+    """The dead letters that one broker is writing."""
 
     def __init__(self, node: Node, settings_of: Callable[[str], ShareSettings]) -> None:
         self._node = node
         self._settings_of = settings_of
 
     async def write(self, group_id: str, source: Partition, letters: Sequence[DeadLetter]) -> bool:
-        """Return when all are durable, False where the group wants none; raise ApiError.
+        """Return True when all are durable, False if the group wants none; raise ApiError.
 
-        An error says that they are given up, some of them perhaps written.
+        An error means that they are given up; some may have been written.
         """
         loop = asyncio.get_running_loop()
         deadline, delay = loop.time() + TRIED_SECONDS, _RETRY_SECONDS
@@ -133,7 +134,7 @@ class DeadLetterWriter:
     async def _write_some(
         self, group_id: str, source: Partition, letters: Sequence[DeadLetter], position: int
     ) -> int:
-        """Write one batch of what is from an offset on; return where the next one begins."""
+        """Write one batch of letters from an offset on; return where the next batch begins."""
         settings = self._settings_of(group_id)
         topic = await self._topic(settings.dead_letter_topic, source)
         config = self._node.replicas.effective_config(topic.name)
@@ -173,7 +174,7 @@ class DeadLetterWriter:
         return topic
 
     async def _append(self, topic: TopicImage, source_index: int, batch: bytes) -> None:
-        """Return when the batch is committed in the partition that the source's goes to."""
+        """Append to the partition for the source's letters; return once it is committed."""
         index = PartitionIndex(source_index % len(topic.partitions))
         partition = topic.partitions.get(index)
         leader = NO_NODE if partition is None else partition.leader
@@ -221,10 +222,10 @@ class _Batch:
         self._now_ms = now_ms
 
     def add(self, letter: DeadLetter, offset: int, original: Record | None) -> bool:
-        """Take one more; return whether it fits.
+        """Add a letter; return whether it fits.
 
-        Headers that an original has are not copied, as in Kafka: the context's stand alone. An
-        original that is too large by itself is left out, and can be found by the context.
+        The original's headers are not copied, as in Kafka: only the context headers are written. An
+        original that is too large by itself is left out; the context tells where to find it.
         """
         headers = [
             ("__dlq.errors.topic", self._source.topic.encode()),
@@ -252,7 +253,7 @@ class _Batch:
         return True
 
     def build(self) -> bytes:
-        """Return them as a batch."""
+        """Return the letters as a batch."""
         return bytes(build_batch(self.records))
 
 
@@ -265,7 +266,7 @@ class _Originals:
         self._range = range(0)
 
     def get(self, offset: int) -> Record | None:
-        """Return a record; None for one that is not there any more, or cannot be read."""
+        """Return a record, or None if it is gone or cannot be read."""
         if offset not in self._range:
             self._range = range(offset, offset + 1)
             self._read = {}

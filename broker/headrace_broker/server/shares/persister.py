@@ -1,6 +1,6 @@
-"""`Persister`: this broker's way to the share coordinators, its own among them.
+"""`Persister`: this broker's client of the share coordinators, its own included.
 
-What a coordinator that moves, loads or is out of reach cannot do is tried again for a while.
+While a coordinator moves, loads or is unreachable, requests are retried for a limited time.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from headrace_broker.server.shares.state_coordinator import ShareCoordinator, co
 
 _RETRY_DELAY_S: Final = 0.1
 _TRIED_TIMEOUTS: Final = 3
-"""For how many of share.coordinator.write.timeout.ms it is tried again."""
+"""Retries take this many times share.coordinator.write.timeout.ms."""
 _RETRIABLE: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -36,11 +36,11 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The last one while a coordinator's metadata is behind."""
+"""Errors to retry; the last one occurs while a coordinator's metadata is behind."""
 
 
 class Persister:
-    """Asks share coordinators for share partitions. All methods raise ApiError."""
+    """Asks share coordinators about share partitions. All methods raise ApiError."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Persister:
         self._timeout_ms = timeout_ms
 
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-        """Begin a new life of a share partition's state."""
+        """Initialize a share partition's state with a new state epoch."""
         messages = initialize_share_group_state
         data = messages.PartitionData(
             partition=key.partition, state_epoch=state_epoch, start_offset=start_offset
@@ -72,7 +72,7 @@ class Persister:
         )
 
     async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
-        """Return the state for the leader of this epoch."""
+        """Return the state to the leader of this epoch."""
         messages = read_share_group_state
         data = messages.PartitionData(partition=key.partition, leader_epoch=leader_epoch)
         topic = messages.ReadStateData(topic_id=key.topic_id, partitions=[data])
@@ -99,7 +99,7 @@ class Persister:
         )
 
     async def summarize(self, key: ShareKey) -> ShareState:
-        """Return epochs, start offset and count for somebody who only looks."""
+        """Return epochs, start offset and count, for reading only."""
         messages = read_share_group_state_summary
         data = messages.PartitionData(partition=key.partition, leader_epoch=-1)
         topic = messages.ReadStateSummaryData(topic_id=key.topic_id, partitions=[data])
@@ -118,7 +118,7 @@ class Persister:
         )
 
     async def write(self, key: ShareKey, change: StateChange) -> None:
-        """Keep what changed."""
+        """Persist a change of state."""
         messages = write_share_group_state
         data = messages.PartitionData(
             partition=key.partition,
@@ -144,7 +144,7 @@ class Persister:
         )
 
     async def delete(self, key: ShareKey) -> None:
-        """End the state."""
+        """Delete the state."""
         messages = delete_share_group_state
         data = messages.PartitionData(partition=key.partition)
         topic = messages.DeleteStateData(topic_id=key.topic_id, partitions=[data])
@@ -155,7 +155,7 @@ class Persister:
         )
 
     async def _ask(self, key: ShareKey, here: Callable[[], Awaitable[Any]], request: Any) -> Any:
-        """Return what the coordinator here returns, or the partition's result of one elsewhere."""
+        """Ask the coordinator, on this broker or elsewhere; return the partition's result."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _TRIED_TIMEOUTS * self._timeout_ms / 1000
         while True:

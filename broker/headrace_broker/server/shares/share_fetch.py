@@ -1,7 +1,7 @@
-"""One ShareFetch: acquires records of a session's partitions, and waits where there are none.
+"""One ShareFetch: acquires records of a session's partitions, and waits if there are none.
 
-It waits in the partitions' `fetch_waiters` for appends, and at the share partitions for records
-that are released, locks that time out and state that is loaded.
+It waits in the partitions' `fetch_waiters` for appends, and at the share partitions for released
+records, expired locks and loaded state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchBounds:
-    """How much a fetch may bring and how long it may wait."""
+    """How much a fetch may return and how long it may wait."""
 
     max_wait_ms: int
     min_bytes: int
@@ -34,7 +34,7 @@ class FetchBounds:
 
 
 class _Arrival:
-    """Tells an event of appends; `appended` is called from within them."""
+    """Sets an event on appends, which call `appended`."""
 
     __slots__ = ("_event",)
 
@@ -42,13 +42,13 @@ class _Arrival:
         self._event = event
 
     def appended(self, size: int) -> None:
-        """There may be more to read."""
+        """Note that there may be more to read."""
         del size
         self._event.set()
 
 
 class ShareFetch:
-    """What one request acquires."""
+    """The records that one request acquires."""
 
     def __init__(self, shares: SharePartitions, session: ShareSession, bounds: FetchBounds) -> None:
         self.found: dict[TopicIdPartition, PartitionData] = {}
@@ -62,9 +62,9 @@ class ShareFetch:
         """Whether there is something to answer with."""
 
     async def run(self) -> None:
-        """Return when something is acquired, there is an error to answer, or the time is over.
+        """Return when records are acquired, there is an error to report, or the time is over.
 
-        While there are less than `min_bytes` nothing is acquired: locks would run meanwhile.
+        Below `min_bytes` nothing is acquired, because the locks would run while the fetch waits.
         """
         if self._bounds.max_wait_ms <= 0:
             self._read()
@@ -107,7 +107,7 @@ class ShareFetch:
         return [driver.partition for driver in drivers], drivers
 
     def _is_enough(self) -> bool:
-        """Whether `min_bytes` can be read, or there is an error to answer."""
+        """Whether `min_bytes` can be read, or there is an error to report."""
         missing = self._bounds.min_bytes
         if missing <= 1:
             return True
@@ -123,7 +123,7 @@ class ShareFetch:
         return False
 
     def _read(self) -> bool:
-        """Acquire what there is; True where the answer should go out now."""
+        """Acquire the available records; return True if the answer should go out now."""
         for where in self._order:
             if self._records_left <= 0 or self._bytes_left <= 0:
                 break

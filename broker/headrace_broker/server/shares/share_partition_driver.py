@@ -1,7 +1,7 @@
-"""The owner of one share partition at its leader: reads, times and persists what it decides.
+"""The owner of one share partition at its leader: reads, times and persists its decisions.
 
-Owns a pure `SharePartition`, its timer of locks and the one write that is under way. It lives for
-one leader epoch: a new leader reads the state from the share coordinator, which fences this one.
+Owns a pure `SharePartition`, its lock timer and the one write in flight. It lives for one leader
+epoch: a new leader reads the state from the share coordinator, which fences this driver.
 """
 
 import asyncio
@@ -43,22 +43,22 @@ _NOT_NOW: Final = frozenset(
 
 
 class StatePersister(Protocol):
-    """Keeps share partitions' states."""
+    """Persists the states of share partitions."""
 
     async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
-        """Return the state for the leader of this epoch; raise ApiError."""
+        """Return the state to the leader of this epoch; raise ApiError."""
         ...
 
     async def write(self, key: ShareKey, change: StateChange) -> None:
-        """Keep what changed; raise ApiError."""
+        """Persist a change of state; raise ApiError."""
         ...
 
 
 class DeadLetterTopics(Protocol):
-    """Where records go that nobody could process."""
+    """The topics for records that no member could process."""
 
     async def write(self, group_id: str, source: Partition, letters: Sequence[DeadLetter]) -> bool:
-        """Return when they are durable, False where the group wants none; raise ApiError."""
+        """Return True when they are durable, False if the group wants none; raise ApiError."""
         ...
 
 
@@ -89,7 +89,7 @@ class SharePartitionDriver:
         self.error = not_leader()
         """Why it is closed."""
         self.waiters: set[asyncio.Event] = set()
-        """Set whenever more may be acquired than before."""
+        """Events to set whenever more records may have become acquirable."""
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._persister = persister
@@ -112,7 +112,7 @@ class SharePartitionDriver:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is held and all is durable: it can be forgotten."""
+        """Whether nothing is acquired and all is durable, so that the driver can be dropped."""
         return self.status is not Status.ACTIVE or (
             self._writer is None
             and not self.state.needs_write
@@ -121,7 +121,7 @@ class SharePartitionDriver:
         )
 
     def now_ms(self) -> int:
-        """Return monotonic time: locks must not time out when a clock is set."""
+        """Return monotonic time: setting the clock must not expire locks."""
         return int(self._loop.time() * 1000)
 
     # ---- loading
@@ -137,7 +137,8 @@ class SharePartitionDriver:
                 start = self._initial_offset()
             self.state = SharePartition(start, kept.batches)
             if kept.start_offset < 0:
-                # Durable at once: another leader must not choose again, and pass over records.
+                # Make it durable at once: another leader must not choose a later start and skip
+                # records.
                 self.state.written_start = kept.start_offset
         except ApiError as error:
             log.info("share partition not loaded", key=str(self.key), error=str(error))
@@ -160,7 +161,7 @@ class SharePartitionDriver:
         return int(partition.high_watermark)
 
     def close(self, error: ApiError) -> None:
-        """Stop; what waits fails with the reason."""
+        """Stop; pending requests fail with the reason."""
         if self.status is Status.CLOSED:
             return
         self.status, self.error = Status.CLOSED, error
@@ -175,7 +176,7 @@ class SharePartitionDriver:
         self._wake()
 
     def check(self) -> None:
-        """Raise ApiError unless members may use it; it may still be loading."""
+        """Raise ApiError unless members may use this partition; it may still be loading."""
         if not self.is_current:
             self.close(not_leader())
         if self.status is Status.CLOSED:
@@ -186,7 +187,7 @@ class SharePartitionDriver:
     def fetch(
         self, request: AcquireRequest, max_bytes: int
     ) -> tuple[bytes | memoryview, list[Acquired]]:
-        """Acquire what there is; return it with the batches that hold it. Raises ApiError."""
+        """Acquire records; return them with the batches that hold them. Raises ApiError."""
         self.check()
         if self.status is not Status.ACTIVE:
             return b"", []
@@ -208,10 +209,10 @@ class SharePartitionDriver:
                 return _holding(data, acquired), acquired
             if self.state.fetch_offset(settings.limits) in {None, begin}:
                 return b"", []
-            self._write_soon()  # markers alone, or what was aborted
+            self._write_soon()  # only markers, or aborted records
 
     def readable_bytes(self, wanted: int) -> int:
-        """Return how much there is from where a fetch would read, as far as it is wanted.
+        """Return how many bytes a fetch could read, up to `wanted`.
 
         Raises ApiError.
         """
@@ -254,9 +255,9 @@ class SharePartitionDriver:
     def acknowledge(
         self, member_id: str, acknowledgements: Iterable[Acknowledgement]
     ) -> asyncio.Future[None] | None:
-        """Take what a member says; return the moment when it is durable, None where it is.
+        """Apply a member's acknowledgements; return a future of their durability, None if durable.
 
-        Raises ApiError with nothing taken.
+        Raises ApiError with nothing applied.
         """
         self.check()
         limits = self._settings().limits
@@ -270,18 +271,18 @@ class SharePartitionDriver:
         return durable
 
     def release(self, member_id: str) -> None:
-        """Take back what a member holds: it is gone."""
+        """Release what a member has acquired: the member is gone."""
         if self.status is Status.ACTIVE and self.state.release(member_id):
             self._changed()
 
     # ---- locks
 
     def _arm(self) -> None:
-        """Have the timer fire when the next lock times out."""
+        """Set the timer to the next lock's expiry."""
         deadline_ms = self.state.next_deadline_ms()
         if self._timer is not None:
             if deadline_ms is not None and self._timer.when() <= deadline_ms / 1000:
-                return  # it looks again then
+                return  # the timer checks again then
             self._timer.cancel()
             self._timer = None
         if deadline_ms is not None and self.status is Status.ACTIVE:
@@ -316,7 +317,7 @@ class SharePartitionDriver:
         self._write_soon()
 
     async def _write(self) -> None:
-        """Write what changed until nothing is left; what comes meanwhile shares the next write."""
+        """Write changes until none is left; changes during a write share the next one."""
         try:
             while self.status is Status.ACTIVE and self.state.needs_write:
                 write = self.state.take_write()
@@ -356,14 +357,14 @@ class SharePartitionDriver:
     # ---- dead letters
 
     def _bury_soon(self) -> None:
-        """Write dead letters of which is durable that nobody gets them; only between writes."""
+        """Write the dead letters whose archiving is durable; only between state writes."""
         if self._burier is None and self.status is Status.ACTIVE:
             letters = self.state.dead_letters(self._settings().limits)
             if letters:
                 self._burier = self._loop.create_task(self._bury(letters))
 
     async def _bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Write them to the dead-letter topic, and be done with them whatever becomes of that."""
+        """Write letters to the dead-letter topic; they are done whatever the outcome."""
         try:
             state = self.state
             try:
@@ -379,18 +380,18 @@ class SharePartitionDriver:
         finally:
             self._burier = None
         if self._writer is None:
-            self._bury_soon()  # nothing is being written: what came meanwhile is durable
+            self._bury_soon()  # no write is in flight: later changes are durable
         self._changed()
 
     def _expire_now(self) -> None:
-        """Locks that ended while their acknowledgement was under way."""
+        """Expire the locks that ended while their acknowledgement was being written."""
         if self.state.expire(self._settings().limits, self.now_ms()):
             self._wake()
         self._arm()
 
 
 def _holding(data: bytes | memoryview, acquired: list[Acquired]) -> bytes | memoryview:
-    """Return the batches that hold what was acquired."""
+    """Return the batches that hold the acquired records."""
     begin = end = 0
     for position, header in iterate_headers(data):
         if header.last_offset < acquired[0].first:
@@ -401,7 +402,7 @@ def _holding(data: bytes | memoryview, acquired: list[Acquired]) -> bytes | memo
 
 
 def _for_clients(error: ApiError) -> ApiError:
-    """Return what a client hears of a share coordinator's refusal (ShareFetchUtils)."""
+    """Return the error that a client gets for a share coordinator's refusal (ShareFetchUtils)."""
     if error.code in _FENCED:
         return ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, error.message)
     if error.code in _NOT_NOW:

@@ -1,8 +1,8 @@
-"""`SharePartitions`: the share groups' partitions that this broker leads, and their members here.
+"""`SharePartitions`: the share partitions that this broker leads, and their members here.
 
-A share partition is loaded when the first member fetches from it, and forgotten when this broker
-leads it no more or the group's last session here is closed: an administrator may change the state
-of a group without members, and the next member reads it again.
+A share partition is loaded when its first member fetches, and dropped when this broker no longer
+leads it or when the group's last session here closes. An administrator may change the state of a
+group without members, so the next member's fetch reads it again.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _RETIRE_DELAY_S: Final = 0.05
 
 @dataclass(slots=True, kw_only=True)
 class ShareTotals:
-    """What one group's records went through here since the broker began."""
+    """Totals of one group's records on this broker since it started."""
 
     redelivered: int = 0
     rejected: int = 0
@@ -44,7 +44,7 @@ class ShareTotals:
     dead_letters_lost: int = 0
 
     def add(self, state: SharePartition) -> None:
-        """Take one share partition in."""
+        """Add one share partition."""
         self.redelivered += state.redelivered
         self.rejected += state.rejected
         self.undeliverable += state.undeliverable
@@ -62,7 +62,7 @@ class ShareCount:
 
 
 class SharePartitions:
-    """This broker's share partitions and share sessions. All on the event loop."""
+    """This broker's share partitions and share sessions. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SharePartitions:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def open_session(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
-        """Make a member's session. The group's first one reads its state again. Raises ApiError."""
+        """Open a member's session. A group's first session loads its state. Raises ApiError."""
         if not self.sessions.has_group(group_id):
             for driver in self._of_group(group_id):
                 if driver.is_settled:
@@ -103,7 +103,7 @@ class SharePartitions:
             was_closed = driver.status is Status.CLOSED
             self._forget(key)
             if was_closed:
-                raise error  # once; the next request tries again
+                raise error  # once; the next request retries
             driver = None
         if driver is None:
             driver = self._drivers[key] = SharePartitionDriver(
@@ -117,7 +117,7 @@ class SharePartitions:
         return driver
 
     def known_driver(self, group_id: str, where: TopicIdPartition) -> SharePartitionDriver:
-        """Return a share partition that members may hold records of. Raises ApiError."""
+        """Return a share partition whose records members may have acquired. Raises ApiError."""
         driver = self.driver(group_id, where)
         if driver.status is Status.LOADING:
             raise ApiError(
@@ -126,7 +126,7 @@ class SharePartitions:
         return driver
 
     def close_session(self, session: ShareSession) -> None:
-        """Give everything back that the session's member holds, and end it."""
+        """Close a session, and release everything that its member has acquired."""
         if not self.sessions.close(session):
             return
         for driver in self._of_group(session.group_id):
@@ -137,12 +137,12 @@ class SharePartitions:
             task.add_done_callback(self._tasks.discard)
 
     def disconnected(self, connection: Connection) -> None:
-        """End the sessions of a connection that is lost."""
+        """Close the sessions of a lost connection."""
         for session in self.sessions.of_connection(connection):
             self.close_session(session)
 
     async def _retire(self, group_id: str) -> None:
-        """Forget a group's partitions once all of them is durable, unless a member comes."""
+        """Drop a group's partitions once all their state is durable, unless a member joins."""
         while not self.sessions.has_group(group_id):
             drivers = self._of_group(group_id)
             if not drivers:
@@ -153,7 +153,7 @@ class SharePartitions:
             await asyncio.sleep(_RETIRE_DELAY_S)
 
     def leaders_changed(self) -> None:
-        """Close what this broker leads no more."""
+        """Close the partitions that this broker no longer leads."""
         for key, driver in list(self._drivers.items()):
             if not driver.is_current:
                 self._forget(key)
@@ -167,7 +167,7 @@ class SharePartitions:
         return [driver for key, driver in self._drivers.items() if key.group_id == group_id]
 
     def close(self) -> None:
-        """Stop everything."""
+        """Close everything."""
         for task in self._tasks:
             task.cancel()
         for key in list(self._drivers):

@@ -1,6 +1,6 @@
-"""Share sessions (KIP-932): which partitions a member reads here, over which connection.
+"""Share sessions (KIP-932): which partitions a member reads here, on which connection.
 
-A session belongs to a connection: one that is lost gives everything back that its member held.
+A session belongs to a connection: when it is lost, the member's acquired records are released.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,17 +29,17 @@ class ShareSession:
     member_id: str
     connection: Connection
     epoch: int = 1
-    """What the next request must say."""
+    """The session epoch that the next request must have."""
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
 
     def change(self, added: Iterable[TopicIdPartition], gone: Iterable[TopicIdPartition]) -> None:
-        """Add partitions, and take others out."""
+        """Add and remove partitions."""
         self.partitions.update(dict.fromkeys(added))
         for where in gone:
             self.partitions.pop(where, None)
 
     def rotated(self) -> list[TopicIdPartition]:
-        """Return the partitions, each time from another one on: none may starve the rest."""
+        """Return the partitions, rotated by one each time so that none starves the rest."""
         found = list(self.partitions)
         place = self.epoch % len(found) if found else 0
         return found[place:] + found[:place]
@@ -53,11 +53,11 @@ class ShareSessions:
         self._sessions: dict[Owner, ShareSession] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of sessions."""
         return len(self._sessions)
 
     def open(self, group_id: str, member_id: str, connection: Connection) -> ShareSession:
-        """Make a member's session, in place of its former one. Raises ApiError."""
+        """Open a member's session and replace an older one. Raises ApiError."""
         owner = (group_id, member_id)
         if owner not in self._sessions and len(self._sessions) >= self._sessions_max:
             raise ApiError(
@@ -68,7 +68,7 @@ class ShareSessions:
         return session
 
     def take(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """Return the session that a request of this epoch belongs to, and move it on.
+        """Return the session for a request of this epoch, and advance its epoch.
 
         Raises SHARE_SESSION_NOT_FOUND or INVALID_SHARE_SESSION_EPOCH.
         """
@@ -89,7 +89,7 @@ class ShareSessions:
         return session
 
     def close(self, session: ShareSession) -> bool:
-        """End a session; return whether it was the one that its member has."""
+        """Close a session; return whether it was its member's current one."""
         owner = (session.group_id, session.member_id)
         if self._sessions.get(owner) is not session:
             return False

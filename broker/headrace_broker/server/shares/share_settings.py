@@ -1,4 +1,4 @@
-"""What share groups are set to: the broker's settings, under what a group's resource sets."""
+"""The settings of share groups: the broker's, overridden by those of a group."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class ShareSettings:
     reads_committed: bool = False
     dead_letter_topic: str = ""
     copies_records: bool = False
-    """Whether dead letters hold their records' keys and values."""
+    """Whether dead letters include their records' keys and values."""
 
 
 class ShareConfigs:
-    """The settings of each group, as they are now."""
+    """The current settings of each group."""
 
     def __init__(self, values: Mapping[str, Any], image: Callable[[], MetadataImage]) -> None:
         self._values = values
@@ -31,7 +31,7 @@ class ShareConfigs:
         self._made: dict[str, ShareSettings] = {}
 
     def of(self, group_id: str) -> ShareSettings:
-        """Return the settings that hold for a group now."""
+        """Return a group's current settings."""
         image = self._image()
         if self._seen is None or self._seen.configs is not image.configs:
             self._seen, self._made = image, {}

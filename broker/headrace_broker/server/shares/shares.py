@@ -1,7 +1,7 @@
 """`Shares`: this node's parts of share groups (KIP-932), put together.
 
-The coordinator of share partitions' state, the way to the other brokers' coordinators, the share
-partitions that this broker leads, and what serves administrators.
+They are the coordinator of share partitions' state, the client of other brokers' coordinators, the
+share partitions that this broker leads, and the functions for administrators.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shares:
     administration: ShareAdministration
 
     def __init__(self, node: Node, ensure_topic: Callable[[str], Awaitable[None]]) -> None:
-        """`ensure_topic` makes one of the cluster's own topics unless it exists."""
+        """`ensure_topic` creates one of the internal topics unless it exists."""
         self._node = node
         values = node.config.values
         self.coordinator = ShareCoordinator(values, node.clock, lambda: node.metadata)
@@ -81,9 +81,9 @@ class Shares:
         )
 
     def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over what changed in the metadata; elections are applied by their owner."""
+        """Apply metadata changes; elections are handled by their owner."""
         if SHARE_GROUP_STATE_TOPIC in delta.topics_changed:
-            # The topic's own count decides where state lives, whatever the setting says now.
+            # The topic's actual partition count decides where state lives, not the present setting.
             count = len(image.topics[SHARE_GROUP_STATE_TOPIC].partitions)
             self.coordinator.partition_count = count
         self.partitions.leaders_changed()
@@ -98,9 +98,9 @@ class Shares:
         self.coordinator.close()
 
     async def initialize(self, wanted: InitializeShareState) -> Mapping[UUID, frozenset[int]]:
-        """Have the state of partitions made; return those that have it: the rest is tried again.
+        """Have the state of partitions created; return those that have it: others are retried.
 
-        Where a group begins is for its leaders to choose.
+        The partitions' leaders choose the start offsets.
         """
         made: dict[UUID, frozenset[int]] = {}
 

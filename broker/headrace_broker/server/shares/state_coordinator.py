@@ -1,7 +1,7 @@
 """The share coordinator of this broker: routes share partitions to the shards it owns.
 
-Owns which partitions of `__share_group_state` are led here, and the timers that keep that topic
-short. What a request means is decided by `headrace_broker.coordinator.share_state`.
+Owns which partitions of `__share_group_state` this broker leads, and the timers that keep that
+topic short. `headrace_broker.coordinator.share_state` decides what a request means.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from headrace_broker.server.shares.state_shard import StateShardDriver, not_coor
 
 
 def coordinator_key(key: ShareKey) -> str:
-    """Return what FindCoordinator calls a share partition: group:topic id:partition."""
+    """Return the key of a share partition in FindCoordinator: group:topic id:partition."""
     topic_id = urlsafe_b64encode(key.topic_id.bytes).decode().rstrip("=")
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
 class ShareCoordinator:
-    """The share partitions of this broker's part of the topic. All on the event loop."""
+    """The share partitions that this broker coordinates. All methods run on the event loop."""
 
     def __init__(
         self, values: Mapping[str, Any], clock: Clock, image: Callable[[], MetadataImage]
@@ -48,7 +48,7 @@ class ShareCoordinator:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to keep the topic short."""
+        """Begin to prune the topic."""
         self._repeat("share.coordinator.state.topic.prune.interval.ms", StateShardDriver.prune)
         cold = "share.coordinator.cold.partition.snapshot.interval.ms"
         self._repeat(cold, lambda shard: shard.refresh(self._values[cold]))
@@ -95,14 +95,14 @@ class ShareCoordinator:
         return partition_for_group(key, self.partition_count)
 
     def topics_deleted(self, topic_ids: Collection[UUID]) -> None:
-        """End the state of topics that are gone."""
+        """Delete the state of deleted topics."""
         for shard in self._shards.values():
             self._spawn(shard.topics_deleted(topic_ids))
 
     # ---- requests
 
     async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
-        """Begin a new life of a share partition's state. Raises ApiError."""
+        """Initialize a share partition's state with a new state epoch. Raises ApiError."""
         shard = self._shard_of(key)
         now_ms = self._clock.now_ms()
         await shard.submit(
@@ -110,7 +110,7 @@ class ShareCoordinator:
         )
 
     async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
-        """Return the state for a partition's leader, who is the leader from then on."""
+        """Return the state to a partition's leader, and record its leader epoch."""
         shard = self._shard_of(key)
         return await shard.submit(
             lambda state: (
@@ -120,12 +120,12 @@ class ShareCoordinator:
         )
 
     async def summarize(self, key: ShareKey) -> ShareState:
-        """Return the state for somebody who only looks."""
+        """Return the state, for reading only."""
         shard = self._shard_of(key)
         return await shard.submit(lambda state: ([], state.states.get(key, ShareState())))
 
     async def write(self, key: ShareKey, change: StateChange) -> None:
-        """Keep what a partition's leader says. Raises ApiError."""
+        """Persist a change from a partition's leader. Raises ApiError."""
         shard = self._shard_of(key)
         now_ms = self._clock.now_ms()
         updates_max = self._values["share.coordinator.snapshot.update.records.per.snapshot"]
@@ -134,7 +134,7 @@ class ShareCoordinator:
         )
 
     async def delete(self, key: ShareKey) -> None:
-        """End a share partition's state. Raises ApiError."""
+        """Delete a share partition's state. Raises ApiError."""
         shard = self._shard_of(key, must_exist=False)
         await shard.submit(lambda state: (decide_delete(state, key), None))
 

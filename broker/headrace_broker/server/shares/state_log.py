@@ -1,4 +1,4 @@
-"""What the share coordinator needs of a partition of `__share_group_state`, and its adapter."""
+"""What the share coordinator needs from a partition of `__share_group_state`, and its adapter."""
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Protocol
@@ -25,12 +25,12 @@ class ShareStateLog(Protocol):
 
     @property
     def end_offset(self) -> int:
-        """Where the next record goes."""
+        """The offset of the next record."""
         ...
 
     @property
     def is_committed(self) -> bool:
-        """Whether all of it is committed."""
+        """Whether the whole log is committed."""
         ...
 
     async def append(self, batch: bytes) -> int:
@@ -42,7 +42,7 @@ class ShareStateLog(Protocol):
         ...
 
     def delete_below(self, offset: int) -> None:
-        """Delete what nobody needs. Raises ApiError."""
+        """Delete records that are no longer needed. Raises ApiError."""
 
 
 class PartitionShareStateLog:
@@ -64,7 +64,7 @@ class PartitionShareStateLog:
         return self._partition.high_watermark >= self._partition.log.log_end_offset
 
     async def append(self, batch: bytes) -> int:
-        """Append as the leader and wait for the high watermark: acks=all, whoever asked."""
+        """Append as the leader with acks=all, and wait for the high watermark."""
         partition = self._partition
         partition.check_leader(self._epoch)
         now_ms = self._clock.now_ms()
@@ -75,11 +75,11 @@ class PartitionShareStateLog:
         return info.first_offset
 
     def read_all(self) -> AsyncIterator[bytes]:
-        """Read up to the log's end as it stands now."""
+        """Read up to the present end of the log."""
         return read_to_end(self._partition)
 
     def delete_below(self, offset: int) -> None:
-        """Move the log's start, here and at the followers."""
+        """Move the log start offset, here and at the followers."""
         partition = self._partition
         partition.check_leader(self._epoch)
         before = Offset(min(offset, partition.high_watermark))
@@ -96,7 +96,7 @@ class PartitionShareStateLog:
 def encode_units(
     units: Sequence[Sequence[ShareRecord]], now_ms: TimestampMs, size_max: int
 ) -> Iterator[tuple[list[ShareRecord], bytes]]:
-    """Yield records in order, as batches of about `size_max` bytes, each with what is in it."""
+    """Yield records in order, as batches of about `size_max` bytes, each with its records."""
     taken: list[ShareRecord] = []
     encoded: list[NewRecord] = []
     size = 0

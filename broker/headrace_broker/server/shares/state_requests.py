@@ -1,4 +1,4 @@
-"""What the requests for the state of share groups have in common: topics, and their partitions."""
+"""What the requests about share groups' state have in common: topics, and their partitions."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,10 +13,10 @@ async def answer_each(
     make: tuple[Callable[..., Any], Callable[..., Any]],
     act: Callable[[ShareKey, Any, Any], Awaitable[None]],
 ) -> None:
-    """Append to `results` what becomes of each partition of a request, one after the other.
+    """Append to `results` the outcome for each partition of a request, one after the other.
 
-    `make` is what the results call a topic and a partition. `act` is given the partition's key,
-    what is asked of it and its result, to fill; its ApiError is that partition's alone.
+    `make` has the result types for a topic and a partition. `act` gets the partition's key, its
+    data and the result to fill in; its ApiError concerns that partition alone.
     """
     make_topic, make_partition = make
     for topic in request.topics:

@@ -1,7 +1,7 @@
-"""The owner of one partition of `__share_group_state`: performs what the pure shard decides.
+"""The owner of one partition of `__share_group_state`: carries out the pure shard's decisions.
 
-As with groups, state moves the moment something is decided and the answer waits for the commit;
-where an append fails, memory is ahead of the log, is thrown away, and is loaded again.
+As with groups, state changes the moment a decision is made, and the response waits for the commit.
+After a failed append, memory is ahead of the log: it is discarded, and loaded again.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class StateShardDriver:
                 async for chunk in self._log.read_all():
                     for offset, record in decode_records(chunk):
                         replay(shard, record, offset)
-                    await asyncio.sleep(0)  # other partitions are being served meanwhile
+                    await asyncio.sleep(0)  # other partitions are being served in between
             except (ApiError, DecodeError, OSError) as error:
                 log.warning("load failed", partition=self.index, error=str(error))
                 await asyncio.sleep(_RELOAD_DELAY_S)
@@ -70,7 +70,7 @@ class StateShardDriver:
                 return
 
     def close(self) -> None:
-        """Stop serving: whoever waits must look for the coordinator again."""
+        """Stop serving: waiting clients must look for the coordinator again."""
         self._is_closed, self._is_active = True, False
         for task in (self._writer, self._loader):
             if task is not None and task is not asyncio.current_task():
@@ -87,7 +87,7 @@ class StateShardDriver:
             )
 
     async def submit(self, decide: Decide[AnswerT]) -> AnswerT:
-        """Decide, and return the answer once all decided so far is committed; raise ApiError."""
+        """Decide, and return the answer once all decisions so far are committed; raise ApiError."""
         self.check_active()
         if len(self._unwritten) >= _UNWRITTEN_MAX:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log is too slow")
@@ -103,7 +103,7 @@ class StateShardDriver:
         return await future
 
     async def _write(self) -> None:
-        """Write what waits, all of it in one batch: many partitions share an append."""
+        """Write all waiting records in one batch: many partitions share an append."""
         try:
             while self._unwritten:
                 taken = list(self._unwritten)
@@ -121,7 +121,7 @@ class StateShardDriver:
             log.warning("append refused", partition=self.index, error=str(error))
             self._start_over()
         except Exception:
-            # Whatever it was, memory is ahead of the log now.
+            # Whatever failed, memory is ahead of the log now.
             log.exception("append failed", partition=self.index)
             self._start_over()
         finally:
@@ -139,15 +139,15 @@ class StateShardDriver:
                 future.set_exception(
                     ApiError(ErrorCode.NOT_COORDINATOR, "the share coordinator changed")
                 )
-                future.exception()  # nobody may be waiting any more
+                future.exception()  # the waiting client may be gone
 
-    # ---- what goes by itself
+    # ---- periodic work
 
     async def prune(self) -> None:
-        """Delete what lies below the oldest snapshot that is needed (KAFKA-18058).
+        """Delete records below the oldest snapshot that is needed (KAFKA-18058).
 
-        Not while anything is not committed: a snapshot that was loaded with it may yet be lost, and
-        what it stands for would be, too.
+        Only while everything is committed: an uncommitted snapshot may still be lost, and the
+        records that it replaces must not be deleted.
         """
         if self._is_active and not self._unwritten and self._log.is_committed:
             try:
@@ -156,12 +156,12 @@ class StateShardDriver:
                 log.warning("prune failed", partition=self.index, error=str(error))
 
     async def refresh(self, age_ms: int) -> None:
-        """Write cold snapshots again, so that they do not hold up pruning."""
+        """Write old snapshots again, so that they do not hold up pruning."""
         now_ms = self._clock.now_ms()
         await self._submit_alone(lambda shard: (decide_cold_snapshots(shard, now_ms, age_ms), None))
 
     async def topics_deleted(self, topic_ids: Collection[UUID]) -> None:
-        """End the state of topics that are gone."""
+        """Delete the state of deleted topics."""
         await self._submit_alone(
             lambda shard: (list(decide_topics_deleted(shard, topic_ids)), None)
         )
@@ -174,7 +174,7 @@ class StateShardDriver:
 
 
 def not_coordinator() -> ApiError:
-    """Return NOT_COORDINATOR: look for who coordinates the share partition now."""
+    """Return NOT_COORDINATOR: the client must look for the coordinator again."""
     return ApiError(
         ErrorCode.NOT_COORDINATOR, "this broker does not coordinate the share partition"
     )

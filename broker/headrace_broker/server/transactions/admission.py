@@ -1,4 +1,4 @@
-"""Whether a transaction's write to a partition needs the coordinator's word first (KIP-890)."""
+"""Whether a transaction's write to a partition needs the coordinator's approval (KIP-890)."""
 
 from typing import Final
 
@@ -22,10 +22,10 @@ COORDINATOR_TROUBLE: Final = frozenset(
 def admission(
     partition: Partition, identity: Identity, sequence: int, clock: Clock, config: BrokerConfig
 ) -> Verification:
-    """Return what the append comes with; the coordinator is to be asked where `is_asked` says so.
+    """Return the verification for an append; ask the coordinator if `is_asked`.
 
-    Not within a transaction that is open here, nor for what the append refuses by itself. Raises
-    INVALID_PRODUCER_EPOCH.
+    It need not be asked within a transaction that is open here, nor if the append will be refused
+    anyway. Raises INVALID_PRODUCER_EPOCH.
     """
     producers = partition.log.producers
     known = producers.get(identity.producer_id)

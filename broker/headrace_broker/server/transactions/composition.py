@@ -1,4 +1,4 @@
-"""Makes this node's transaction coordinator, and how it reaches the leaders of partitions."""
+"""Creates this node's transaction coordinator, and its way to the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Node(Protocol):
-    """What a coordinator is made of."""
+    """The parts of the node that the coordinator is built from."""
 
     config: BrokerConfig
     clock: Clock
@@ -40,7 +40,7 @@ def compose_coordinator(
     node: Node,
     write_here: Callable[[WriteTxnMarkersRequest], Awaitable[WriteTxnMarkersResponse]],
 ) -> TransactionCoordinator:
-    """Return the node's coordinator; `write_here` writes markers that it is to write itself."""
+    """Return the node's coordinator; `write_here` writes markers for this broker's partitions."""
     timeout_ms = node.config.values["replica.socket.timeout.ms"]
 
     async def send_markers(

@@ -1,8 +1,8 @@
 """The transaction coordinator of this broker: routes requests to the shards it owns.
 
-Owns which partitions of `__transaction_state` are led here, the timers that look for transactions
-that took too long and for ids that nobody uses, and the markers on their way. What a request means
-is decided by `headrace_broker.coordinator.transactions`.
+Owns which partitions of `__transaction_state` this broker leads, the timers that find overdue
+transactions and unused ids, and the markers in flight. `headrace_broker.coordinator.transactions`
+decides what a request means.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ Decide = Callable[[Circumstances], TransactionDecision[ResponseT]]
 
 
 def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
-    """Return the coordinator's settings out of a broker's."""
+    """Return the coordinator's settings from a broker's settings."""
     return TransactionConfig(
         timeout_ms_max=values["transaction.max.timeout.ms"],
         id_expiration_ms=values["transactional.id.expiration.ms"],
@@ -65,11 +65,11 @@ def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
 
 
 Work = Callable[[ShardDriver], bool]
-"""Returns whether there is more of it."""
+"""Returns whether there is more to do."""
 
 
 class TransactionCoordinator:
-    """The transactional ids of this broker. All methods are called on the event loop."""
+    """The transactional ids of this broker. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TransactionCoordinator:
         self._timers: dict[Work, asyncio.Handle] = {}
 
     def start(self) -> None:
-        """Begin to look for transactions that took too long, and for ids that nobody uses."""
+        """Begin to look for overdue transactions and unused ids."""
         self._repeat(ShardDriver.abort_timed_out, self.config.abort_check_interval_ms)
         self._repeat(ShardDriver.expire, self.config.expiry_check_interval_ms)
 
@@ -101,7 +101,7 @@ class TransactionCoordinator:
         self._timers[work] = asyncio.get_running_loop().call_later(interval_ms / 1000, run)
 
     def _go_on(self, work: Work, shards: list[ShardDriver], interval_ms: int) -> None:
-        """Do a piece of the work of one shard; everybody else is served before the next piece."""
+        """Do one piece of a shard's work; requests are served before the next piece."""
         if not shards:
             self._repeat(work, interval_ms)
             return
@@ -121,7 +121,7 @@ class TransactionCoordinator:
     def load(self, index: PartitionIndex, state_log: StateLog) -> None:
         """Become the coordinator of a partition's ids: replay it, then serve it.
 
-        Until it is loaded its ids are answered COORDINATOR_LOAD_IN_PROGRESS.
+        Until it is loaded, requests for its ids get COORDINATOR_LOAD_IN_PROGRESS.
         """
         self.unload(index)
         shard = self._shards[index] = ShardDriver(index, state_log, self)
@@ -170,7 +170,7 @@ class TransactionCoordinator:
     def verify(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Return which partitions belong to the producer's transaction. Raises ApiError."""
+        """Return which partitions are in the producer's transaction. Raises ApiError."""
         shard = self._shard_of(transactional_id)
         return verify(shard.shard, transactional_id, identity, partitions)
 
@@ -182,7 +182,7 @@ class TransactionCoordinator:
         *,
         commits: bool,
     ) -> Identity:
-        """Commit or abort; return the identity with which the producer goes on."""
+        """Commit or abort; return the producer's next identity."""
         return await self._submit(
             transactional_id,
             lambda shard: (
@@ -216,7 +216,7 @@ class TransactionCoordinator:
         return TransactionVersion(self._image().features.get(TRANSACTION_VERSION_FEATURE, 0))
 
     def circumstances(self, fresh_producer_id: ProducerId | None) -> Circumstances:
-        """Return what a decision may know now."""
+        """Return what a decision may depend on now."""
         count = sum(len(shard.shard.transactions) for shard in self._shards.values())
         return Circumstances(
             config=self.config,
@@ -227,11 +227,11 @@ class TransactionCoordinator:
         )
 
     async def draw_producer_id(self) -> ProducerId:
-        """Return an id that nobody was given; raise COORDINATOR_LOAD_IN_PROGRESS."""
+        """Return an unused producer id; raise COORDINATOR_LOAD_IN_PROGRESS."""
         try:
             return await self._next_producer_id()
         except ApiError as error:
-            # As Kafka's ProducerIdManager: clients ask again.
+            # As in Kafka's ProducerIdManager: clients retry.
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error
 
     def send_markers(
@@ -252,9 +252,9 @@ class TransactionCoordinator:
     async def _submit(
         self, transactional_id: str, decide: Callable[[ShardDriver], Decide[ResponseT]]
     ) -> ResponseT:
-        """Decide; where the transaction before is being completed, wait a little for that.
+        """Decide; if the previous transaction is still completing, wait for it briefly.
 
-        A client that gets CONCURRENT_TRANSACTIONS pauses for longer than the markers take
+        After CONCURRENT_TRANSACTIONS, a client backs off for longer than the markers take
         (KAFKA-18654).
         """
         loop = asyncio.get_running_loop()
@@ -274,5 +274,5 @@ class TransactionCoordinator:
 
 
 def _is_busy(shard: ShardDriver, transactional_id: str) -> bool:
-    """Whether a transition is under way that ends by itself."""
+    """Whether a transition is in progress that will complete by itself."""
     return transactional_id in shard.shard.pending or transactional_id in shard.shard.unmarked

@@ -1,8 +1,8 @@
 """`MarkerSender`: has the markers of decided transactions written by the partitions' leaders.
 
-Owns what is still to be sent, by broker: what comes up within a turn of the event loop goes out in
-one WriteTxnMarkers. A marker is sent until it is written, its topic is deleted, its shard is
-closed, or a partition knows a later coordinator: then that one sends it.
+Owns the markers that are not sent yet, by broker: those that arrive within one turn of the event
+loop go out in one WriteTxnMarkers request. A marker is sent again until it is written, its topic is
+deleted, its shard is closed, or a partition knows a later coordinator, which then sends it.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ SendMarkers = Callable[[NodeId, WriteTxnMarkersRequest], Awaitable[WriteTxnMarke
 
 _RETRY_DELAY_S: Final = 0.05
 _MARKERS_MAX: Final = 1000
-"""Of one request."""
+"""In one request."""
 _IN_FLIGHT_MAX: Final = 5
-"""Requests to one broker."""
+"""Requests in flight to one broker."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Outcome:
-    """A decided transaction, and those of its partitions that one broker leads."""
+    """A decided transaction, and its partitions that one broker leads."""
 
     shard: "ShardDriver"
     transaction: Transaction
@@ -68,7 +68,7 @@ class _Outcome:
 
 
 class MarkerSender:
-    """One broker's markers on their way."""
+    """The markers that one broker is sending."""
 
     def __init__(self, image: Callable[[], MetadataImage], send: SendMarkers) -> None:
         """`send` asks a broker, this one included; it raises PeerUnavailable."""
@@ -105,7 +105,7 @@ class MarkerSender:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
         if gone:
-            # Deleted: there is nothing left to decide.
+            # The topic is deleted: no marker is needed.
             shard.note_marked(transaction, gone)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class MarkerSender:
         self._flush()
 
     def _take(self, outcome: _Outcome, result: WritableTxnMarkerResult | None) -> None:
-        """Go on with what is written, and retry the rest."""
+        """Remove the markers that are written, and retry the rest."""
         name = outcome.transaction.transactional_id
         written: list[TopicPartition] = []
         left = set(outcome.partitions)
@@ -153,11 +153,13 @@ class MarkerSender:
                 if answer.error_code == ErrorCode.NONE:
                     written.append(where)
                 elif answer.error_code == ErrorCode.INVALID_PRODUCER_EPOCH:
-                    # A newer epoch is there, which nobody is given before the older one's end.
+                    # The log has a newer epoch, which no producer gets before the older transaction
+                    # ended.
                     log.warning("a partition is ahead of its marker", id=name, partition=where)
                     written.append(where)
                 elif answer.error_code == ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-                    # As Kafka: whoever leads the id's partition now has it read, and goes on.
+                    # As in Kafka: the new coordinator of the id reads the transaction, and
+                    # completes it.
                     log.warning("another coordinator wrote markers", id=name, partition=where)
                     is_fenced = True
         left.difference_update(written)

@@ -1,8 +1,8 @@
-"""The owner of one partition's transactional ids: performs what the pure coordinator decides.
+"""The owner of one partition's transactional ids: carries out the pure coordinator's decisions.
 
-Unlike a group's state, a transaction's moves when its record is committed, never before: until then
-the id is held, and other requests for it have to wait. A record whose outcome is not known because
-the leadership is gone holds its id until the partition is unloaded.
+Unlike a group's state, a transaction's state changes only once its record is committed. Until then
+the id is held, and other requests for it must wait. If leadership is lost, the outcome of a record
+is unknown, and its id stays held until the partition is unloaded.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _NOT_AVAILABLE: Final = frozenset(
 
 
 class Host(Protocol):
-    """What a shard needs of its coordinator."""
+    """What a shard needs from its coordinator."""
 
     @property
     def version(self) -> TransactionVersion:
@@ -61,11 +61,11 @@ class Host(Protocol):
         ...
 
     def circumstances(self, fresh_producer_id: ProducerId | None) -> Circumstances:
-        """Return what a decision may know now."""
+        """Return what a decision may depend on now."""
         ...
 
     async def draw_producer_id(self) -> ProducerId:
-        """Return an id that nobody was given; raise ApiError."""
+        """Return an unused producer id; raise ApiError."""
         ...
 
     def send_markers(
@@ -96,13 +96,13 @@ class ShardDriver:
 
     @property
     def coordinator_epoch(self) -> LeaderEpoch:
-        """What fences former coordinators' markers."""
+        """The epoch that fences the markers of former coordinators."""
         return self._log.coordinator_epoch
 
     # ---- loading
 
     def load(self) -> None:
-        """Begin to replay the partition; it is served once all that is in it is committed."""
+        """Begin to replay the partition; it is served once all its records are committed."""
         self._spawn(self._load())
 
     async def _load(self) -> None:
@@ -119,7 +119,7 @@ class ShardDriver:
         async for chunk in self._log.read_all():
             for record in decode_records(chunk):
                 replay(shard, record)
-            await asyncio.sleep(0)  # other partitions are being served meanwhile
+            await asyncio.sleep(0)  # other partitions are being served in between
         await self._log.wait_committed()
         if self.status is not Status.LOADING:
             return
@@ -131,7 +131,7 @@ class ShardDriver:
             self._go_on(transaction.transactional_id)
 
     def close(self) -> None:
-        """Stop serving: whoever waits must look for the coordinator again."""
+        """Stop serving: waiting clients must look for the coordinator again."""
         self.status = Status.CLOSED
         for task in self._tasks:
             task.cancel()
@@ -185,7 +185,7 @@ class ShardDriver:
         await asyncio.wait([future], timeout=timeout_s)
 
     def abort_timed_out(self) -> bool:
-        """Abort what took too long; that is all of it."""
+        """Abort overdue transactions; never leaves more to do."""
         if self.status is Status.ACTIVE:
             now_ms = self._host.circumstances(None).now_ms
             for name in timed_out(self.shard, now_ms):
@@ -205,7 +205,7 @@ class ShardDriver:
             log.info("transaction aborted: it took too long", id=name)
 
     def expire(self) -> bool:
-        """Forget some ids that nobody uses; return whether there may be more."""
+        """Remove some unused ids; return whether there may be more."""
         if self.status is not Status.ACTIVE:
             return False
         records = decide_expiry(self.shard, self._host.circumstances(None))
@@ -220,7 +220,7 @@ class ShardDriver:
     # ---- the log
 
     def _append(self, record: TransactionRecord, settled: Settled) -> None:
-        """Hold the id and append; raise ApiError with nothing appended, and the id free."""
+        """Hold the id and append; raise ApiError with nothing appended and the id released."""
         self.shard.reserve(record)
         now_ms = self._host.circumstances(None).now_ms
         try:
@@ -232,7 +232,7 @@ class ShardDriver:
 
     def _settle(self, record: TransactionRecord, settled: Settled, error: ApiError | None) -> None:
         if error is not None or self.status is not Status.ACTIVE:
-            # Perhaps in the log: the id stays held until whoever leads next has read it.
+            # The record may be in the log: the id stays held until the next leader has loaded it.
             settled(not_coordinator())
             return
         self.shard.apply(record)
@@ -247,13 +247,13 @@ class ShardDriver:
     # ---- after the outcome is decided
 
     def note_marked(self, transaction: Transaction, partitions: Collection[TopicPartition]) -> None:
-        """Markers of this very transaction are written; the last one completes it."""
+        """Note this transaction's markers as written; the last one completes it."""
         name = transaction.transactional_id
         if self.wants_markers(transaction) and self.shard.note_marked(name, partitions):
             self._complete(name)
 
     def wants_markers(self, transaction: Transaction) -> bool:
-        """Whether the outcome of this very transaction is not answered yet."""
+        """Whether the transaction still waits for its markers."""
         return (
             self.status is Status.ACTIVE
             and self.shard.transactions.get(transaction.transactional_id) is transaction
@@ -286,14 +286,14 @@ class ShardDriver:
 
 
 def not_coordinator() -> ApiError:
-    """Return NOT_COORDINATOR: look for who coordinates the id now."""
+    """Return NOT_COORDINATOR: the client must look for the coordinator again."""
     return ApiError(
         ErrorCode.NOT_COORDINATOR, "this broker does not coordinate the transactional id"
     )
 
 
 def not_in_time() -> ApiError:
-    """Return what a client hears whose record may still be committed; its id is held until then."""
+    """Return the error for a record that may still be committed; its id is held until then."""
     return ApiError(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         "not committed in offsets.commit.timeout.ms; its outcome is unknown",
@@ -301,7 +301,7 @@ def not_in_time() -> ApiError:
 
 
 def _refusal(error: ApiError) -> ApiError:
-    """Return what a client hears of an append that the log refused (TransactionStateManager)."""
+    """Return the client's error for an append that the log refused (TransactionStateManager)."""
     if error.code in _NOT_AVAILABLE:
         return ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
     if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
@@ -315,4 +315,4 @@ def _resolve(future: "asyncio.Future[ApiError | None]", error: ApiError | None) 
 
 
 def _ignore(_: ApiError | None) -> None:
-    """Nobody waits: what was not written is tried again, here or elsewhere."""
+    """Ignore the outcome: if the record was not written, this or another broker retries."""

@@ -1,4 +1,4 @@
-"""What the transaction coordinator needs of a partition of `__transaction_state`."""
+"""What the transaction coordinator needs from a partition of `__transaction_state`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -28,7 +28,7 @@ class StateLog(Protocol):
     coordinator_epoch: LeaderEpoch
 
     def append(self, batch: bytearray, acknowledge: Acknowledge) -> None:
-        """Append at once, and tell when the batch is committed or this broker leads no more.
+        """Append at once; call `acknowledge` when the batch is committed or leadership is lost.
 
         Raises ApiError with nothing appended.
         """
@@ -45,30 +45,30 @@ class PartitionStateLog:
     """The adapter of a partition that this broker leads."""
 
     def __init__(self, partition: Partition, clock: Clock, load_bytes: int) -> None:
-        """`load_bytes`: how much is read at once."""
+        """`load_bytes`: how many bytes are read at once."""
         self.coordinator_epoch = partition.leader_epoch
         self._load_bytes = load_bytes
         self._partition = partition
         self._clock = clock
 
     def append(self, batch: bytearray, acknowledge: Acknowledge) -> None:
-        """Append as the leader: acks=all, whoever asked."""
+        """Append as the leader with acks=all."""
         partition = self._partition
         partition.check_leader(self.coordinator_epoch)
         now_ms = self._clock.now_ms()
         info = partition.append(batch, _ACKS_ALL, now_ms, origin=AppendOrigin.COORDINATOR)
         if partition.high_watermark > info.last_offset:
-            # Not from within: whoever appends finishes first.
+            # Not synchronously: the caller of `append` finishes first.
             asyncio.get_running_loop().call_soon(acknowledge, None)
         else:
             partition.when_committed(Offset(info.last_offset + 1), acknowledge)
 
     def read_all(self) -> AsyncIterator[bytes]:
-        """Read up to the log's end as it stands now."""
+        """Read up to the present end of the log."""
         return read_to_end(self._partition, self._load_bytes)
 
     async def wait_committed(self) -> None:
-        """Wait for the followers: what is not committed may yet go, and its markers must not."""
+        """Wait for the commit: uncommitted records may be lost; their markers must not be sent."""
         self._partition.check_leader(self.coordinator_epoch)
         committed = self._partition.wait_committed(self._partition.log.log_end_offset)
         if committed is not None:
@@ -78,7 +78,7 @@ class PartitionStateLog:
 def encode_record(
     record: TransactionRecord, version: TransactionVersion, now_ms: TimestampMs
 ) -> bytearray:
-    """Return a batch of the one record."""
+    """Return a batch with one record."""
     key, value = write_record(record, version)
     return build_batch([NewRecord(key=key, value=value, timestamp=now_ms)])
 

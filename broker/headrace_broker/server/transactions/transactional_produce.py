@@ -1,8 +1,9 @@
 """Produce requests that name a transactional id: verified before a transaction's first record.
 
-Within a transaction that is open in all its partitions such a request is appended as any other. At
-the beginning the coordinator is asked first: from version 12 on to add the partitions, before that
-whether the producer did (KIP-890). The request's bytes are copied while it waits.
+Within a transaction that is open in all its partitions, such a request is appended like any other.
+At the beginning of a transaction the leader asks the coordinator first (KIP-890): from version 12
+on to add the partitions, before that whether the producer added them. While the request waits, its
+bytes are copied.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
     from headrace_broker.server.transactions.verifier import Verifier
 
 Admissions = dict[int, Verification | ApiError]
-"""By the identity of a partition's data: what its append comes with, or why there is none."""
+"""By the identity of a partition's data: the verification for its append, or the error."""
 
 IMPLICIT_FROM: Final = 12
 _ABORTABLE_FROM: Final = 11
 
 
 class Node(Protocol):
-    """What a request needs of the node."""
+    """The parts of the node that a request uses."""
 
     @property
     def clock(self) -> Clock:
@@ -54,7 +55,7 @@ class Node(Protocol):
 
 
 def admitted(admissions: Admissions, data: PartitionProduceData) -> Verification:
-    """Return what an append of the data comes with; raise ApiError where it may not be made."""
+    """Return the verification for an append of the data; raise ApiError if it is refused."""
     found = admissions[id(data)]
     if isinstance(found, ApiError):
         raise found
@@ -62,7 +63,7 @@ def admitted(admissions: Admissions, data: PartitionProduceData) -> Verification
 
 
 class TransactionalProduce:
-    """One request on its way to its append."""
+    """One request, until its append."""
 
     def __init__(self, broker: Node, api_version: int, request: ProduceRequest) -> None:
         self.admissions: Admissions = {}
@@ -76,7 +77,7 @@ class TransactionalProduce:
         self._turn: asyncio.Future[None] | None = None
 
     def begin(self, find: Callable[[TopicProduceData, PartitionProduceData], Partition]) -> bool:
-        """Look at every partition; return whether all may be appended at once."""
+        """Check every partition; return whether all can be appended at once."""
         unknown: dict[Identity, list[tuple[PartitionProduceData, Verification, str]]] = {}
         for topic in self._request.topic_data:
             for data in topic.partition_data:
@@ -101,7 +102,7 @@ class TransactionalProduce:
         identity = Identity()
         records = data.records
         if records is None or len(records) < HEADER_SIZE:
-            return identity, TRUSTED  # refused by the append
+            return identity, TRUSTED  # the append will refuse it
         try:
             header = parse_batch_header(records)
         except DecodeError:
@@ -130,10 +131,10 @@ class TransactionalProduce:
             self._waiting.append((data, verification, answer))
 
     def wait(self) -> None:
-        """Take a place behind the producer's earlier requests, and copy what was received.
+        """Queue behind the producer's earlier requests, and copy the received bytes.
 
-        Without it a request that finds the transaction open would overtake one that waited for
-        that. The connection's buffer is the next request's soon.
+        Otherwise a request that finds the transaction open would overtake an earlier one that
+        waited for the coordinator. The connection's buffer is soon reused for the next request.
         """
         turns = self._broker.verifier.turns
         self._turn = asyncio.get_running_loop().create_future()
@@ -146,7 +147,7 @@ class TransactionalProduce:
                 data.records = bytes(data.records or b"")
 
     async def finish(self, append: Callable[[], Any]) -> Any:
-        """Wait for the coordinator, then append what it agrees to, and return what that returns."""
+        """Wait for the coordinator, append what it admits, and return the append's result."""
         try:
             for before in self._before:
                 await asyncio.shield(before)
@@ -167,7 +168,7 @@ class TransactionalProduce:
             turn.set_result(None)
 
     def _refusal(self, code: ErrorCode) -> ApiError:
-        """Return what a producer hears of the coordinator's answer (ReplicaManager)."""
+        """Return the producer's error for the coordinator's answer (ReplicaManager)."""
         if code is ErrorCode.PRODUCER_FENCED:
             return ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "another producer has the id now")
         if code is ErrorCode.TRANSACTION_ABORTABLE and self._api_version < _ABORTABLE_FROM:
@@ -176,7 +177,7 @@ class TransactionalProduce:
             )
         is_busy = code is ErrorCode.CONCURRENT_TRANSACTIONS and self._api_version < IMPLICIT_FROM
         if is_busy or code in COORDINATOR_TROUBLE:
-            # Older clients retry this one, without looking for metadata.
+            # Older clients retry this error without refreshing their metadata.
             return ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"the transaction's coordinator: {code.name}"
             )

@@ -1,8 +1,8 @@
 """`Verifier`: asks transaction coordinators for the partitions that this broker leads (KIP-890).
 
-Before the first record of a transaction a partition's leader has the partition added for the
+Before the first record of a transaction, a partition's leader has the partition added for the
 producer, or verifies that the producer added it. Requests that wait for the same answer share it,
-and go on in the order in which they came.
+and continue in order of arrival.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _TIMEOUT_MS: Final = 5000
 
 
 class Question(Enum):
-    """What a leader wants of the coordinator."""
+    """What a leader asks the coordinator."""
 
     ADD = "add"
     VERIFY = "verify"
@@ -55,7 +55,7 @@ class Verifier:
         self._peers = peers
         self._image = image
         self.turns: dict[int, asyncio.Future[None]] = {}
-        """By producer: when its latest request that had to wait is appended, or refused."""
+        """By producer id: completes when its latest waiting request is appended or refused."""
         self._asked: dict[_Key, asyncio.Future[ErrorCode]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -66,7 +66,7 @@ class Verifier:
         partitions: Collection[TopicPartition],
         question: Question,
     ) -> list[asyncio.Future[ErrorCode]]:
-        """Return each partition's answer: NONE, or what the coordinator says against it."""
+        """Return each partition's answer: NONE, or the coordinator's error."""
         loop = asyncio.get_running_loop()
         answers, fresh = [], []
         for where in partitions:
