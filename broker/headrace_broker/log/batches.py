@@ -1,7 +1,7 @@
 """What the log reads of record batches: their headers.
 
-Headers, and the walk over them, are `headrace_broker.protocol.batch_header`'s. This must not look
-into records: `headrace_broker.protocol.batch` does that, off the hot path.
+`headrace_broker.protocol.batch_header` defines the headers and iterates over them. The log must not
+look into records on the hot path; `headrace_broker.protocol.batch` does that elsewhere.
 """
 
 from collections.abc import Iterator

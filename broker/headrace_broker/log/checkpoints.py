@@ -1,7 +1,7 @@
 """Kafka's text checkpoint files: a version line, a count line, then one entry a line.
 
-Owns their format and their atomic replacement; a damaged file reads as missing, because each of
-them only saves work or can be rebuilt, and that is said in the log.
+Owns their format and their atomic replacement. A damaged file reads as missing, with a line in the
+log: each of these files only saves work or can be rebuilt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -43,7 +43,7 @@ def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_E
             return None
     try:
         *lines, rest = data.decode().split("\n")
-        # A write that a power cut tore within its last number reads as a smaller number.
+        # A power cut that tore the file within its last number would read as a smaller number.
         if rest:
             raise ValueError(f"it ends in {rest!r}, without a new line")
         if not lines or lines[0].strip() != _VERSION:

@@ -1,8 +1,8 @@
-"""Compaction of segments by key: the newest record of each key stays, at the offset it has.
+"""Compaction of segments by key: the newest record of each key stays, with its offset.
 
-Owns which records stay (Kafka's Cleaner, KIP-534 for tombstones) and writes `.cleaned` segments.
-It only reads segments that nobody appends to, and takes no part of the log's own state, so it may
-run in another thread. `compaction` decides what is cleaned and puts the result in place.
+Owns which records stay (Kafka's Cleaner, KIP-534 for tombstones) and writes `.cleaned` segments. It
+only reads inactive segments and none of the log's own state, so it may run in another thread.
+`compaction` decides what is cleaned and puts the result in place.
 """
 
 from collections import deque
@@ -30,7 +30,7 @@ from headrace_broker.protocol.batch_header import MAX_TIMESTAMP_POSITION, seal
 from headrace_broker.protocol.compression import Compression
 
 KEYS_MAX: Final = 500_000
-"""Keys of one pass, about 100 bytes each; what is beyond waits for the next pass."""
+"""Keys of one pass, about 100 bytes each; further keys wait for the next pass."""
 _KEY_HASH_SIZE: Final = 16
 
 
@@ -114,22 +114,24 @@ class CleanerRules:
     keys: KeyMap
     aborted: AbortedBatches
     producers: frozenset[int]
-    """Whose sequences must not be lost: those that have not expired."""
+    """Producers that have not expired: their sequences must not be lost."""
     now_ms: int
     delete_retention_ms: int
     last_batches: set[int] = field(default_factory=set)
-    """Last offsets of their newest batches in what is cleaned."""
+    """Last offsets of these producers' newest batches among the cleaned segments."""
     open_batches: OpenBatches = field(default_factory=OpenBatches)
 
     def note_last_batches(self, sources: Iterable[LogSegment]) -> None:
-        """Find each producer's newest batches that will be cleaned, to keep them, be they empty.
+        """Find each producer's newest batches to be cleaned, which are kept even if they are empty.
 
-        Kafka keeps one. A follower that was behind knows nothing else of what was sent, and would
-        as a leader refuse the retry of any other that may still be in flight. What is above is
-        not looked at: a power cut may yet take it, and with it the only sequences.
+        Kafka keeps one. A follower that lagged behind knows of these batches only from the log; as
+        a leader it would refuse the retry of any other batch that may still be in flight. Batches
+        above the cleaned part are ignored: a power cut may yet remove them, and with them the only
+        sequences.
 
-        The newest batch of all stays, too, as in Kafka: where nothing follows it, a follower that
-        never saw it would not reach the end of the leader's log, and never be in sync.
+        The newest batch of the cleaned part stays too, as in Kafka. If nothing follows it, a
+        follower that never saw it could not reach the end of the leader's log, and would never be
+        in sync.
         """
         newest: dict[int, deque[int]] = {}
         markers: dict[int, int] = {}
@@ -156,7 +158,7 @@ def clean_segments(
     rules: CleanerRules,
     new_segment: Callable[[Path, int, str], LogSegment],
 ) -> LogSegment:
-    """Write what stays of some segments into one, as durable `.cleaned` files."""
+    """Write what stays of some segments into one segment, as durable `.cleaned` files."""
     cleaned = new_segment(directory, sources[0].base_offset, CLEANED_SUFFIX)
     for path in cleaned.paths():
         path.unlink(missing_ok=True)
@@ -177,7 +179,7 @@ def clean_segments(
 
 
 def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | bytearray | None:
-    """Return a batch as it stays: untouched, with fewer records, or None.
+    """Return what stays of a batch: all of it, the batch with fewer records, or None.
 
     Base offset, last offset and sequences stay what they were, so that offsets keep their meaning
     and a producer's next batch still follows.
@@ -250,12 +252,12 @@ def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearr
     ]
     batch = build_batch(records, **options)
     if not kept:
-        # As Kafka's: the producer's age is counted from here.
+        # As in Kafka: the producer's age is counted from this timestamp.
         pack_into(">q", batch, MAX_TIMESTAMP_POSITION, header.max_timestamp)
         seal(batch)
     return batch
 
 
 def _hash(key: bytes) -> bytes:
-    """Keys of any length cost the same memory; at 128 bits no two of them meet."""
+    """Hash a key, so that any length costs the same memory; 128 bits make collisions negligible."""
     return blake2b(key, digest_size=_KEY_HASH_SIZE).digest()

@@ -1,8 +1,8 @@
-"""`Compaction`: one pass of the cleaner over a log: what is cleaned, and putting it in place.
+"""`Compaction`: one pass of the cleaner over a log: it picks segments and swaps the result in.
 
 Owns the choice (dirty ratio, lags, never the active segment, never above the high watermark or an
-open transaction) and the crash-safe swap. `begin` and `finish` belong to the log's thread, `run`
-may be elsewhere: it reads inactive segments and writes `.cleaned` files.
+open transaction) and the crash-safe swap. `begin` and `finish` belong to the log's thread. `run`
+may run in another one: it reads inactive segments and writes `.cleaned` files.
 """
 
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class Compaction:
 
     @classmethod
     def begin(cls, log: PartitionLog, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
-        """Decide what a pass would clean; None where that is not worth it."""
+        """Decide what a pass would clean; None if it is not worth it."""
         if not log.config.compacts or log.is_damaged or log.is_being_copied:
             return None
         first_dirty = max(log.cleaner_offset, log.log_start_offset)
@@ -81,7 +81,7 @@ class Compaction:
         except (LogDirectoryFailure, DecodeError):
             if self._has_sources():
                 raise
-            # Retention or truncation took a segment away under the reader; `finish` tidies up.
+            # Retention or truncation removed a segment during the read; `finish` cleans up.
 
     def _has_sources(self) -> bool:
         return all(self.log.segments.holds(source) for source in self.candidates)
@@ -97,12 +97,13 @@ class Compaction:
         for sources in _groups(seen, self.log.config):
             cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
             self._cleaned.append((sources, cleaned))
-        # Of an epoch whose batches go nothing else tells; the swap makes the file's name durable.
+        # If an epoch's batches are all removed, only this file has it; the swap makes its name
+        # durable.
         sync_file(self.log.leader_epochs.path)
         self._is_complete = True
 
     def finish(self) -> bool:
-        """Put the cleaned segments in place of their sources; return whether that was possible."""
+        """Replace the source segments by the cleaned ones; return whether that was possible."""
         log = self.log
         if not (self._is_complete and self._has_sources()) or log.is_being_copied:
             for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
@@ -147,7 +148,7 @@ def _next_base(log: PartitionLog, segment: LogSegment) -> int:
 
 
 def _cleanable_segments(log: PartitionLog, now_ms: int) -> list[LogSegment]:
-    """Return the oldest segments whose records are all decided and older than the least lag."""
+    """Return the oldest segments whose records are all committed and older than the minimum lag."""
     bound = min(log.high_watermark, log.last_stable_offset)
     lag_ms = log.config.min_compaction_lag_ms
     cleanable: list[LogSegment] = []
@@ -180,7 +181,7 @@ def _bytes(segments: Iterable[LogSegment]) -> int:
 
 
 def _groups(segments: list[LogSegment], config: LogConfig) -> list[list[LogSegment]]:
-    """Put neighbours together while they fit into one segment, so that logs do not splinter."""
+    """Group neighbours that fit into one segment, so that logs do not fragment."""
     groups: list[list[LogSegment]] = []
     index_max = config.segment_index_bytes
     size = entries = 0

@@ -1,7 +1,7 @@
 """`LeaderEpochCache`: where each leader epoch began in this log (KIP-101).
 
-Owns the `leader-epoch-checkpoint` file. Truncation after a change of leader asks it, never the
-high watermark.
+Owns the `leader-epoch-checkpoint` file. After a change of leader, truncation uses this cache and
+never the high watermark.
 """
 
 from bisect import bisect_right
@@ -28,7 +28,7 @@ class LeaderEpochCache:
         self.path = directory / CHECKPOINT_NAME
         found = read_checkpoint(self.path, lambda words: (int(words[0]), int(words[1])))
         self.is_missing = found is None
-        """Whether the file has to be made again from the batches."""
+        """Whether the file has to be rebuilt from the batches."""
         entries = found or []
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
@@ -45,13 +45,14 @@ class LeaderEpochCache:
             self._write()
 
     def recover(self, recovered_from: int, batches: Iterable[tuple[int, int]]) -> None:
-        """Note from `recovered_from` on what the batches there say: (epoch, base offset) of each.
+        """Record the epochs of the batches from `recovered_from` on: (epoch, base offset) of each.
 
-        What was noted stays where no batch contradicts it: compaction may have removed all that an
-        epoch wrote, and a follower that stopped in it would cut what is committed.
+        Known epochs stay unless a batch contradicts them. Compaction may have removed everything
+        that an epoch wrote, and a follower whose log ends in that epoch would truncate committed
+        records.
 
-        It is written once and durably: below the recovery point nobody looks at the batches again,
-        and a power cut that left a part of it would pass for the whole.
+        The file is written once and durably. Batches below the recovery point are not read again,
+        so a file that a power cut left incomplete would be taken for the whole.
         """
         before = self.entries
         noted = deque(entry for entry in before if entry[1] >= recovered_from)
@@ -74,7 +75,7 @@ class LeaderEpochCache:
     def _note(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or epoch <= self.latest:
             return False
-        # An epoch that never wrote anything leaves no trace: the new one begins where it did.
+        # An epoch that wrote nothing leaves no entry: the new epoch begins at the same offset.
         self._cut(start_offset)
         self._epochs.append(epoch)
         self._starts.append(start_offset)
@@ -100,7 +101,7 @@ class LeaderEpochCache:
         if above == len(self._epochs):
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if above == 0:
-            # Asked for an epoch older than all that are known: it ended where the first begins.
+            # An epoch older than all known ones ended where the first known one begins.
             return epoch, self._starts[0]
         return self._epochs[above - 1], self._starts[above]
 
@@ -110,9 +111,9 @@ class LeaderEpochCache:
         return self._epochs[found] if found >= 0 else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that began at or after `end_offset`, durably.
+        """Remove the epochs that began at or after `end_offset`, durably.
 
-        What comes next may begin below them, and `recover` trusts what it finds.
+        The next append may begin below them, and `recover` trusts what it finds.
         """
         before = len(self._starts)
         self._cut(end_offset)
@@ -120,7 +121,7 @@ class LeaderEpochCache:
             self._write(durable=True)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Let the epoch that holds `start_offset` begin there and forget the earlier ones."""
+        """Let the epoch that holds `start_offset` begin there, and remove the earlier ones."""
         found = bisect_right(self._starts, start_offset) - 1
         if found < 0 or (found == 0 and self._starts[0] == start_offset):
             return
@@ -129,7 +130,7 @@ class LeaderEpochCache:
         self._write()
 
     def take_over(self, other: "LeaderEpochCache") -> None:
-        """Become what another log's is, durably."""
+        """Copy another log's epochs, durably."""
         if self.entries != other.entries:
             self._epochs = [epoch for epoch, _ in other.entries]
             self._starts = [start for _, start in other.entries]
@@ -137,12 +138,12 @@ class LeaderEpochCache:
             self._write(durable=True)
 
     def clear(self) -> None:
-        """Forget every epoch, durably."""
+        """Remove every epoch, durably."""
         self._cut(0)
         self._write(durable=True)
 
     def _write(self, *, durable: bool = False) -> None:
-        # Made durable by the next flush, or before compaction removes batches: what a crash
-        # forestalls, recovery reads from those. (Kafka calls fsync for each new epoch.)
+        # Made durable by the next flush, or before compaction removes batches. If a crash comes
+        # first, recovery reads the epochs from the batches. (Kafka calls fsync for each new epoch.)
         lines = (f"{epoch} {start}" for epoch, start in self.entries)
         write_checkpoint(self.path, lines, durable=durable)

@@ -1,7 +1,7 @@
 """File operations whose failure must fail the whole log directory.
 
-Owns the rule of `fsync` and of a full disk: an EIO or ENOSPC is never retried, because after a
-failed fsync the kernel may have dropped the dirty pages and a second call that succeeds proves
+Owns the handling of failed fsyncs and full disks. An EIO or ENOSPC is never retried: after a failed
+fsync the kernel may have dropped the dirty pages, and then a second call that succeeds proves
 nothing (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
 """
 
@@ -13,9 +13,9 @@ from typing import NoReturn
 
 
 class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed log directory
-    """The disk refused: everything in this log directory must be given up, loudly.
+    """The disk failed: this whole log directory must be taken offline, with an error in the log.
 
-    The outcome of the operation is unknown; clients hear KAFKA_STORAGE_ERROR.
+    The outcome of the operation is unknown; clients get KAFKA_STORAGE_ERROR.
     """
 
     def __init__(self, path: Path | str, cause: str) -> None:
@@ -25,7 +25,7 @@ class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed l
 
     @property
     def is_about_a_missing_file(self) -> bool:
-        """Whether it is what work in another thread meets whose partition is deleted meanwhile."""
+        """Whether work in another thread failed because its partition was just deleted."""
         return isinstance(self.__cause__, FileNotFoundError)
 
 
@@ -39,10 +39,10 @@ def failing_the_directory(path: Path) -> Iterator[None]:
 
 
 def finish_write(fd: int, data: memoryview, position: int, path: Path) -> None:
-    """Write what a short write left; on failure cut the file back to where the append began.
+    """Finish a short write; on failure, truncate the file to where the append began.
 
-    `data` is the whole append and `position` its start, so that no half batch can be left in
-    front of a later, acknowledged one.
+    `data` is the whole append and `position` its start, so that no partial batch can be left before
+    a later, acknowledged one.
     """
     with failing_the_directory(path):
         size = os.fstat(fd).st_size
@@ -55,7 +55,7 @@ def finish_write(fd: int, data: memoryview, position: int, path: Path) -> None:
 
 
 def undo_write(fd: int, position: int, path: Path, error: OSError) -> NoReturn:
-    """Cut a failed append off and fail the directory."""
+    """Truncate a failed append and fail the directory."""
     with contextlib.suppress(OSError):
         os.ftruncate(fd, position)
     raise LogDirectoryFailure(path, str(error)) from error
@@ -72,9 +72,9 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file durable, by a descriptor of its own, if it exists.
+    """Make a file durable, through a new descriptor, if the file exists.
 
-    Since Linux 4.13 a new descriptor, too, reports a write-back error that nobody has seen yet.
+    Since Linux 4.13 a new descriptor also reports a write-back error that was not reported yet.
     """
     with failing_the_directory(path):
         try:
@@ -88,7 +88,7 @@ def sync_file(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Put `data` in place of a file so that a crash leaves the old one or the new one, whole."""
+    """Replace a file so that after a crash either the old or the new one is there, whole."""
     temporary = path.with_name(path.name + ".tmp")
     with failing_the_directory(path):
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)

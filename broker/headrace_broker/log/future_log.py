@@ -1,13 +1,13 @@
-"""`FutureLog`: the copy of a log in another log directory, until it takes the log's place.
+"""`FutureLog`: the copy of a log in another log directory, until it replaces the log.
 
-Owns the folder `topic-partition.<id>-future` (Kafka's name), what is copied next, and the swap. A
-copy is made of whole batches, in steps that may run in another thread. Until the swap it is no
-replica: a kill leaves its folder, by which the next process knows that the move was wanted, and
-begins anew.
+Owns the folder `topic-partition.<id>-future` (Kafka's name), the order of copying, and the swap. A
+copy consists of whole batches, and is made in steps that may run in another thread. Until the swap
+it is not a replica. If the process is killed, the next process finds the folder, knows that the
+move was wanted, and copies from the beginning.
 
-The swap is one rename. Two files make it whole whatever a kill leaves: the log that is left says
-`leaving` and the move's id, the copy says `arriving` and the same. Where a start finds both under
-the partition's name, the one that arrived is the newer (`superseded`).
+The swap is one rename. Two files make it atomic under a kill at any point: the old log's folder has
+a file `leaving` with the move's id, the copy's folder has `arriving` with the same id. If a start
+finds both folders under the partition's name, the one that arrived is the newer (`superseded`).
 """
 
 import os
@@ -41,17 +41,17 @@ _NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyStep:
-    """Some whole batches to be copied; `run` may be in another thread."""
+    """Whole batches to be copied; `run` may run in another thread."""
 
     target: PartitionLog
     segment: LogSegment
     path: Path
     position: int
     limit: int
-    """Where the segment ends that is read from, in bytes."""
+    """The end of the source segment, in bytes."""
     bytes_max: int
     is_last: bool
-    """Whether nothing follows the segment."""
+    """Whether no segment follows."""
 
     @property
     def bytes_left(self) -> int:
@@ -59,11 +59,11 @@ class CopyStep:
         return self.limit - self.position
 
     def run(self) -> int:
-        """Copy; return how many bytes. Raises LogDirectoryFailure, ApiError(CORRUPT_MESSAGE).
+        """Copy; return the number of bytes. Raises LogDirectoryFailure, ApiError(CORRUPT_MESSAGE).
 
-        A segment that retention removes meanwhile is no failure: 0.
+        If retention removed the segment in the meantime, that is no failure: 0.
         """
-        # A descriptor of its own: the log's may be closed, and its number used again, meanwhile.
+        # A new descriptor: the log may close its own in the meantime, and the number may be reused.
         with failing_the_directory(self.path):
             try:
                 fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -93,13 +93,13 @@ class FutureLog:
     def __init__(
         self, key: TopicPartition, current: PartitionLog, target: LogDirectory, topic_id: TopicId
     ) -> None:
-        """Begin an empty copy. Raises LogDirectoryFailure."""
+        """Create an empty copy. Raises LogDirectoryFailure."""
         self.key = key
         self.current = current
         self.target = target
         self._id = uuid.uuid4().hex
         self._cut = _NEVER
-        """The lowest offset that the log was truncated to since the copy last was."""
+        """The lowest offset that the log was truncated to since the last `align`."""
         self.log = target.create_future(
             key,
             self._id,
@@ -107,14 +107,14 @@ class FutureLog:
             topic_id=topic_id,
             log_start_offset=current.log_start_offset,
         )
-        # Made durable by `prepare`.
+        # `prepare` makes it durable.
         replace_file(self.log.directory / ARRIVING_NAME, self._id.encode(), durable=False)
         self._flush: Flush | None = None
         self._is_released = False
         self._lower = current.before_truncation
         current.before_truncation = self._truncating
-        # What compaction takes out of the rest of the log (a tombstone) may stand for records that
-        # are copied already.
+        # Compaction of the rest of the log could remove a tombstone for records that are already
+        # copied.
         current.is_being_copied = True
 
     def _truncating(self, offset: int) -> None:
@@ -123,7 +123,7 @@ class FutureLog:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has every record."""
+        """Whether the copy has every record."""
         return self._cut == _NEVER and self.log.log_end_offset >= self.current.log_end_offset
 
     @property
@@ -134,7 +134,7 @@ class FutureLog:
     # ---- copying
 
     def align(self) -> None:
-        """Follow truncations of the log, and its start."""
+        """Apply the log's truncations, and its log start offset."""
         current, log = self.current, self.log
         if self._cut < log.log_end_offset:
             log.truncate_to(self._cut)
@@ -146,14 +146,14 @@ class FutureLog:
             log.delete_records_before(start)
 
     def next_step(self, bytes_max: int) -> CopyStep | None:
-        """Return what is to be copied now; None where there is nothing.
+        """Return the next step; None if nothing is left to copy.
 
         Raises SuspectedDamage.
         """
         self.align()
         found = self._source()
         if found is None:
-            # What lies between the last batch and the log's end, a truncation has taken away.
+            # A truncation removed the batches between the last batch and the log's end.
             self.log.skip_to(self.current.log_end_offset)
             return None
         segment, position = found
@@ -181,13 +181,13 @@ class FutureLog:
 
     @property
     def was_cut(self) -> bool:
-        """Whether the log was truncated since the last step: what the step met means nothing."""
+        """Whether the log was truncated since the last step, so that its result is meaningless."""
         return self._cut != _NEVER
 
     def prepare(self) -> Callable[[], None]:
-        """Return what makes all durable that is copied so far, to run in another thread.
+        """Return a function that makes all copied batches durable; it may run in another thread.
 
-        `prepared` takes it over.
+        Call `prepared` after it has run.
         """
         flush = self._flush = self.log.begin_flush()
         arriving = self.log.directory / ARRIVING_NAME
@@ -201,17 +201,17 @@ class FutureLog:
         return run
 
     def prepared(self) -> None:
-        """Take over what `prepare` returned, after it has run."""
+        """Apply the result of the function that `prepare` returned."""
         if self._flush is not None:
             self.log.finish_flush(self._flush)
 
     # ---- the swap
 
     def swap(self, *, needs_flush: bool) -> PartitionLog:
-        """Take the log's place; return the log that is the partition's from now on.
+        """Replace the log; return the log that is the partition's from now on.
 
-        The copy has to be complete and prepared. `needs_flush`: records count only once they are on
-        disk, so the last ones have to be. Raises LogDirectoryFailure: then the log is what it was.
+        The copy must be complete and prepared. `needs_flush`: the last records must be on disk,
+        because records count only then. Raises LogDirectoryFailure, with the log unchanged.
         """
         log, key = self.log, self.key
         log.take_over(self.current)
@@ -222,7 +222,7 @@ class FutureLog:
             self.target.checkpoint_moved(key, log)
             rename_durably(log.directory, folder)
         except LogDirectoryFailure:
-            # Whether it has its new name is not known; it is not to count.
+            # It is unknown whether the copy has its new name; it must not count.
             self._unmark()
             raise
         log.renamed(folder)
@@ -231,7 +231,7 @@ class FutureLog:
         return log
 
     def remove_source(self, source: LogDirectory) -> None:
-        """Remove what the swap has left, or the next start does. Raises LogDirectoryFailure."""
+        """Remove the old folder, or let the next start do it. Raises LogDirectoryFailure."""
         source.delete(*self.key)
         remove_quietly(self.log.directory / ARRIVING_NAME)
 
@@ -241,7 +241,7 @@ class FutureLog:
         sync_directory(folder)
 
     def release(self) -> None:
-        """Let the log be compacted, and truncated, without a word to this copy."""
+        """Let the log be compacted and truncated again without this copy."""
         if self._is_released:
             return
         self._is_released = True
@@ -249,39 +249,39 @@ class FutureLog:
         self.current.before_truncation = self._lower
 
     def give_up(self) -> None:
-        """Take the copy off the disk; a step may be under way. Raises LogDirectoryFailure."""
+        """Delete the copy; a step may be running. Raises LogDirectoryFailure."""
         self.release()
         if not self.target.is_abandoned:
             self.target.discard_future(self.log.directory)
 
     def close(self) -> None:
-        """Give the files of a copy back that was given up. Raises LogDirectoryFailure."""
+        """Close the files of a cancelled copy. Raises LogDirectoryFailure."""
         self.log.abandon()
         if self._flush is not None and not self.current.is_abandoned:
             self._unmark()
 
 
 def superseded(holders: Sequence[LogDirectory], key: TopicPartition) -> list[LogDirectory]:
-    """Return the directories whose folder of a partition was left by a move that is done.
+    """Return the directories whose folder of a partition is left over from a completed move.
 
-    A kill came after the swap and before the removal.
+    The process was killed after the swap and before the removal.
     """
     arrived = {_read(each, key, ARRIVING_NAME) for each in holders} - {""}
     return [each for each in holders if _read(each, key, LEAVING_NAME) in arrived]
 
 
 def is_arrival(directory: LogDirectory, key: TopicPartition) -> bool:
-    """Whether a folder came by a move whose end nobody has seen."""
+    """Whether a folder came by a move that was not finished."""
     return _read(directory, key, ARRIVING_NAME) != ""
 
 
 def is_departure(directory: LogDirectory, key: TopicPartition) -> bool:
-    """Whether a folder may be what a move left behind."""
+    """Whether a folder may be left over from a move."""
     return _read(directory, key, LEAVING_NAME) != ""
 
 
 def forget_move(directory: LogDirectory, key: TopicPartition) -> None:
-    """Note that a folder is the only one of its partition."""
+    """Record that a folder is the only one of its partition."""
     for name in (ARRIVING_NAME, LEAVING_NAME):
         path = directory.path / str(key) / name
         with failing_the_directory(path):

@@ -1,8 +1,8 @@
-"""`LogDirectories`: all of `log.dirs` of one process (KIP-112): where a replica's log goes.
+"""`LogDirectories`: all `log.dirs` of one process (KIP-112), and where a replica's log goes.
 
-Owns which directories are in use and which have failed. One that does not open while others do is
-offline like one that fails later; what is in it is out of reach until a new process opens it. The
-directory of the metadata log has to be there.
+Owns which directories are in use and which have failed. A directory that does not open while others
+do is offline, like one that fails later; its replicas are unavailable until a new process opens it.
+The directory of the metadata log must open.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedDirectory:
-    """A directory out of use; without an id where it could not even be read at the start."""
+    """A failed directory; without an id if it could not even be read at the start."""
 
     path: Path
     directory_id: UUID | None
@@ -51,10 +51,10 @@ class LogDirectories:
         cluster_id: str,
         clock: Clock,
     ) -> Self:
-        """Open and lock every directory; all of one cluster, each with an id of its own.
+        """Open and lock every directory; all belong to one cluster, and each has its own id.
 
-        Raises LogDirectoryFailure where that of the metadata log does not open, or none for
-        partitions does; and, whatever the directory, LogDirectoryInUseError, MetaPropertiesError.
+        Raises LogDirectoryFailure if the metadata log's directory does not open, or none for
+        partitions does; and, for any directory, LogDirectoryInUseError, MetaPropertiesError.
         """
         every = list(dict.fromkeys((metadata_path, *paths)))
         named = cluster_id or next(filter(None, map(known_cluster_id, every)), "")
@@ -91,7 +91,7 @@ class LogDirectories:
         """Not for callers: use `open`."""
         self.paths = tuple(paths)
         self.metadata = metadata
-        """Where the metadata log lives; it may hold partitions, too."""
+        """The directory of the metadata log; it may hold partitions, too."""
         self.failed = failed
         self._opened = opened
         marks = {
@@ -99,9 +99,9 @@ class LogDirectories:
             for directory in opened.values()
         }
         self.previous_broker_epoch = -1 if failed or len(marks) > 1 else marks.pop()
-        """The broker epoch of the last clean shutdown; -1 unless every directory knows of it.
+        """The broker epoch of the last clean shutdown; -1 unless every directory has it.
 
-        A directory that is away, or new, may mean that records are lost (KIP-966).
+        A missing or new directory may mean that records are lost (KIP-966).
         """
 
     def __iter__(self) -> Iterator[LogDirectory]:
@@ -112,22 +112,22 @@ class LogDirectories:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster that all of them belong to."""
+        """The cluster of these directories."""
         return self.metadata.cluster_id
 
     @property
     def was_clean(self) -> bool:
-        """Whether nothing needs recovery."""
+        """Whether no directory needs recovery."""
         return all(directory.was_clean for directory in self._opened.values())
 
     @property
     def is_one_of_several(self) -> bool:
-        """Whether it matters in which directory a replica is."""
+        """Whether there is a choice of directory for a replica."""
         return len(self.paths) > 1
 
     @property
     def failed_ids(self) -> list[UUID]:
-        """The ids of the failed ones, as far as they are known."""
+        """The ids of the failed directories, as far as they are known."""
         return [item.directory_id for item in self.failed.values() if item.directory_id is not None]
 
     # ---- replicas
@@ -137,7 +137,7 @@ class LogDirectories:
         return self._opened.get(path) if path in self.paths else None
 
     def holder(self, log: PartitionLog) -> LogDirectory | None:
-        """Return the directory that a log is in; None when it has failed."""
+        """Return the directory that holds a log; None if it has failed."""
         return self._opened.get(log.directory.parent)
 
     def place(
@@ -148,12 +148,13 @@ class LogDirectories:
         cordoned: Collection[str] = (),
         chosen: Path | None = None,
     ) -> LogDirectory | None:
-        """Return the directory where a replica's log is, or should be made.
+        """Return the directory of a replica's log, or the one in which to create it.
 
-        That is the one which has it, the assigned one if several do; a new one goes where it is
-        assigned to, else where somebody has `chosen`, else to the directory with the fewest that is
-        not `cordoned` (a path).
-        None where it may be in a failed directory: a new log would pass for one without
+        An existing log decides; if several directories have one, the assigned directory does. A new
+        log goes to its assigned directory, else to the one `chosen` by a client, else to the
+        directory with the fewest logs that is not `cordoned` (a path).
+
+        None if the log may be in a failed directory: a new log would pass for a replica without
         records.
         """
         key = TopicPartition(topic, partition)
@@ -176,18 +177,18 @@ class LogDirectories:
         return [each for each in self if each.has_folder(*key)]
 
     def _holders(self, key: TopicPartition) -> list[LogDirectory]:
-        """The directories that have a partition's log; of two between which it moved, one."""
+        """The directories with a partition's log; only one of two between which it moved."""
         holders = self._folders(key)
         return holders if len(holders) <= 1 else _without(holders, superseded(holders, key), key)
 
     def _may_be_away(self, key: TopicPartition, holders: list[LogDirectory]) -> bool:
-        """Whether a move may have ended, or not, in a directory that has failed."""
+        """Whether a move may or may not have completed in a directory that has failed."""
         if not holders:
             return any(key in each.futures for each in self)
         return all(is_departure(each, key) for each in holders)
 
     def settle(self, topic: str, partition: int) -> None:
-        """Remove what a move has left that a kill, or a failed disk, kept from being finished."""
+        """Finish removing the source of a move that a kill or a failed disk interrupted."""
         key = TopicPartition(topic, partition)
         holders = self._folders(key)
         if len(holders) > 1:
@@ -201,25 +202,25 @@ class LogDirectories:
     # ---- failure
 
     def owner(self, path: Path) -> LogDirectory | None:
-        """Return the directory in use that a file is in."""
+        """Return the directory in use that contains a file."""
         return next((self._opened[up] for up in (path, *path.parents) if up in self._opened), None)
 
     def is_failed(self, path: Path) -> bool:
-        """Whether a file is in a directory that has failed."""
+        """Whether a file is in a failed directory."""
         return any(up in self.failed for up in (path, *path.parents))
 
     def fail(self, directory: LogDirectory, cause: str) -> None:
-        """Give a directory up: nothing is written to it any more, and its lock is free."""
+        """Take a directory offline: nothing more is written to it, and its lock is released."""
         self.failed[directory.path] = FailedDirectory(
             path=directory.path, directory_id=directory.directory_id, cause=cause
         )
         self._opened.pop(directory.path, None)
         directory.abandon()
 
-    # ---- the end
+    # ---- closing
 
     def close(self, *, broker_epoch: int) -> None:
-        """Close every directory in use; one that fails now is not marked as closed cleanly."""
+        """Close every directory in use; one that fails here is not marked as closed cleanly."""
         for directory in list(self._opened.values()):
             try:
                 directory.close(broker_epoch=broker_epoch)
@@ -233,7 +234,7 @@ class LogDirectories:
 
 
 def _check_ids(directories: Collection[LogDirectory]) -> None:
-    """Refuse a directory that was copied with its meta.properties, as Kafka does."""
+    """Refuse a directory that is a copy of another, meta.properties included, as Kafka does."""
     paths: dict[UUID, Path] = {}
     for directory in directories:
         other = paths.setdefault(directory.directory_id, directory.path)
@@ -247,9 +248,9 @@ def _check_ids(directories: Collection[LogDirectory]) -> None:
 def _without(
     holders: list[LogDirectory], left: list[LogDirectory], key: TopicPartition
 ) -> list[LogDirectory]:
-    """The holders of a partition's log but for those that a move has left."""
+    """The directories with a partition's log, without those left over from moves."""
     rest = [each for each in holders if each not in left]
     if len(holders) > 1:
-        # A copy whose rename failed arrived nowhere: the log went on.
+        # A copy whose rename failed never arrived: the original log stayed in use.
         rest = [each for each in rest if not is_arrival(each, key)] or rest
     return rest

@@ -53,7 +53,7 @@ DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
 FUTURE_SUFFIX: Final = "-future"
 _FOLDER_NAME_MAX: Final = 249
-_QUORUM_TOPIC: Final = "__cluster_metadata"  # its log is checked whole at every start
+_QUORUM_TOPIC: Final = "__cluster_metadata"  # its log is checked completely at every start
 _log = structlog.get_logger(__name__)
 
 
@@ -66,15 +66,15 @@ class LogDirectory:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was given up: nothing more may be written to it."""
+        """Whether the directory was taken offline: nothing more may be written to it."""
         return self._lock < 0
 
     @classmethod
     def open(cls, path: Path, *, node_id: int, cluster_id: str, clock: Clock) -> Self:
-        """Lock a directory, creating it if need be, and check that it is this node's.
+        """Lock a directory, create it if needed, and check that it belongs to this node.
 
         Raises LogDirectoryInUseError, MetaPropertiesError, LogDirectoryFailure. With an empty
-        `cluster_id` the directory's own is taken, or a new one made.
+        `cluster_id`, the directory's own one is used, or a new one is generated.
         """
         with failing_the_directory(path):
             _make_durably(path)
@@ -106,18 +106,18 @@ class LogDirectory:
         self._high_watermarks = read_offsets(path / HIGH_WATERMARK_NAME)
         self._cleaner_offsets = read_offsets(path / CLEANER_NAME)
         self._deleted: set[TopicPartition] = set()
-        """Still named by checkpoints on disk; the next ones leave them out."""
+        """Deleted partitions that checkpoints on disk still name; the next ones leave them out."""
         self.was_clean = False
         self.scrub = ScrubTotals()
         self.previous_broker_epoch = -1
         self._unrecovered: set[str] = set()
-        """Folders that a kill may have left torn and that no process has opened since."""
+        """Folders that a kill may have torn and that no process has opened since."""
         self.futures = self._future_folders()
-        """Copies that a former process did not finish: (topic, partition) to their folders."""
+        """Copies that a former process left unfinished: (topic, partition) to their folders."""
         self._take_clean_marker()
 
     def _take_clean_marker(self) -> None:
-        """Read the marker and remove it durably: from now on a kill is a kill."""
+        """Read the marker and remove it durably: from now on a kill counts as unclean."""
         marker = self.path / CLEAN_SHUTDOWN_NAME
         try:
             content = json.loads(marker.read_bytes() or b"{}")
@@ -148,10 +148,10 @@ class LogDirectory:
     def recovery(
         self, topic: str, partition: int, config: LogConfig
     ) -> Callable[[], PartitionLog] | None:
-        """Return the long part of opening a log that a kill may have left torn; None for others.
+        """Return the long part of opening a log that a kill may have torn; None for other logs.
 
-        It touches only the log's own files and may run in another thread; `create` takes its
-        result.
+        It touches only the log's own files and may run in another thread; pass its result to
+        `create`.
         """
         key = TopicPartition(topic, partition)
         if key in self.logs or not self._may_be_torn(key):
@@ -199,7 +199,7 @@ class LogDirectory:
             return sorted(key for key in self.partition_folders() if key not in self.logs)
 
     def has_folder(self, topic: str, partition: int) -> bool:
-        """Whether a partition's log is here."""
+        """Whether this directory has a partition's log."""
         with failing_the_directory(self.path):
             return (self.path / f"{topic}-{partition}").is_dir()
 
@@ -218,11 +218,11 @@ class LogDirectory:
             return None
 
     def delete(self, topic: str, partition: int) -> Path:
-        """Take a partition away: its folder is renamed now; `remove_deleted` frees the space."""
+        """Delete a partition: rename its folder now; `remove_deleted` frees the space later."""
         return self._take_away(topic, partition, DELETE_SUFFIX)
 
     def set_aside(self, topic: str, partition: int) -> Path:
-        """Take a replica away whose records are not ours to delete."""
+        """Rename the folder of a replica that this broker must not delete."""
         return self._take_away(topic, partition, STRAY_SUFFIX)
 
     def _take_away(self, topic: str, partition: int, suffix: str) -> Path:
@@ -232,7 +232,7 @@ class LogDirectory:
             log.abandon()
         self._deleted.add(key)
         self._unrecovered.discard(str(key))
-        # Kafka's name: the topic cut short where the whole would be too long for a file name.
+        # Kafka's name, with the topic cut short if the file name would be too long.
         ending = f"-{partition}.{uuid.uuid4().hex}{suffix}"
         target = self.path / (topic[: _FOLDER_NAME_MAX - len(ending)] + ending)
         rename_durably(self.path / str(key), target)
@@ -242,7 +242,7 @@ class LogDirectory:
 
     @staticmethod
     def future_name(key: TopicPartition, move: str) -> str:
-        """Kafka's name of the folder of a copy that is not complete."""
+        """Kafka's name for the folder of an unfinished copy."""
         return f"{key}.{move}{FUTURE_SUFFIX}"
 
     def _future_folders(self) -> dict[TopicPartition, list[Path]]:
@@ -255,7 +255,7 @@ class LogDirectory:
         return found
 
     def take_futures(self, key: TopicPartition, topic_id: TopicId | None = None) -> bool:
-        """Remove what a former process left of copies; return whether one was of this topic."""
+        """Remove unfinished copies of a former process; return whether one was of this topic."""
         with failing_the_directory(self.path):
             folders = self.futures.pop(key, [])
             is_wanted = topic_id in [self._read_topic_id(folder) for folder in folders]
@@ -272,7 +272,7 @@ class LogDirectory:
         topic_id: TopicId,
         log_start_offset: Offset,
     ) -> PartitionLog:
-        """Make an empty log that is no partition's yet; a stray that has its place is set aside."""
+        """Create an empty log that belongs to no partition yet; set aside a stray in its place."""
         folder = self.path / self.future_name(key, move)
         with failing_the_directory(folder):
             if self.has_folder(*key):
@@ -285,19 +285,19 @@ class LogDirectory:
         return log
 
     def discard_future(self, folder: Path) -> None:
-        """Take a copy away whose log is given back; `remove_deleted` frees the space."""
+        """Delete a cancelled copy's folder; `remove_deleted` frees the space later."""
         name = folder.name.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX
         with failing_the_directory(folder):
             folder.replace(self.path / name)
 
     def checkpoint_moved(self, key: TopicPartition, log: PartitionLog) -> None:
-        """Make durable, before a copy is the partition's log, what its batches do not say."""
+        """Make durable what a copy's batches lack, before it becomes the partition's log."""
         if log.log_start_offset > log.segments.first.base_offset:
             self._log_starts[key] = log.log_start_offset
             write_offsets(self.path / LOG_START_NAME, self._log_starts)
 
     def adopt(self, key: TopicPartition, log: PartitionLog) -> None:
-        """Take a log in whose folder has a partition's name by now."""
+        """Register a log whose folder now has a partition's name."""
         log.before_truncation = partial(self._lower_checkpoints, key)
         self._high_watermarks[key] = log.high_watermark
         self._recovery_points[key] = log.recovery_point
@@ -305,7 +305,7 @@ class LogDirectory:
         self.logs[key] = log
 
     def remove_deleted(self) -> int:
-        """Remove the folders of deleted partitions; return how many. Safe in another thread."""
+        """Remove the folders of deleted partitions; return their number. Safe in another thread."""
         with failing_the_directory(self.path):
             doomed = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
         for folder in doomed:
@@ -345,16 +345,16 @@ class LogDirectory:
         return log
 
     def _may_be_torn(self, key: TopicPartition) -> bool:
-        """Whether a folder was not closed by whoever wrote to it last."""
+        """Whether the last process that wrote to a folder did not close it."""
         return str(key) in self._unrecovered
 
     # ---- checkpoints
 
     def _lower_checkpoints(self, key: TopicPartition, offset: int) -> None:
-        """Let no checkpoint on disk claim anything at or above `offset`, before it is appended.
+        """Lower every checkpoint on disk to `offset` before records are appended there.
 
-        Recovery would trust, after a power cut, bytes that came after a truncation and that no
-        fsync covers; a leader would serve them as committed.
+        Otherwise recovery after a power cut would trust bytes that were written after a truncation
+        and are covered by no fsync; a leader would serve them as committed.
         """
         for offsets, name in (
             (self._recovery_points, RECOVERY_POINT_NAME),
@@ -365,7 +365,7 @@ class LogDirectory:
                 write_offsets(self.path / name, offsets)
 
     def _forget(self, key: TopicPartition) -> None:
-        """Take a deleted partition out of the checkpoints before its name is used again."""
+        """Remove a deleted partition from the checkpoints before its name is used again."""
         self._deleted.discard(key)
         for offsets, name in (
             (self._recovery_points, RECOVERY_POINT_NAME),
@@ -397,9 +397,9 @@ class LogDirectory:
         self.checkpoint_log_start_offsets()
 
     def checkpoint_high_watermarks(self) -> None:
-        """Write the high watermarks where one moved: a leader that restarts serves from there.
+        """Write the high watermarks if one has moved: a restarted leader serves from there.
 
-        Not synced: a start that finds an old one, or none, only waits for the followers.
+        Not synced: with an old checkpoint, or none, a starting leader only waits for the followers.
         """
         marks = {key: log.high_watermark for key, log in self.logs.items()}
         if any(self._high_watermarks.get(key) != mark for key, mark in marks.items()):
@@ -408,7 +408,7 @@ class LogDirectory:
             write_checkpoint(self.path / HIGH_WATERMARK_NAME, lines, durable=False)
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Make DeleteRecords durable: where a log begins within its first segment."""
+        """Make DeleteRecords durable: the log start offset within the first segment."""
         for key, log in self.logs.items():
             self._log_starts[key] = log.log_start_offset
         moved = _only(
@@ -419,9 +419,9 @@ class LogDirectory:
         write_offsets(self.path / LOG_START_NAME, moved)
 
     def close(self, *, broker_epoch: int = -1) -> None:
-        """Close every log, write the checkpoints, mark the shutdown as clean, give the lock up.
+        """Close every log, write the checkpoints, mark the shutdown as clean, release the lock.
 
-        A process that stops before it has opened all folders does not vouch for the others.
+        Folders that this process has not opened are not marked as clean.
         """
         for log in self.logs.values():
             log.close()
@@ -433,7 +433,7 @@ class LogDirectory:
         self.abandon()
 
     def abandon(self) -> None:
-        """Give up everything without a word on disk: after a failure, or as a kill would."""
+        """Release everything without writing to disk: after a failure, or as a kill would."""
         for log in self.logs.values():
             log.abandon()
         self.logs.clear()
@@ -445,12 +445,12 @@ class LogDirectory:
 def _write_topic_id(folder: Path, topic_id: TopicId) -> None:
     text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n"
     replace_file(folder / PARTITION_METADATA_NAME, text.encode(), durable=False)
-    # Before the first append: a damaged id would have the records deleted as a stray's.
+    # Before the first append: with a damaged topic id the records would be set aside as a stray's.
     sync_file(folder / PARTITION_METADATA_NAME)
 
 
 def _make_durably(path: Path) -> None:
-    """Create a directory that a power cut does not take away with all that is synced in it."""
+    """Create a directory durably, so that a power cut does not remove it with its contents."""
     if path.is_dir():
         return
     _make_durably(path.parent)
@@ -463,5 +463,5 @@ def _only(
     logs: dict[TopicPartition, PartitionLog],
     wanted: Callable[[PartitionLog], bool],
 ) -> dict[TopicPartition, int]:
-    """Leave the entries out that an open log does not need."""
+    """Leave out the entries that an open log does not need."""
     return {key: offset for key, offset in offsets.items() if key not in logs or wanted(logs[key])}

@@ -16,14 +16,14 @@ _VALUE: Final = Struct(">hi")
 
 
 class Marker(NamedTuple):
-    """The end of a transaction, as a partition gets it."""
+    """The end of a transaction, as it is written to a partition."""
 
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
     commits: bool
     bumped_epoch: bool
-    """Whether the epoch is the one after the transaction's (transaction version 2)."""
+    """Whether the marker has the epoch after the transaction's (transaction version 2)."""
 
     def batch(self, now_ms: int) -> bytearray:
         """Return the control batch to append."""

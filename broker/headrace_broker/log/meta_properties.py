@@ -1,4 +1,5 @@
-"""`meta.properties`: whose log directory this is (version 1, as Kafka's KRaft brokers write it).
+"""`meta.properties`: the identity of a log directory (version 1, as Kafka's KRaft brokers write
+it).
 
 Owns the file and Kafka's 22-character form of UUIDs.
 """
@@ -15,7 +16,7 @@ _VERSION: Final = "1"
 
 
 class MetaPropertiesError(Exception):
-    """The directory belongs to another node or cluster, or its file cannot be understood."""
+    """The directory belongs to another node or cluster, or its file cannot be parsed."""
 
 
 class MetaProperties(NamedTuple):
@@ -37,7 +38,7 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def read_meta_properties(directory: Path, *, node_id: int, cluster_id: str) -> MetaProperties:
-    """Read a directory's identity, or give it one if it has none yet."""
+    """Read a directory's identity, or give it one if it has none."""
     path = directory / META_PROPERTIES_NAME
     try:
         found = _read_pairs(path)
@@ -61,7 +62,7 @@ def read_meta_properties(directory: Path, *, node_id: int, cluster_id: str) -> M
 
 
 def known_cluster_id(directory: Path) -> str:
-    """Return the cluster id that a directory has, "" where it has none or cannot be read."""
+    """Return a directory's cluster id, or "" if it has none or cannot be read."""
     try:
         return _read_pairs(directory / META_PROPERTIES_NAME).get("cluster.id", "")
     except (OSError, UnicodeDecodeError):
@@ -86,7 +87,7 @@ def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
 
 
 def _random_id() -> uuid.UUID:
-    """A version 4 UUID whose text does not begin with a dash, which tools take for an option."""
+    """A version 4 UUID whose text has no leading dash, which tools would take for an option."""
     while True:
         value = uuid.uuid4()
         if not encode_uuid(value).startswith("-"):

@@ -1,9 +1,9 @@
 """`PartitionLog`: the log of one partition.
 
-Owns offsets: it assigns them, and what lies at one never changes while it can be read. Owns which
-segments there are: opening and recovery, rolling, truncation, durability. It must not know
-replication: the caller passes the leader epoch, and sets `high_watermark`, below which alone
-retention and compaction may remove anything.
+Owns the offsets: it assigns them, and the record at an offset never changes while it can be read.
+Owns the set of segments: opening and recovery, rolling, truncation, durability. It knows nothing of
+replication: the caller passes the leader epoch and sets `high_watermark`. Retention and compaction
+remove records only below that.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,29 +63,29 @@ from headrace_broker.protocol.types import NO_TIMESTAMP as NO_APPEND_TIME
 from headrace_broker.protocol.types import Offset, TimestampMs
 
 _END_OF_TIME = 1 << 62
-_SNAPSHOT_RECORDS = 1000  # fewer are read faster than a file is written
-_LOOKS_MAX = 100  # for damage, in one call
+_SNAPSHOT_RECORDS = 1000  # fewer are read faster than a snapshot is written
+_LOOKS_MAX = 100  # checks for damage, in one call
 _Found = TypeVar("_Found")
 _log = structlog.get_logger(__name__)
 
 
 class AppendInfo(NamedTuple):
-    """Where records went."""
+    """Where records were appended."""
 
     first_offset: Offset
     last_offset: Offset
     log_append_time_ms: TimestampMs
-    """-1 where records keep their producer's timestamps."""
+    """-1 if records keep their producer's timestamps."""
     log_start_offset: Offset
     is_duplicate: bool
 
 
-# A named tuple's own constructor is Python code; this runs for every append.
+# A named tuple's own constructor is Python code, and this runs for every append.
 _new_tuple = tuple.__new__
 
 
 class PartitionLog:
-    """The files of one partition and what is known of them, all in its owner's thread."""
+    """The files of one partition and its state, all in its owner's thread."""
 
     segments: LogSegments
     reader: LogReader
@@ -104,7 +104,7 @@ class PartitionLog:
         was_clean: bool = True,
         log_start_offset: int = 0,
     ) -> Self:
-        """Open a folder, creating it if need be, and recover what a kill left in it."""
+        """Open a folder, creating it if needed, and recover from a kill."""
         directory.mkdir(parents=True, exist_ok=True)
         log = cls(directory, config, clock)
         log._load(recovery_point, log_start_offset, was_clean=was_clean)
@@ -117,18 +117,18 @@ class PartitionLog:
         self.log_end_offset = Offset(0)
         self.recovery_point = Offset(0)
         self.cleaner_offset = Offset(0)
-        """Where the part that compaction has not seen yet begins."""
+        """The offset from which the log has not been compacted yet."""
         self.removal = FileRemoval()
         self.before_truncation: Callable[[int], None] = lambda _offset: None
-        """Called with the log's coming end: a checkpoint above that has to come down first."""
+        """Called with the log's new end: checkpoints above it must be lowered first."""
         self.on_damage: Callable[[], None] = lambda: None
         """Called when records are found damaged."""
         self.is_damaged = False
-        """Whether there are `damages`, which readers have to go around."""
+        """Whether there are `damages`, which readers must skip."""
         self.is_abandoned = False
-        """Its files are given back, and may be gone: nothing more is to be done with it."""
+        """Whether its files are closed and may be gone: the log must not be used any longer."""
         self.is_being_copied = False
-        """Whether a copy is made in another log directory, which compaction would pass by."""
+        """Whether a copy is being made in another log directory, which compaction would bypass."""
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
@@ -200,7 +200,7 @@ class PartitionLog:
         )
 
     def update_config(self, config: LogConfig) -> None:
-        """Take over changed topic settings, which hold from the next append on."""
+        """Apply changed topic settings from the next append on."""
         self.config = config
         self._looks_at_records = looks_at_records(config)
         self._stamps_append_time = config.stamps_append_time
@@ -234,7 +234,7 @@ class PartitionLog:
         self._roll_after_ms = roll_after_ms(self._active, self.config)
 
     def _take_snapshot(self, *, durable: bool) -> None:
-        """Write the producers' states at the log's end, and keep one per segment besides."""
+        """Write the producers' states at the log's end; keep one older snapshot per segment."""
         offset = self.log_end_offset
         write_snapshot(self.directory, offset, self.producers, durable=durable)
         bases = {segment.base_offset for segment in self.segments}
@@ -245,7 +245,7 @@ class PartitionLog:
         self._snapshots.append(offset)
 
     def snapshot_producers(self) -> None:
-        """Write the producers' states now, where there is much that a start would have to read."""
+        """Write the producers' states now, if a start would otherwise have much to read."""
         last = self._snapshots[-1] if self._snapshots else self.segments.first.base_offset
         if self.log_end_offset - last >= _SNAPSHOT_RECORDS and self.producers:
             self._take_snapshot(durable=False)
@@ -254,7 +254,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> Offset:
-        """What the owner has said is committed: nothing above is removed or compacted."""
+        """The owner's high watermark: nothing above it is removed or compacted."""
         return self._high_watermark
 
     @high_watermark.setter
@@ -265,9 +265,10 @@ class PartitionLog:
             self.producers.note_high_watermark(self._high_watermark)
 
     def recheck_markers(self) -> None:
-        """Hold back transactions whose marker is above the high watermark, after the log was read.
+        """Hold back transactions whose marker is above the high watermark, after loading the log.
 
-        Without them a reader of a new leader could see what its marker does not decide yet.
+        Otherwise a read_committed reader of a new leader could see records whose marker is not
+        committed.
         """
         if self._high_watermark >= self.log_end_offset:
             self.producers.note_high_watermark(self._high_watermark)
@@ -280,14 +281,14 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Where the first transaction begins that is not decided, else the log's end.
+        """The start of the first undecided transaction, else the log's end.
 
         A read_committed reader stops here or at the high watermark, whichever comes first.
         """
         unstable = self.producers.first_unstable_offset()
         if unstable is None:
             return self.log_end_offset
-        # DeleteRecords and retention may have taken the transaction's first records.
+        # DeleteRecords and retention may have removed the transaction's first records.
         return Offset(max(unstable, self.log_start_offset))
 
     @property
@@ -298,14 +299,15 @@ class PartitionLog:
     # ---- durability
 
     def begin_flush(self) -> Flush:
-        """Write what waits in memory and return the fsync that may run in another thread."""
+        """Write buffered entries and return the fsync, which may run in another thread."""
         self._active.write_indexes()
         return Flush(
             directory=self.directory,
             offset=self.log_end_offset,
             epochs=self.leader_epochs.path,
             truncations=self._truncations,
-            # The one that ends at the recovery point, too: a roll wrote its last time entry since.
+            # Include the segment that ends at the recovery point: a roll may have written a time
+            # entry since.
             segments=tuple(self.segments.from_offset(self.recovery_point - 1)),
             snapshots=tuple(
                 snapshot_path(self.directory, offset)
@@ -315,9 +317,10 @@ class PartitionLog:
         )
 
     def finish_flush(self, flush: Flush) -> Offset:
-        """Move the recovery point after `Flush.run`; return it.
+        """Raise the recovery point after `Flush.run`; return it.
 
-        A truncation in between leaves it: what was appended since is not what was flushed.
+        After a truncation in between it stays: the records appended since then are not those that
+        were flushed.
         """
         if flush.truncations != self._truncations:
             return self.recovery_point
@@ -332,7 +335,7 @@ class PartitionLog:
         return self.finish_flush(flush)
 
     def close(self) -> None:
-        """Make everything durable, with the producers' states, so that opening reads nothing."""
+        """Make everything durable, producers' states included, so that opening reads no batches."""
         end = self.log_end_offset
         is_flushed = end == self.recovery_point
         has_news = not is_flushed or (end not in self._snapshots and bool(self.producers))
@@ -344,17 +347,17 @@ class PartitionLog:
         self.abandon()
 
     def abandon(self) -> None:
-        """Give the files back as they are: after a failure of the disk, or to delete them."""
+        """Close the files as they are: after a disk failure, or to delete them."""
         self.is_abandoned = True
         for segment in self.segments:
             segment.close()
 
-    # ---- another place
+    # ---- moves to another directory
 
     def take_over(self, other: "PartitionLog") -> None:
-        """Take over what is known of a log with the same batches, of which this is a copy.
+        """Copy the state of a log with the same batches, of which this log is a copy.
 
-        Batches that are gone have left producers and epochs behind that no copy can show.
+        Producers and epochs whose batches are gone cannot be read from the copied batches.
         """
         self.update_config(other.config)
         self.leader_epochs.take_over(other.leader_epochs)
@@ -364,7 +367,7 @@ class PartitionLog:
         self._take_snapshot(durable=True)
 
     def renamed(self, directory: Path) -> None:
-        """Go on under another name of the folder."""
+        """Continue under the folder's new name."""
         self.directory = directory
         self.leader_epochs.path = directory / self.leader_epochs.path.name
         self.removal.renamed(directory)
@@ -372,7 +375,7 @@ class PartitionLog:
             segment.renamed(directory)
 
     def skip_to(self, offset: int) -> None:
-        """Let the log end at an offset up to which there is no batch."""
+        """Move the log's end up to an offset; there are no batches in between."""
         if offset > self.log_end_offset:
             self.log_end_offset = Offset(offset)
             self.reader.forget()
@@ -380,7 +383,7 @@ class PartitionLog:
     # ---- truncation
 
     def truncate_to(self, offset: int) -> None:
-        """Cut every batch with a record at or above `offset`: a follower whose leader differs."""
+        """Cut every batch with a record at or above `offset`, where a follower has diverged."""
         if offset >= self.log_end_offset:
             return
         if offset < self.segments.first.base_offset:
@@ -393,14 +396,14 @@ class PartitionLog:
         self.segments.active.truncate(offset)
         if self.is_damaged:
             self.is_damaged = bool(self.damages)
-        # Before anything follows: a power cut that brought the tail back would put it in front of
-        # what is appended, and flushed, in later segments.
+        # Before anything is appended: otherwise a power cut could bring the old tail back in front
+        # of records that are appended and flushed in later segments.
         self.segments.active.sync()
         self._truncated(offset)
         self.log_start_offset = Offset(min(self.log_start_offset, offset))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and begin at `offset`: a follower that its leader has outrun."""
+        """Drop everything and start at `offset`: the leader's log begins above this one's end."""
         self.before_truncation(offset)
         for segment in list(self.segments):
             self.segments.remove(segment)
@@ -456,10 +459,10 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         verification: Verification | None = None,
     ) -> AppendInfo:
-        """Validate one batch, give it offsets, and write it by one system call.
+        """Validate one batch, assign its offsets, and write it with one system call.
 
-        A transactional one needs a `verification`. A writable buffer is patched in place. Raises
-        ApiError with nothing appended; LogDirectoryFailure when the outcome is unknown.
+        A transactional batch needs a `verification`. A writable buffer is patched in place. Raises
+        ApiError with nothing appended; LogDirectoryFailure if the outcome is unknown.
         """
         view = records if type(records) is memoryview else memoryview(records)
         config = self.config
@@ -508,9 +511,9 @@ class PartitionLog:
         )
 
     def append_as_follower(self, records: memoryview | bytes | bytearray) -> AppendInfo | None:
-        """Append whole batches as the leader has them, offsets and epochs included.
+        """Append whole batches as received from the leader, offsets and epochs included.
 
-        Returns None when there is no whole batch; a torn one at the end is left out.
+        Returns None if there is no whole batch; a partial one at the end is left out.
         """
         view = memoryview(records)
         batches: list[tuple[int, Header]] = []
@@ -549,10 +552,10 @@ class PartitionLog:
         )
 
     def _begin_within(self, header: Header) -> int:
-        """Let an empty log that begins within a batch begin with that batch; return its end.
+        """Let an empty log that begins inside a batch begin with that batch; return its end.
 
-        DeleteRecords may move a leader's log start between two offsets of one batch, and a follower
-        that begins there is sent the whole batch (Kafka: UnexpectedAppendOffsetException).
+        DeleteRecords may move a leader's log start between two offsets of one batch. A follower
+        that begins there gets the whole batch (Kafka: UnexpectedAppendOffsetException).
         """
         start, high_watermark = self.log_start_offset, self._high_watermark
         if start == self.log_end_offset <= header.last_offset:
@@ -605,7 +608,7 @@ class PartitionLog:
     def _segment_for(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int
     ) -> LogSegment:
-        """Return the active segment, after a roll where one is due (LogSegment.shouldRoll)."""
+        """Return the active segment, after a roll if one is due (LogSegment.shouldRoll)."""
         segment = self._active
         if not segment.fits(last_offset):
             return self.roll(now_ms)
@@ -629,7 +632,7 @@ class PartitionLog:
         """Return whole batches, the first of which holds `offset`, all below `upper_bound`.
 
         Up to `max_bytes`, or one batch of any size if `at_least_one`. Raises OFFSET_OUT_OF_RANGE,
-        and CORRUPT_MESSAGE where the record at `offset` is damaged.
+        and CORRUPT_MESSAGE if the record at `offset` is damaged.
         """
         end = self.log_end_offset
         if offset < self.log_start_offset or offset > end:
@@ -689,7 +692,7 @@ class PartitionLog:
 
     @property
     def damages(self) -> list[Damage]:
-        """Ranges whose records cannot be read, ascending, from the log's start on."""
+        """The unreadable ranges from the log start on, ascending."""
         start = self.log_start_offset
         return [
             found
@@ -699,9 +702,9 @@ class PartitionLog:
         ]
 
     def cut_damage(self) -> Offset:
-        """Cut the log where damage begins, to be replicated again; return its end then.
+        """Cut the log where damage begins, to replicate it again; return the new end.
 
-        Only for a replica that nobody counts on: what it cuts was committed.
+        Only for a replica that its leader does not count: the records that it cuts were committed.
         """
         found = self.damages
         if found:
@@ -715,13 +718,13 @@ class PartitionLog:
 
     @property
     def truncations(self) -> int:
-        """How often it was truncated since it was opened."""
+        """The number of truncations since the log was opened."""
         return self._truncations
 
     def look_for_damage(self, segment: LogSegment, position: int) -> bool:
-        """Look what is wrong around a position; True where that is known, or mended, by now.
+        """Find what is wrong around a position; return True if it is now known or repaired.
 
-        A damaged index is built again; damaged records are noted and reported to `on_damage`.
+        A damaged index is rebuilt; damaged records are recorded and reported to `on_damage`.
         """
         following = self.segments.after(segment)
         limit = self.log_end_offset if following is None else following.base_offset
@@ -732,7 +735,7 @@ class PartitionLog:
             segment.note_damage(damage)
         self.reader.forget()
         for damage in found:
-            # What lies before the log's start is nobody's: no reader needs it, nothing mends it.
+            # Damage below the log start does not matter: nothing reads or repairs it.
             if damage not in known and damage.next_offset > self.log_start_offset:
                 self._report(segment, damage)
         if not found and segment.damages == ():
@@ -746,7 +749,7 @@ class PartitionLog:
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, str(suspicion)) from suspicion
 
     def _around_damage(self, work: Callable[[], _Found]) -> _Found:
-        """Work, and again after each look at what stopped it; raises KAFKA_STORAGE_ERROR."""
+        """Do `work`, again after each check of a failure; raises KAFKA_STORAGE_ERROR."""
         for _ in range(_LOOKS_MAX):
             try:
                 return work()
@@ -771,7 +774,7 @@ class PartitionLog:
         self.on_damage()
 
     def _whole_until(self, offset: int, bound: int) -> int:
-        """Return how far from `offset` on no record is known to be damaged, `bound` at most."""
+        """Return the end of the records from `offset` without known damage, at most `bound`."""
         for found in self.damages:
             if found.first_offset <= offset < found.next_offset:
                 raise ApiError(
@@ -785,11 +788,11 @@ class PartitionLog:
     # ---- age
 
     def expire_producers(self, now_ms: int, elapsed_ms: int, expiration_ms: int) -> None:
-        """Forget producers that were silent for so long; `elapsed_ms` is on a monotonic clock."""
+        """Remove producers that were silent for too long; `elapsed_ms` is on a monotonic clock."""
         self.producers.remove_expired(now_ms, elapsed_ms, expiration_ms)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Roll an old active segment, drop what retention no longer keeps; return its bytes."""
+        """Roll an old active segment, drop expired segments; return the bytes dropped."""
         self.removal.run_due(now_ms)
         removable = removable_segments(
             self.segments,
@@ -820,7 +823,7 @@ class PartitionLog:
 
 
 def _stamp_append_time(view: memoryview, attributes: int, now_ms: int) -> memoryview:
-    """Set LogAppendTime and the time in a batch's header, in place where the buffer allows it."""
+    """Set LogAppendTime and the time in a batch's header, in place if the buffer is writable."""
     if view.readonly:
         view = memoryview(bytearray(view))
     pack_into(">h", view, ATTRIBUTES_POSITION, attributes | LOG_APPEND_TIME_FLAG)

@@ -1,6 +1,6 @@
-"""Producer states as they are at the log's end: the newest snapshot, and the headers after it.
+"""Rebuilds producer states at the log's end: the newest snapshot, and the headers after it.
 
-Owns the replay, which also writes the `.txnindex` entries that a kill lost.
+Owns the replay, which also rewrites `.txnindex` entries that a kill lost.
 """
 
 from pathlib import Path
@@ -34,10 +34,10 @@ def rebuild_producers(
 
     Aborted transactions whose marker is at or above `reindex_from` get their index entry again.
     """
-    # The newest snapshot knows batches that compaction has taken out of the log since.
+    # The newest snapshot has batches that compaction has since removed from the log.
     start, states = _snapshot_or_nothing(directory, segments, snapshots, log_end_offset)
     if reindex_from < start:
-        # Index entries are only known again if a replay begins before the first that is lost.
+        # Lost index entries are found only by a replay that begins before the first of them.
         older = _snapshot_or_nothing(directory, segments, snapshots, reindex_from)
         _replay_from(*older, segments, reindex_from)
         reindex_from = log_end_offset
@@ -50,9 +50,9 @@ def rebuild_producers(
 def completed_above(
     directory: Path, segments: LogSegments, snapshots: list[int], high_watermark: int
 ) -> list[CompletedTransaction]:
-    """Return the transactions whose marker is at or above the high watermark: it may yet go.
+    """Return the transactions whose marker is at or above the high watermark and may be lost.
 
-    A snapshot of the log's end does not tell; one from below the high watermark does.
+    A snapshot of the log's end does not have them; one from below the high watermark does.
     """
     start, states = _snapshot_or_nothing(directory, segments, snapshots, high_watermark)
     _replay_from(start, states, segments, _NEVER)

@@ -1,9 +1,9 @@
 """`.snapshot` files: producer states at a segment's base offset or at the log's end.
 
 Owns Kafka's ProducerSnapshot format, version 1 (int16 version, uint32 CRC-32C, entries). Kafka
-keeps only the newest batch of each producer; here each remembered batch is an entry of its own,
-oldest first, so that a retry is still recognised after a restart. Kafka's readers take the last
-entry of a producer id, which is the one they would have had.
+keeps only the newest batch of each producer. Here each remembered batch has its own entry, oldest
+first, so that a retry is still recognised after a restart. Kafka's readers use the last entry of a
+producer id, which is the one that Kafka would have written.
 """
 
 from collections.abc import Iterable
@@ -34,14 +34,14 @@ _log = structlog.get_logger(__name__)
 
 
 def snapshot_path(directory: Path, offset: int) -> Path:
-    """Where the snapshot of the states before `offset` lies."""
+    """The path of the snapshot of the states before `offset`."""
     return directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
 
 
 def write_snapshot(
     directory: Path, offset: int, states: ProducerStates, *, durable: bool = False
 ) -> None:
-    """Write the states as they are before `offset`."""
+    """Write the states before `offset`."""
     replace_file(snapshot_path(directory, offset), encode_snapshot(states), durable=durable)
 
 
@@ -66,7 +66,7 @@ def encode_snapshot(states: ProducerStates) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> ProducerStates:
-    """Decode a snapshot; raises ValueError for one that is damaged."""
+    """Decode a snapshot; raises ValueError if it is damaged."""
     try:
         version, crc = unpack_from(">hI", data, 0)
         (count,) = unpack_from(">i", data, _ENTRIES_POSITION)
@@ -107,7 +107,7 @@ def load_latest_snapshot(
 ) -> tuple[int, ProducerStates] | None:
     """Return (offset, states) of the newest whole snapshot at or below `offset_max`.
 
-    Raises LogDirectoryFailure for one that cannot be read: it may know what the log does not.
+    Raises LogDirectoryFailure if one cannot be read: it may have states that the log has not.
     """
     for offset in reversed(offsets):
         if offset > offset_max:

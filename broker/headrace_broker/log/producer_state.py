@@ -19,9 +19,9 @@ from headrace_broker.protocol.batch_header import TRANSACTIONAL_FLAG
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 RETAINED_BATCHES: Final = 5
-"""As many requests as a producer may have in flight (`max.in.flight.requests.per.connection`)."""
+"""The limit of a producer's requests in flight (`max.in.flight.requests.per.connection`)."""
 RETRIED_MS_MAX: Final = 10 * 60_000
-"""For how long clients retry: Java 2 minutes, librdkafka 5 (`delivery.timeout.ms`)."""
+"""How long clients retry: Java 2 minutes, librdkafka 5 (`delivery.timeout.ms`)."""
 NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
@@ -42,14 +42,14 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence before any wrap."""
+        """The first record's sequence, also after a wrap."""
         first = self.last_sequence - self.offset_delta
         return first if first >= 0 else first + SEQUENCE_MAX + 1
 
 
 @dataclass(slots=True)
 class ProducerState:
-    """One producer id's standing in one partition."""
+    """One producer id's state in one partition."""
 
     epoch: int
     batches: list[BatchMetadata] = field(default_factory=list)
@@ -87,9 +87,9 @@ class ProducerStates:
         self.ongoing: dict[int, int] = {}
         """Producer id to the first offset of its ongoing transaction."""
         self.unreplicated: list[CompletedTransaction] = []
-        """Ended by a marker that is not known to be below the high watermark."""
+        """Transactions ended by a marker that is not known to be below the high watermark."""
         self._silent: dict[int, tuple[int, int]] = {}
-        """Producers that look expired: their last offset, and since when they do."""
+        """Producers that look expired: their last offset, and since when they look so."""
         self.verifications = Verifications()
 
     def __len__(self) -> int:
@@ -104,7 +104,7 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def put(self, producer_id: int, state: ProducerState) -> None:
-        """Adopt a state read from a snapshot."""
+        """Add a state read from a snapshot."""
         self._states[producer_id] = state
         if state.txn_first_offset >= 0:
             self.ongoing[producer_id] = state.txn_first_offset
@@ -122,9 +122,9 @@ class ProducerStates:
     def check(
         self, header: Header, verification: Verification | None = None
     ) -> BatchMetadata | None:
-        """Return the batch that this one repeats, or None when it may be appended.
+        """Return the batch that this one repeats, or None if it may be appended.
 
-        `verification` comes with whatever names a transactional id. Raises
+        Every batch with a transactional id comes with a `verification`. Raises
         TRANSACTIONAL_ID_AUTHORIZATION_FAILED, INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_TXN_STATE: the batch was certainly not appended.
         """
@@ -133,7 +133,8 @@ class ProducerStates:
             raise _without_id(header)
         state = self._states.get(header.producer_id)
         if state is None:
-            # Unknown, perhaps because retention removed all it wrote: any sequence may begin.
+            # The producer is unknown, perhaps because retention removed all its batches: any
+            # sequence fits.
             if verification is not None and is_transactional:
                 self._check_begin(header, verification, header.base_sequence)
             return None
@@ -157,7 +158,7 @@ class ProducerStates:
         return None
 
     def check_coordinated(self, header: Header, verification: Verification) -> None:
-        """Refuse a transactional batch that a coordinator of this broker writes for a producer.
+        """Check a transactional batch that a coordinator on this broker writes for a producer.
 
         Such batches have no sequences of their own. Raises as `check`.
         """
@@ -204,10 +205,11 @@ class ProducerStates:
     def end_transaction(
         self, header: Header, marker_offset: int, coordinator_epoch: int, *, is_commit: bool
     ) -> CompletedTransaction | None:
-        """Apply a transaction marker; return the transaction it ended, if one was open.
+        """Apply a transaction marker; return the transaction that it ended, if one was open.
 
-        What the next epoch's transaction asked stays: whoever writes a marker of the transaction's
-        own epoch ends that, too.
+        A verification of the marker's epoch stays: the producer's next transaction may have asked
+        for it. If the marker has the transaction's own epoch, its writer ends that verification
+        too.
         """
         producer_id = header.producer_id
         self.verifications.end_older(producer_id, header.producer_epoch)
@@ -248,8 +250,8 @@ class ProducerStates:
         """Whether the marker of a transaction that bumped its epoch is in the log already.
 
         Such a marker has the epoch after the transaction's (KIP-890, KIP-1228), so the same epoch
-        with nothing open is a repetition. Raises INVALID_PRODUCER_EPOCH where it would end the
-        producer's next transaction, TRANSACTION_COORDINATOR_FENCED.
+        with no open transaction is a repetition. Raises INVALID_PRODUCER_EPOCH if it would end the
+        producer's next transaction, and TRANSACTION_COORDINATOR_FENCED.
         """
         state = self._states.get(producer_id)
         if state is None or epoch > state.epoch:
@@ -294,7 +296,7 @@ class ProducerStates:
         return bool(self.ongoing or self.unreplicated)
 
     def note_high_watermark(self, high_watermark: int) -> None:
-        """Let go of transactions whose marker is now below the high watermark."""
+        """Drop the transactions whose marker is now below the high watermark."""
         if self.unreplicated:
             self.unreplicated = [
                 done for done in self.unreplicated if done.last_offset >= high_watermark
@@ -303,12 +305,12 @@ class ProducerStates:
     # ---- age
 
     def remove_expired(self, now_ms: int, elapsed_ms: int, expiration_ms: int) -> int:
-        """Forget producers that were silent for `producer.id.expiration.ms`; return how many.
+        """Remove producers that were silent for `producer.id.expiration.ms`; return their number.
 
-        One with an open transaction is kept whatever its age. A wall clock that jumps ahead makes
-        all look silent at once, while their retries are on the way, and so does one that writes old
-        timestamps: they go when they wrote nothing for as long as clients retry, on `elapsed_ms`,
-        a clock that never jumps.
+        A producer with an open transaction is kept, however old. If the wall clock jumps ahead, all
+        producers look silent at once while their retries are in flight; so does one that writes old
+        timestamps. They are removed once they have written nothing for as long as clients retry,
+        measured by `elapsed_ms`, a clock that never jumps.
         """
         self.verifications.remove_older(now_ms - expiration_ms)
         grace_ms = min(expiration_ms, RETRIED_MS_MAX)

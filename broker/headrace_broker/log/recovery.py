@@ -1,8 +1,8 @@
-"""Opening a partition's folder: adopt its segments and make sure that what is there is whole.
+"""Opens a partition's folder: loads its segments and makes sure that they are intact.
 
-Owns recovery after a kill: from the recovery point on, each batch is checked by length, offset
-and CRC; the first that fails is cut off with all that follows, which is said in the log. After a
-clean shutdown only the ends of index files and a few headers are read.
+Owns recovery after a kill. From the recovery point on, each batch is checked by length, offset and
+CRC. The first bad batch is cut with everything after it, with a line in the log. After a clean
+shutdown only the ends of index files and a few headers are read.
 """
 
 import os
@@ -32,21 +32,21 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedSegments:
-    """What was found and repaired."""
+    """The segments that were found, and what was repaired."""
 
     segments: LogSegments
     log_end_offset: int
     recovered_from: int
-    """What lies at or above this offset was read again."""
+    """Batches at or above this offset were read again."""
     reindex_from: int
-    """Transaction indexes have nothing from this offset on, and are written again."""
+    """Transaction indexes are empty from this offset on, and are rebuilt."""
     names: list[str]
 
 
 def load_segments(
     directory: Path, config: LogConfig, *, recovery_point: int, was_clean: bool, now_ms: int
 ) -> LoadedSegments:
-    """Adopt the segments of a folder, recovering those that may be torn."""
+    """Load the segments of a folder, and recover those that may be torn."""
     names = finish_swaps(directory)
     segments = LogSegments()
     for name in names:
@@ -55,13 +55,13 @@ def load_segments(
             segments.add(LogSegment(directory, base_offset, config.index_interval_bytes, now_ms))
     damaged = {segment for segment in segments if not adopt_segment(segment, names)}
     recovered_from = RELATIVE_OFFSET_MAX << 32
-    # One that ends at the recovery point may have been rolled since, and lack its last time entry.
+    # Include the segment that ends at the recovery point: a roll may still lack its time entry.
     suspect = [] if was_clean or not len(segments) else segments.from_offset(recovery_point - 1)
     if suspect:
         recovered_from = _recover_tail(
             segments, suspect, recovery_point, damaged, has_holes=config.compacts
         )
-    # In order: a set's own would differ from one run of a simulated seed to another.
+    # In order: the order of a set would differ between runs of a simulated seed.
     for segment in sorted(damaged.difference(suspect), key=lambda each: each.base_offset):
         recovered_from = min(recovered_from, segment.base_offset)
         size, following = segment.size, segments.after(segment)
@@ -87,7 +87,7 @@ def load_segments(
 
 
 def _load_end(segments: LogSegments, known_end: int) -> int:
-    """Return the log's end, which a clean stop has noted; what is missing before it is damaged."""
+    """Return the log's end as noted by a clean stop; batches missing before it are damage."""
     if not len(segments):
         return -1
     active = segments.active
@@ -104,7 +104,7 @@ def _load_end(segments: LogSegments, known_end: int) -> int:
             rebuild_indexes(active)
         end = active.load_tail(is_lenient=True)
     if known_end > 0 and end != known_end and active.size:
-        # No checksum covers an offset: the last batch may lie about where it is.
+        # No checksum covers an offset: the last batch's offset may be wrong.
         for found in examine(active, active.size - 1, (active.size, known_end), _no_epoch):
             if found.first_offset < known_end:
                 active.note_damage(found)
@@ -112,7 +112,7 @@ def _load_end(segments: LogSegments, known_end: int) -> int:
             end = max(active.load_tail(is_lenient=True), active.damages[-1].next_offset)
             end = min(end, known_end)
     if end < known_end and active.base_offset <= end:
-        # A follower of this log would take it for all that was ever acknowledged.
+        # A follower would take this log's end for the end of all acknowledged records.
         missing = Damage(active.size, active.size, end, known_end, "records are missing")
         active.note_damage(missing)
         end = known_end
@@ -120,12 +120,12 @@ def _load_end(segments: LogSegments, known_end: int) -> int:
 
 
 def _no_epoch(_offset: int) -> int:
-    """Leader epochs are not loaded yet."""
+    """The default while leader epochs are not loaded."""
     return -1
 
 
 def rebuild_indexes(segment: LogSegment) -> None:
-    """Build the indexes of a segment again from its batches, whose checksums were looked at."""
+    """Rebuild a segment's indexes from its batches, whose checksums were checked."""
     _log.warning("index file is damaged and is built again", path=str(segment.offset_index.path))
     indexes = segment.offset_index, segment.time_index
     for index in indexes:
@@ -143,7 +143,7 @@ def rebuild_indexes(segment: LogSegment) -> None:
 
 
 def adopt_segment(segment: LogSegment, names: Container[str]) -> bool:
-    """Take over a segment's files; False when its indexes must be built again."""
+    """Load a segment's files; return False if its indexes must be rebuilt."""
     with failing_the_directory(segment.path):
         segment.size = segment.path.stat().st_size
     whole = (
@@ -174,9 +174,9 @@ def _recover_tail(
 ) -> int:
     """Check segments in order; cut at the first batch that is not whole. Return where it began.
 
-    A power cut may take the last batches of a segment and leave the next one: where compaction
-    makes no holes (`has_holes`), that is a cut, too. A replica with a hole would never ask for what
-    it lacks, and lead without it one day.
+    A power cut may remove the last batches of a segment and leave the next segment. Unless
+    compaction makes such holes (`has_holes`), the log is cut there too: a replica with a hole would
+    never fetch the missing records, and might become leader without them.
     """
     recovered_from = max(recovery_point, suspect[0].base_offset)
     for number, segment in enumerate(suspect):
@@ -184,7 +184,7 @@ def _recover_tail(
         limit = following.base_offset if following else RELATIVE_OFFSET_MAX << 32
         segment.transaction_index.truncate(recovered_from)
         if segment in damaged or _is_torn(segment, recovery_point):
-            # Without whole indexes nothing says where the recovery point lies.
+            # Without intact indexes the recovery point's position is unknown.
             is_cut = _rebuild(segment, limit)
         else:
             is_cut = bool(recover_segment(segment, recovery_point, limit))
@@ -202,9 +202,9 @@ def _recover_tail(
 
 
 def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
-    """Whether a power cut left bytes in an index that are no entries.
+    """Whether a power cut left bytes in an index that are not valid entries.
 
-    Such have any order, and may lead a search to a place where no batch begins.
+    They may have any order, and could lead a search to a position where no batch begins.
     """
     index, times = segment.offset_index, segment.time_index
     if not (index.is_ascending() and times.is_ascending()):
@@ -220,7 +220,7 @@ def _is_torn(segment: LogSegment, recovery_point: int) -> bool:
 
 
 def _is_time_of_a_batch(segment: LogSegment, entry: Entry) -> bool:
-    """Whether the batch at an entry's offset has its time; a torn one names an earlier batch."""
+    """Whether the batch at an entry's offset has its time; a torn entry names an earlier batch."""
     timestamp, offset = entry[0], segment.base_offset + entry[1]
     found = next(
         segment.headers(segment.position_of(offset, is_lenient=True), is_lenient=True), None
@@ -231,7 +231,7 @@ def _is_time_of_a_batch(segment: LogSegment, entry: Entry) -> bool:
 
 
 def _rebuild(segment: LogSegment, limit: int) -> bool:
-    """Check all of a segment and build its indexes again; True where it was cut."""
+    """Check a whole segment and rebuild its indexes; return True if it was cut."""
     indexes = segment.offset_index, segment.time_index
     for index in indexes:
         index.begin_rebuild()
@@ -242,14 +242,14 @@ def _rebuild(segment: LogSegment, limit: int) -> bool:
 
 
 def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str:
-    """Check the batches at or above the recovery point and index them again.
+    """Check the batches at or above the recovery point, and index them again.
 
-    Returns why the segment was cut, or "" when all of it was whole.
+    Returns why the segment was cut, or "" if all of it was whole.
     """
-    # The flush that moved the recovery point made index and batches before it durable.
+    # The flush that moved the recovery point made the index and batches before it durable.
     start, next_offset = _end_of_whole_batches(segment, recovery_point)
     full_size = segment.size
-    # By offset: the entry of a later batch may be torn, and name a place before its own.
+    # By offset: a later batch's entry may be torn, and give a position before its own.
     segment.offset_index.truncate_from_key(next_offset - segment.base_offset)
     segment.time_index.truncate_above_value(next_offset - segment.base_offset - 1)
     segment.size = start
@@ -276,16 +276,17 @@ def recover_segment(segment: LogSegment, recovery_point: int, limit: int) -> str
         )
         with failing_the_directory(segment.path):
             os.truncate(segment.path, position)
-        # Later flushes may begin in the next segment; the tail must not come back before it.
+        # Later flushes may begin in the next segment; the cut tail must not come back before it.
         sync_file(segment.path)
     segment.become_inactive()
     return reason
 
 
 def _end_of_whole_batches(segment: LogSegment, recovery_point: int) -> tuple[int, int]:
-    """Where the last batch ends that lies wholly below the recovery point, and the next offset.
+    """Return the end of the last batch wholly below the recovery point, and the next offset.
 
-    The recovery point may lie within a batch: a follower cut its log and got other batches since.
+    The recovery point may lie inside a batch: a follower truncated its log and got other batches
+    since.
     """
     entry = segment.offset_index.floor(recovery_point - 1 - segment.base_offset)
     end, next_offset = entry[1] if entry is not None else 0, segment.base_offset

@@ -1,4 +1,4 @@
-"""Which segments a log no longer keeps, and which of its segments is due to be rolled.
+"""Which segments a log no longer keeps, and when the active segment is due to be rolled.
 
 Owns Kafka's rules of `retention.ms`, `retention.bytes`, `segment.ms` and the log start offset; it
 removes nothing itself.
@@ -30,7 +30,7 @@ def indexes_full(segment: LogSegment, config: LogConfig) -> bool:
 
 
 def index_check_size(config: LogConfig) -> int:
-    """Return the size below which no segment's indexes can be full: entries lie that far apart."""
+    """Return a size below which no segment's indexes can be full, given the index interval."""
     return config.segment_index_bytes // TIME_ENTRY.size * config.index_interval_bytes
 
 
@@ -43,7 +43,7 @@ def removable_segments(
     high_watermark: int,
     now_ms: int,
 ) -> list[LogSegment]:
-    """Return the oldest segments that may go, never one that reaches above the high watermark."""
+    """Return the oldest segments that may be deleted; none reaches above the high watermark."""
     removable: list[LogSegment] = []
     excess = _excess_bytes(segments, config)
     for segment in segments:

@@ -1,7 +1,7 @@
-"""A slow look at everything that is on disk, so that damage is found while good copies exist.
+"""Slowly reads everything that is on disk, to find damage while good copies exist.
 
-Owns how much one step reads. `begin` and `finish` belong to the log's thread, `run` may be
-elsewhere; what it suspects is looked at again on the log's thread, where nothing moves meanwhile.
+Owns how much one step reads. `begin` and `finish` belong to the log's thread; `run` may run in
+another one. Suspected damage is checked again on the log's thread, where nothing changes meanwhile.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ STEP_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class ScrubTotals:
-    """What one log directory's scrub has done since this process began."""
+    """The work of one log directory's scrub since this process started."""
 
     checked_bytes: int = 0
     damage: int = 0
-    """Damaged ranges that it found before any reader did."""
+    """Damaged ranges that the scrub found before a reader did."""
     passes: int = 0
-    """How often it has come through everything."""
+    """Completed passes over all logs."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class ScrubStep:
 
     @classmethod
     def begin(cls, log: PartitionLog, segment: LogSegment, position: int, offset: int) -> Self:
-        """Look at a segment from a batch's position on."""
+        """Start at a batch's position in a segment."""
         following = log.segments.after(segment)
         return cls(
             log=log,
@@ -77,7 +77,7 @@ class ScrubStep:
         return next((epoch for epoch, start in reversed(self.epochs) if start <= offset), -1)
 
     def finish(self) -> bool | None:
-        """Take over what was found: whether that is new damage; None where the log has changed."""
+        """Apply the result: whether there is new damage; None if the log has changed."""
         log, segment = self.log, self.segment
         if (
             log.is_abandoned
@@ -92,10 +92,10 @@ class ScrubStep:
         if behind == self.position:
             log.look_for_damage(segment, self.position)
             behind = segment.behind_damage(self.position)
-        # A batch with a false offset ends where the whole one begins that it reaches into.
+        # A batch with a wrong offset ends where the intact batch begins that it overlaps.
         ends = [each.next_offset for each in segment.damages if each.end == behind]
         if not ends:
-            return None  # the records are whole; the next pass looks again
+            return None  # the records are whole; the next pass checks again
         self.position = behind
         self.next_offset = max(ends)
         self.is_suspicious = False

@@ -1,7 +1,7 @@
-"""What a leader checks before it appends a batch, by the header alone wherever that is enough.
+"""A leader's checks before it appends a batch, using only the header where possible.
 
-Owns Kafka's rules for produced batches (ProduceRequest.validateRecords, LogValidator) and the
-error each breach has. Records are only looked at where a topic's settings ask for it.
+Owns Kafka's rules for produced batches (ProduceRequest.validateRecords, LogValidator) and the error
+for each violation. Records are read only if a topic's settings require it.
 """
 
 from enum import Enum, unique
@@ -53,7 +53,7 @@ _SPECIAL_FLAGS: Final = CONTROL_FLAG | TRANSACTIONAL_FLAG
 def check_leader_batch(
     view: memoryview, config: LogConfig, now_ms: int, origin: AppendOrigin
 ) -> Header:
-    """Return the header of the one batch in `view`, or raise what is wrong with it."""
+    """Return the header of the one batch in `view`, or raise the first violation."""
     size = len(view)
     if size < HEADER_SIZE:
         _refuse_short(view)
@@ -157,7 +157,7 @@ def _refuse_length(length: int, size: int) -> NoReturn:
 
 
 def check_follower_batch(batch: memoryview, header: Header, next_offset: int) -> None:
-    """Check what a follower was sent: the leader has validated it, the network has not."""
+    """Check a batch from the leader: the leader has validated it, but not its transfer."""
     if header.magic != MAGIC_V2 or crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, "a fetched batch is damaged")
     if header.base_offset < next_offset or header.last_offset_delta < 0:
@@ -168,7 +168,7 @@ def check_follower_batch(batch: memoryview, header: Header, next_offset: int) ->
 
 
 def looks_at_records(config: LogConfig) -> bool:
-    """Whether a topic's settings cannot be kept by looking at headers alone."""
+    """Whether a topic's settings cannot be enforced by headers alone."""
     return (
         config.compacts
         or config.compression_type != "producer"
@@ -179,7 +179,7 @@ def looks_at_records(config: LogConfig) -> bool:
 def prepare_records(
     view: memoryview, header: Header, config: LogConfig, now_ms: int
 ) -> tuple[memoryview, Header]:
-    """Check each record as the settings ask, and compress again where the topic's codec differs."""
+    """Check each record as the settings require; recompress if the topic's codec differs."""
     try:
         _check_records(view, config, now_ms)
         wanted = _CODECS.get(config.compression_type, header.compression)
@@ -200,7 +200,7 @@ def prepare_records(
 
 
 def _check_records(view: memoryview, config: LogConfig, now_ms: int) -> None:
-    """Raise RecordsRefusedError that names every record which the topic's settings do not allow."""
+    """Raise RecordsRefusedError with every record that the topic's settings do not allow."""
     oldest = now_ms - config.message_timestamp_before_max_ms
     checks_age = not config.stamps_append_time
     code = ErrorCode.INVALID_RECORD
@@ -209,7 +209,7 @@ def _check_records(view: memoryview, config: LogConfig, now_ms: int) -> None:
         if config.compacts and record.key is None:
             wrong.append((place, "Compacted topic cannot accept message without key."))
         elif checks_age and 0 <= record.timestamp < oldest:
-            # As in Kafka: one record of a wrong time makes it the batch's error.
+            # As in Kafka: one record with an invalid timestamp fails the whole batch.
             code = ErrorCode.INVALID_TIMESTAMP
             reason = (
                 f"timestamp {record.timestamp} is more than "

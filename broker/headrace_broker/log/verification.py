@@ -1,8 +1,8 @@
 """`Verifications`: which producers may begin a transaction in a partition (KIP-890).
 
-Before the first record of a transaction the partition's leader asks the coordinator whether the
-transaction is open. What it may do then is a `Verification`, looked at again at the moment of the
-append: a marker that came in between has taken it back (KAFKA-14884).
+Before the first record of a transaction, the partition's leader asks the coordinator whether the
+transaction is open. The result is a `Verification`, which the append checks again: a marker in the
+meantime revokes it (KAFKA-14884).
 """
 
 from typing import Final
@@ -11,14 +11,14 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 
 class Verification:
-    """Leave to begin one transaction, known by its identity."""
+    """Permission to begin one transaction, known by its identity."""
 
     __slots__ = ("epoch", "lowest_sequence", "since_ms")
 
     def __init__(self, epoch: int, lowest_sequence: int, since_ms: int) -> None:
         self.epoch = epoch
         self.lowest_sequence = lowest_sequence
-        """The first that was asked for: a later one must not overtake it (KAFKA-14920)."""
+        """The first sequence that was verified: a later one must not overtake it (KAFKA-14920)."""
         self.since_ms = since_ms
 
     @property
@@ -28,13 +28,13 @@ class Verification:
 
 
 TRUSTED: Final = Verification(-1, -1, -1)
-"""Of writers that are not verified: they may begin transactions."""
+"""For writers that are not verified: they may begin transactions."""
 ONGOING: Final = Verification(-1, -1, -1)
-"""Of a transaction that is open already: it may go on, and none may begin."""
+"""For a transaction that is already open: it may continue, and none may begin."""
 
 
 class Verifications:
-    """What is asked or answered and not used yet, by producer id."""
+    """Verifications that are requested or granted but not used yet, by producer id."""
 
     __slots__ = ("_asked",)
 
@@ -45,9 +45,9 @@ class Verifications:
         return len(self._asked)
 
     def ask(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> Verification:
-        """Return what an append is to come with once the coordinator has agreed.
+        """Return the verification for an append, to be used once the coordinator has agreed.
 
-        Raises INVALID_PRODUCER_EPOCH where a newer epoch has asked.
+        Raises INVALID_PRODUCER_EPOCH if a newer epoch has asked.
         """
         known = self._asked.get(producer_id)
         if known is not None and known.epoch == epoch:
@@ -66,7 +66,7 @@ class Verifications:
     ) -> None:
         """Raise ApiError unless the append may begin a transaction.
 
-        `sequence` is None where the producer's state tells the one that is due.
+        `sequence` is None if the producer's state knows the next one.
         """
         if verification is TRUSTED:
             return
@@ -83,21 +83,21 @@ class Verifications:
             )
 
     def end(self, producer_id: int) -> None:
-        """The transaction has begun, or has ended: nothing more can begin by what was asked."""
+        """The transaction has begun or ended: drop the verification."""
         self._asked.pop(producer_id, None)
 
     def end_older(self, producer_id: int, epoch: int) -> None:
-        """A transaction before `epoch` has ended; the one of this epoch may have asked already."""
+        """A transaction before `epoch` has ended; keep the verification of a newer one."""
         asked = self._asked.get(producer_id)
         if asked is not None and asked.epoch < epoch:
             del self._asked[producer_id]
 
     def remove_older(self, than_ms: int) -> None:
-        """Forget what was asked before a time and never used."""
+        """Drop verifications that were requested before a time and never used."""
         old = [key for key, asked in self._asked.items() if asked.since_ms < than_ms]
         for producer_id in old:
             del self._asked[producer_id]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all verifications."""
         self._asked.clear()

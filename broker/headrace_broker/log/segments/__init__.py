@@ -1,4 +1,4 @@
-"""Segments: one file of records with its indexes, and what is done to a segment by itself.
+"""Segments: one file of records with its indexes, and the operations on a single segment.
 
-Knows nothing of the log that segments make up, nor of producers' states.
+Knows nothing of the log that contains the segments, nor of producers' states.
 """

@@ -1,6 +1,6 @@
-"""What is wrong with a batch on disk, and where whole batches begin again.
+"""Finds what is wrong with a batch on disk, and where the next whole batch begins.
 
-It must not change anything: what becomes of damage is `PartitionLog`'s.
+Changes nothing: `PartitionLog` decides what to do about damage.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ _MAGIC_POSITION: Final = 16
 _MAGIC: Final = bytes([MAGIC_V2])
 
 EpochOf = Callable[[int], int]
-"""The leader epoch that wrote an offset, -1 where that is not known."""
+"""The leader epoch that wrote an offset, -1 if it is not known."""
 
 
 class BatchWindow:
@@ -44,7 +44,7 @@ class BatchWindow:
         return self._data[inside : inside + size]
 
     def crc(self, position: int, size: int) -> int:
-        """Checksum a range, never holding more than a piece of it."""
+        """Checksum a range, with only a piece of it in memory at a time."""
         crc, end = 0, position + size
         while position < end:
             piece = self.at(position, min(_CHUNK, end - position))
@@ -57,7 +57,7 @@ class BatchWindow:
     def check(  # noqa: PLR0911 - one return per thing that can be wrong reads best
         self, position: int, next_offset: int, limit: int
     ) -> tuple[Header | None, str]:
-        """Return the header of a whole batch, or why what lies there is none."""
+        """Return the header of a whole batch, or why there is none at this position."""
         data = self.at(position, HEADER_SIZE)
         if len(data) < HEADER_SIZE:
             return None, "partial header"
@@ -103,18 +103,18 @@ def find_damage(
     epoch_of: EpochOf,
     stop_after: int,
 ) -> Iterator[Damage]:
-    """Yield what is damaged, each checked by header and CRC, and by its neighbours' offsets.
+    """Yield the damaged ranges; batches are checked by header, CRC and their neighbours' offsets.
 
-    `start` and `end` are (position, offset): of a batch, or the segment's own. It stops at the
+    `start` and `end` are (position, offset) of a batch, or of the segment. The search stops at the
     first whole batch behind the position `stop_after`.
 
-    No checksum covers a batch's offset: one that went up reaches into the next batch, which is
-    whole.
+    No checksum covers a batch's offset. An offset that became too large overlaps the next batch,
+    which is whole.
     """
     size, limit = end
     position, next_offset = start
     window = BatchWindow(segment, size)
-    gap: tuple[int, int, int] | None = None  # position and offset before a batch after a hole
+    gap: tuple[int, int, int] | None = None  # position and offset before a batch that follows a gap
     while position < size and position <= stop_after:
         header, reason = window.check(position, next_offset, limit)
         if header is not None:
@@ -133,7 +133,7 @@ def find_damage(
                 yield Damage(before, position, expected, follower.base_offset, "a false offset")
                 next_offset, gap = follower.base_offset, None
                 continue
-        # What is damaged held a record at least: a batch that says otherwise has a false offset.
+        # A damaged range held at least one record: a batch that says otherwise has a wrong offset.
         found = window.next_whole(position + 1, next_offset + 1, limit)
         behind, offset = (size, limit) if found is None else found
         yield Damage(position, behind, next_offset, offset, reason)
@@ -143,9 +143,9 @@ def find_damage(
 def examine(
     segment: LogSegment, position: int, end: tuple[int, int], epoch_of: EpochOf
 ) -> list[Damage]:
-    """Return what is damaged around a position of a segment that ends at `end`.
+    """Return the damage around a position of a segment that ends at `end`.
 
-    It looks from the last batch before it that the index names and that is whole.
+    The check begins at the last whole batch before the position that the index names.
     """
     size, limit = end
     window = BatchWindow(segment, size)

@@ -1,7 +1,7 @@
-"""`Flush`: making a log durable up to an offset, in three steps so that fsync can run elsewhere.
+"""`Flush`: makes a log durable up to an offset, in three steps so that fsync can run elsewhere.
 
-`PartitionLog.begin_flush` and `finish_flush` belong to the log's thread; `Flush.run` touches only
-files by their paths and may run in another one, so a slow disk does not stop the event loop.
+`PartitionLog.begin_flush` and `finish_flush` belong to the log's thread. `Flush.run` touches only
+files by path and may run in another thread, so a slow disk does not block the event loop.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from headrace_broker.log.segments.segment import LogSegment
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flush:
-    """What must be durable before `offset` may be called the recovery point."""
+    """What must be durable before `offset` can become the recovery point."""
 
     directory: Path
     offset: int
     epochs: Path
     truncations: int
-    """How often the log had been truncated when this began."""
+    """The log's number of truncations when this flush began."""
     segments: tuple[LogSegment, ...]
     snapshots: tuple[Path, ...]
-    """Producers' states of the segments rolled since: retention takes the batches behind them."""
+    """Producers' snapshots at rolled segments: retention may delete the batches behind them."""
 
     def run(self) -> None:
         """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""

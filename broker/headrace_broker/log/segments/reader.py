@@ -1,8 +1,8 @@
-"""`LogReader`: whole batches from an offset on, by one `pread` in the common case.
+"""`LogReader`: reads whole batches from an offset on, with one `pread` in the common case.
 
-Owns the hints that let a sequential reader go on where it stopped without a search, and the latest
-small append, which every follower and every consumer at the end reads next. It must not
-know who reads; the caller bounds it by the high watermark or the last stable offset.
+Owns the hints that let a sequential reader continue where it stopped without a search, and the
+latest small append, which all followers and consumers at the log's end read next. It does not know
+who reads; the caller limits the read to the high watermark or last stable offset.
 """
 
 from typing import Final
@@ -30,8 +30,8 @@ EMPTY: Final = b""
 class LogReader:
     """Reads a partition's segments.
 
-    Each read looks at its first batch's header. What was on disk before this process began is
-    checked whole, by CRC, when it is read for the first time; what this process wrote is not.
+    Each read checks its first batch's header. Batches that were on disk before this process started
+    are checked by CRC when they are first read; batches that this process wrote are not.
     """
 
     __slots__ = (
@@ -47,19 +47,19 @@ class LogReader:
     def __init__(self, segments: LogSegments) -> None:
         self._segments = segments
         self.epoch_of: EpochOf = lambda _offset: -1
-        """Says which leader epoch a batch must have."""
+        """Returns the leader epoch that a batch must have."""
         self._hints: dict[int, int] = {}
         self._tail = EMPTY
         self._tail_offset = self._end_offset = self._end_position = _NOWHERE
 
     def forget(self) -> None:
-        """Drop the hints, because batches moved."""
+        """Drop the hints after batches have moved."""
         self._hints.clear()
         self._tail = EMPTY
         self._tail_offset = self._end_offset = _NOWHERE
 
     def appended(self, offset: int, end_offset: int, end_position: int, data: memoryview) -> None:
-        """Take note of what was appended to the active segment."""
+        """Record an append to the active segment."""
         self._end_offset = end_offset
         self._end_position = end_position
         if len(data) <= _TAIL_BYTES_MAX:
@@ -91,7 +91,8 @@ class LogReader:
             return self._tail
         segment = self._segments.floor(offset)
         if segment is None:
-            # Retention keeps whole segments, so the first may begin above the log start offset.
+            # Retention deletes whole segments, so the first one may begin above the log start
+            # offset.
             segment = self._segments.first
         while segment is not None and segment.base_offset < upper_bound:
             start = self._position(segment, offset)
@@ -99,7 +100,7 @@ class LogReader:
             if start < end:
                 where = (start, end, offset, next_offset)
                 return self._read_within(segment, where, max_bytes, at_least_one)
-            # Compaction may have emptied the rest of this segment.
+            # Compaction may have removed the rest of this segment's batches.
             segment = self._segments.after(segment)
         return EMPTY
 
@@ -108,12 +109,12 @@ class LogReader:
             return 0
         known = self._hints.get(offset)
         if known is None or known < segment.unchecked[1]:
-            # What was not checked yet is reached by way of the batches before it.
+            # Unchecked batches are reached by walking over the batches before them.
             return segment.position_of(offset)
         return known
 
     def _end(self, segment: LogSegment, upper_bound: int) -> tuple[int, int]:
-        """Return where reading this segment must stop, and the offset that lies there."""
+        """Return the position where reading this segment must stop, and the offset there."""
         following = self._segments.after(segment)
         if following is not None and following.base_offset <= upper_bound:
             return segment.size, following.base_offset
@@ -168,7 +169,7 @@ class LogReader:
         offset: int,
         limit: int,
     ) -> None:
-        """Raise SuspectedDamage where that is no run of whole batches below the offset `limit`."""
+        """Raise SuspectedDamage unless this is a run of whole batches below the offset `limit`."""
         first, last = segment.unchecked
         if start < last and start + len(data) > first:
             self._check_whole(segment, start, data, offset, limit)
@@ -207,7 +208,8 @@ class LogReader:
         if end != len(view):
             raise SuspectedDamage(segment, start + end)
         if has_hole and start + end + HEADER_SIZE <= segment.size:
-            # No checksum covers a batch's offset: one that went up reaches into the next batch.
+            # No checksum covers a batch's offset; one that became too large overlaps the next
+            # batch.
             following = read_header(segment.read(start + end, HEADER_SIZE))
             if following.base_offset < next_offset:
                 raise SuspectedDamage(segment, start + end)

@@ -1,6 +1,6 @@
-"""`FileRemoval`: segments leave the log at once and the disk after `file.delete.delay.ms`.
+"""`FileRemoval`: removes segments from the log at once, and from disk after `file.delete.delay.ms`.
 
-Owns the `.deleted` names. A kill in between is mended at the next start, which removes them.
+Owns the `.deleted` names. After a kill, the next start removes such files.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from headrace_broker.log.segments.swap import DELETED_SUFFIX
 
 
 class FileRemoval:
-    """Files that wait for their removal."""
+    """Files that wait to be removed."""
 
     __slots__ = ("_looked_ms", "_waiting")
 
@@ -21,7 +21,7 @@ class FileRemoval:
         self._looked_ms = 0
 
     def schedule(self, segment: LogSegment, due_ms: int) -> None:
-        """Rename a segment's files and have them removed when the time has come."""
+        """Rename a segment's files and schedule their removal."""
         segment.close()
         self.schedule_files(segment.paths(), due_ms)
 
@@ -39,15 +39,15 @@ class FileRemoval:
         self._waiting.append((due_ms, renamed))
 
     def renamed(self, directory: Path) -> None:
-        """The folder of all files has another name."""
+        """Continue under the folder's new name."""
         self._waiting = deque(
             (due_ms, [directory / path.name for path in paths]) for due_ms, paths in self._waiting
         )
 
     def run_due(self, now_ms: int) -> int:
-        """Remove what is due; return how many files.
+        """Remove the files that are due; return their number.
 
-        A clock that was set back does not prolong the wait by what it lost.
+        If the clock was set back, the wait does not grow by that time.
         """
         if now_ms < self._looked_ms:
             lost = self._looked_ms - now_ms
@@ -61,7 +61,7 @@ class FileRemoval:
         return removed
 
     def run_all(self) -> None:
-        """Remove everything that waits."""
+        """Remove all waiting files."""
         while self._waiting:
             for path in self._waiting.popleft()[1]:
                 remove_quietly(path)

@@ -1,7 +1,7 @@
 """`LogSegment`: one `.log` file and its `.index`, `.timeindex` and `.txnindex`.
 
-Owns the bytes from its base offset to the next segment's, where batches lie, and the largest
-timestamp. It must not decide what may be appended, read or deleted.
+Owns the bytes from its base offset to the next segment's, the positions of batches, and the largest
+timestamp. It does not decide what may be appended, read or deleted.
 """
 
 import contextlib
@@ -51,16 +51,16 @@ class Damage(NamedTuple):
     """A range of a segment that holds no whole batches."""
 
     start: int
-    """Position in the `.log`; so is `end`."""
+    """Position in the `.log`; `end` is one, too."""
     end: int
     first_offset: int
     next_offset: int
-    """The records from `first_offset` up to this one cannot be read."""
+    """The records from `first_offset` up to this offset cannot be read."""
     reason: str
 
 
 class SuspectedDamage(Exception):  # noqa: N818 - nothing is certain before the log has looked
-    """A reader met what is no batch; the log has to look what is wrong there."""
+    """A reader found bytes that are no batch; the log must check what is wrong there."""
 
     def __init__(self, segment: "LogSegment", position: int) -> None:
         super().__init__(f"{segment.path} holds no whole batch at {position}")
@@ -113,16 +113,16 @@ class LogSegment:
         self.max_timestamp_offset = base_offset
         self._index_interval = index_interval
         self.damages: tuple[Damage, ...] = ()
-        """What is known to be damaged, ascending; walks over the batches leave it out."""
+        """The known damage, ascending; iteration over the batches skips it."""
         self.unchecked = (0, 0)
-        """The positions that nobody has checked since the start; this process wrote the others."""
+        """Positions that are unchecked since the start; this process wrote all others."""
         self._bytes_since_index = 0
         self._fd = -1
 
     # ---- append
 
     def write(self, data: memoryview) -> int:
-        """Append bytes by one system call; return where they begin."""
+        """Append bytes with one system call; return their position."""
         position = self.size
         fd = self._fd if self._fd >= 0 else self._open()
         try:
@@ -135,7 +135,7 @@ class LogSegment:
         return position
 
     def write_parts(self, head: bytes, tail: memoryview) -> int:
-        """Append a new head and a tail that may not be changed, by one system call."""
+        """Append a new head and an immutable tail, with one system call."""
         position = self.size
         fd = self._fd if self._fd >= 0 else self._open()
         try:
@@ -149,7 +149,7 @@ class LogSegment:
         return position
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Account for a batch that lies at `position`: timestamps and the sparse indexes.
+        """Record a batch at `position`: timestamps and the sparse indexes.
 
         As Kafka's LogSegment.append: an index entry names the *last* offset of the batch that
         begins at its position.
@@ -176,7 +176,7 @@ class LogSegment:
     # ---- read
 
     def read(self, position: int, size: int) -> bytes:
-        """Read up to `size` bytes by one system call."""
+        """Read up to `size` bytes with one system call."""
         fd = self._fd if self._fd >= 0 else self._open()
         try:
             return os.pread(fd, size, position)
@@ -188,8 +188,8 @@ class LogSegment:
     ) -> Iterator[tuple[int, Header]]:
         """Yield (position, header) of the batches from a batch's position on.
 
-        Reads small pieces, so it costs little whether batches are small or large. Known damage is
-        left out. Raises SuspectedDamage where no batch can be; `is_lenient` ends there.
+        Reads small pieces, so it is cheap for small and large batches. Known damage is skipped.
+        Raises SuspectedDamage where no batch can be; with `is_lenient` it stops there.
         """
         stop = self.size if end is None else end
         chunk, chunk_start = b"", 0
@@ -220,7 +220,7 @@ class LogSegment:
             raise SuspectedDamage(self, position)
 
     def behind_damage(self, position: int) -> int:
-        """Return where damage ends that a position is in, else the position."""
+        """Return the end of the damage that contains a position, else the position itself."""
         for damage in self.damages:
             if damage.start <= position < damage.end:
                 return damage.end
@@ -229,7 +229,7 @@ class LogSegment:
     def position_of(self, offset: int, *, is_lenient: bool = False) -> int:
         """Position of the first batch whose last offset is at or above `offset`, else the size.
 
-        Where the offset's batch is damaged, that is where the damage begins.
+        If the offset's batch is damaged, that is where the damage begins.
         """
         for damage in self.damages:
             if damage.first_offset <= offset < damage.next_offset:
@@ -251,14 +251,14 @@ class LogSegment:
         return self.size
 
     def read_batch(self, position: int, header: Header) -> bytes:
-        """Read one batch whose records are looked at; raises SuspectedDamage."""
+        """Read one batch whose records are needed; raises SuspectedDamage."""
         batch = self.read(position, header.size_bytes)
         if len(batch) != header.size_bytes or crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
             raise SuspectedDamage(self, position)
         return batch
 
     def note_damage(self, found: Damage) -> None:
-        """Leave a range out from now on, with what is known of it already."""
+        """Skip a range from now on, merged with known damage."""
         first, last = found.start, max(found.end, found.start + 1)
         kept = [each for each in self.damages if each.end < first or each.start >= last]
         self.damages = tuple(sorted((*kept, found)))
@@ -281,7 +281,7 @@ class LogSegment:
                 break
             last_start, end = end, end + size
         if last_start < 0:
-            # The indexed batch itself was cut: what lies before it is whole, if anything does.
+            # The indexed batch itself was cut: if anything is whole, it lies before that batch.
             return (end, self._next_offset_at(start + end)) if end else (0, -1)
         return end, read_header(data, last_start).last_offset + 1
 
@@ -312,7 +312,7 @@ class LogSegment:
         self.load_tail()
 
     def load_tail(self, *, is_lenient: bool = False) -> int:
-        """Learn timestamps and the next offset from the indexes and the few headers after them.
+        """Learn timestamps and the next offset from the indexes and the few headers behind them.
 
         Raises SuspectedDamage.
         """
@@ -326,7 +326,7 @@ class LogSegment:
         next_offset, self._bytes_since_index = self.base_offset, 0
         for position, header in self.headers(start, is_lenient=is_lenient):
             if position == start and last_entry is not None and not is_lenient:
-                # No checksum covers a batch's offset; the index says what it must hold.
+                # No checksum covers a batch's offset; compare it with the index.
                 named = self.base_offset + last_entry[0]
                 if not header.base_offset <= named <= header.last_offset:
                     raise SuspectedDamage(self, position)
@@ -345,12 +345,12 @@ class LogSegment:
         return next_offset
 
     def become_inactive(self) -> None:
-        """Write what the indexes hold, with the last time entry that lookups rely on."""
+        """Write the indexes to disk, with the last time entry that lookups need."""
         self._append_time_index()
         self.write_indexes()
 
     def drop_cached(self, position: int, size: int) -> None:
-        """Have the next read of a range come from the disk, where the kernel does that."""
+        """Have the next read of a range come from the disk, if the kernel supports that."""
         fd = self._fd if self._fd >= 0 else self._open()
         with contextlib.suppress(OSError):
             os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
@@ -361,19 +361,19 @@ class LogSegment:
         self.time_index.write_pending()
 
     def sync(self) -> None:
-        """Make everything written so far durable; files that are gone meanwhile are no concern."""
+        """Make everything written so far durable; files deleted in the meantime are ignored."""
         for path in self.paths():
             sync_file(path)
 
     @property
     def last_modified_ms(self) -> int:
-        """When the `.log` file last changed: what retention goes by where no record has a time."""
+        """When the `.log` file last changed: retention uses this if no record has a timestamp."""
         with failing_the_directory(self.path):
             return self.path.stat().st_mtime_ns // 1_000_000
 
     @property
     def largest_timestamp(self) -> int:
-        """The largest record timestamp, or the file's age where records have none."""
+        """The largest record timestamp, or the file's age if records have none."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.last_modified_ms
 
     def paths(self) -> list[Path]:
@@ -382,7 +382,7 @@ class LogSegment:
         return [self.path, *(index.path for index in indexes)]
 
     def renamed(self, directory: Path) -> None:
-        """The folder of all files has another name."""
+        """Continue under the folder's new name."""
         self.path = directory / self.path.name
         for index in (self.offset_index, self.time_index, self.transaction_index):
             index.path = directory / index.path.name
@@ -397,7 +397,7 @@ class LogSegment:
         return self._fd
 
     def close(self) -> None:
-        """Give the file descriptor back; the next use opens it again."""
+        """Close the file descriptor; the next use opens it again."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)

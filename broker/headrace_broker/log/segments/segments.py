@@ -1,6 +1,6 @@
 """`LogSegments`: a partition's segments by base offset.
 
-Owns their order and the lookup of the one that holds an offset; never their files.
+Owns their order and the lookup by offset, but not their files.
 """
 
 from bisect import bisect_left, bisect_right
@@ -26,7 +26,7 @@ class LogSegments:
 
     @property
     def active(self) -> LogSegment:
-        """The one that is appended to."""
+        """The segment that is appended to."""
         return self._segments[-1]
 
     @property
@@ -40,7 +40,7 @@ class LogSegments:
         return self._segments[0]
 
     def add(self, segment: LogSegment) -> None:
-        """Insert a segment, in place of one with the same base offset."""
+        """Insert a segment; it replaces one with the same base offset."""
         index = bisect_left(self._bases, segment.base_offset)
         if index < len(self._bases) and self._bases[index] == segment.base_offset:
             self._segments[index] = segment
@@ -55,7 +55,7 @@ class LogSegments:
             del self._bases[index], self._segments[index]
 
     def holds(self, segment: LogSegment) -> bool:
-        """Whether this very segment is still part of the log."""
+        """Whether this very segment is part of the log."""
         index = bisect_left(self._bases, segment.base_offset)
         return index < len(self._bases) and self._segments[index] is segment
 

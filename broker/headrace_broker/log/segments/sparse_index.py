@@ -1,9 +1,9 @@
 """`SparseIndex`: the sorted entries of one `.index` or `.timeindex` file.
 
-Owns the file's bytes. The newest entries wait in memory and are written many at a time, so that
-an append costs no system call here; older ones stay on disk and are found by binary search, so
-memory is bounded whatever the log's size. What a kill loses is rebuilt by recovery, which reads
-the same part of the log anyway.
+Owns the file's bytes. The newest entries are buffered in memory and written many at a time, so that
+an append needs no system call here. Older ones stay on disk and are found by binary search, so
+memory is bounded however large the log is. Entries lost in a kill are rebuilt by recovery, which
+reads the same part of the log anyway.
 """
 
 import os
@@ -20,7 +20,7 @@ TIME_ENTRY: Final = Struct(">qi")
 """Largest timestamp so far, relative offset (of the last record of its batch)."""
 
 REBUILT_SUFFIX: Final = ".tmp"
-"""Of an index that is being built again; a start removes what a crash left of it."""
+"""The suffix of an index that is being rebuilt; a start removes leftovers of a crash."""
 
 _PENDING_MAX: Final = 512
 _BLOCK_ENTRIES: Final = 256
@@ -42,7 +42,7 @@ class SparseIndex:
         self._last: Entry | None = None
 
     def load(self) -> bool:
-        """Adopt the file; False when it is missing or cannot be an index."""
+        """Load the file; return False if it is missing or not an index."""
         try:
             size = self.path.stat().st_size
         except FileNotFoundError:
@@ -82,7 +82,7 @@ class SparseIndex:
         return self._floor(value, 1)
 
     def write_pending(self) -> None:
-        """Write what waits in memory (no fsync)."""
+        """Write buffered entries (no fsync)."""
         pairs = zip(self._pending_keys, self._pending_values, strict=True)
         data = b"".join([self._entry.pack(*pair) for pair in pairs])
         with failing_the_directory(self.path):
@@ -100,7 +100,7 @@ class SparseIndex:
         self._pending_values.clear()
 
     def is_ascending(self) -> bool:
-        """Whether every entry on disk is above the one before: a power cut tears the newest."""
+        """Whether all entries on disk ascend: a power cut may tear the newest ones."""
         last_key, last_value = -1, -1
         for first in range(0, self._written, _PENDING_MAX):
             for key, value in self._read(first, min(_PENDING_MAX, self._written - first)):
@@ -112,8 +112,8 @@ class SparseIndex:
     def begin_rebuild(self) -> None:
         """Drop every entry; new ones go to another file until `finish_rebuild`.
 
-        A power cut in between leaves the file as it was, which is built again then. Written in
-        place, the new entries could be torn below a recovery point that says that they are durable.
+        A power cut in between leaves the old file, which is rebuilt again. If the new entries were
+        written in place, they could be torn below a recovery point that promises them durable.
         """
         self.path = self.path.with_name(self.path.name + REBUILT_SUFFIX)
         self._written = 0
@@ -122,7 +122,7 @@ class SparseIndex:
         self._pending_values.clear()
 
     def finish_rebuild(self) -> None:
-        """Put the entries since `begin_rebuild` in the file's place, durably."""
+        """Replace the file durably by the entries added since `begin_rebuild`."""
         self.write_pending()
         sync_file(self.path)
         path = self.path.with_name(self.path.name.removesuffix(REBUILT_SUFFIX))
@@ -168,7 +168,7 @@ class SparseIndex:
         return self._search_file(target, column)[0]
 
     def _search_file(self, target: int, column: int) -> tuple[int, Entry | None]:
-        """Return how many written entries are not above the target, and the last of them."""
+        """Return how many entries on disk are not above the target, and the last of them."""
         if not self._written:
             return 0, None
         with failing_the_directory(self.path):

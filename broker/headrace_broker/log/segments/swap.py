@@ -1,9 +1,9 @@
-"""The files that compaction and deletion leave in between, and how a crash among them is mended.
+"""Intermediate files of compaction and deletion, and how a start completes them after a crash.
 
-Owns the suffixes. A cleaned segment is written as `.cleaned`, made durable, and renamed to
-`.swap`, its `.log` last: that rename is the decision. Then the segments it replaces become
-`.deleted` and it takes its final name, its `.log` last again. So whenever a `.log.swap` is found
-the replacement is finished, and every other leftover is removed.
+Owns the suffixes. A cleaned segment is written as `.cleaned`, made durable, and renamed to `.swap`,
+its `.log` last: that rename decides. Then the segments that it replaces become `.deleted`, and it
+gets its final name, its `.log` last again. So if a start finds a `.log.swap`, it completes the
+replacement; it removes all other leftovers.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 def finish_swaps(directory: Path) -> list[str]:
-    """Mend what a crash left; return the folder's file names afterwards."""
+    """Complete or remove what a crash left; return the folder's file names afterwards."""
     names = sorted(entry.name for entry in directory.iterdir())
     swapped = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in swapped:
@@ -55,13 +55,13 @@ def finish_swaps(directory: Path) -> list[str]:
 def rename_all(directory: Path, base_offset: int, old: str, new: str) -> None:
     """Rename a segment's files from one suffix to another, durably, the `.log` last.
 
-    A file that a segment may lack (`.txnindex`) must not survive from the segment it replaces.
+    An optional file (`.txnindex`) of the replaced segment must not survive.
     """
     for suffix in _LOG_LAST:
         source = directory / (file_name(base_offset, suffix) + old)
         target = directory / (file_name(base_offset, suffix) + new)
         if suffix == LOG_SUFFIX:
-            # Everything else must be durable before the name that decides.
+            # Everything else must be durable before the rename that decides.
             sync_directory(directory)
         with failing_the_directory(target):
             if source.exists():
@@ -80,7 +80,7 @@ def _bases(names: list[str]) -> list[int]:
 
 
 def _next_offset(path: Path, base_offset: int) -> int:
-    """Offset after the last batch of a file whose indexes may not be there yet."""
+    """Return the offset after the last batch of a file whose indexes may be missing."""
     next_offset, position = base_offset, 0
     with failing_the_directory(path), path.open("rb") as file:
         while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:

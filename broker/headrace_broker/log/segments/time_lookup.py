@@ -1,4 +1,4 @@
-"""Offsets by timestamp, as ListOffsets asks for them.
+"""Looks up offsets by timestamp, for ListOffsets.
 
 Owns the search: the segment by its largest timestamp, the batch by the time index and headers,
 and the record within that one batch, which is the only thing decompressed.
@@ -20,7 +20,7 @@ from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
 
 
 class TimestampOffset(NamedTuple):
-    """A record's place."""
+    """The offset of a record, with its timestamp and leader epoch."""
 
     offset: Offset
     timestamp: TimestampMs
@@ -51,7 +51,7 @@ def max_timestamp_record(segments: LogSegments, start_offset: int) -> TimestampO
 def _search_segment(
     segment: LogSegment, timestamp: int, start_offset: int
 ) -> TimestampOffset | None:
-    # Every record up to this entry's offset is older: it was the largest timestamp until there.
+    # Every record up to this entry's offset is older: the entry has the largest timestamp so far.
     entry = segment.time_index.floor(timestamp - 1)
     relative = entry[1] if entry is not None else 0
     first = max(segment.base_offset + relative, start_offset)

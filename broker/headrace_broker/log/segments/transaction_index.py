@@ -1,7 +1,7 @@
 """`TransactionIndex`: the aborted transactions of one segment (`.txnindex`, KIP-98).
 
-Owns the file's entries in memory, which are few: one per aborted transaction. What a kill loses
-is rebuilt from the markers in the log.
+Keeps the file's entries in memory, which are few: one per aborted transaction. Entries lost in a
+kill are rebuilt from the markers in the log.
 """
 
 import os
@@ -38,7 +38,7 @@ class TransactionIndex:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_lost = False
-        """Whether entries are being made again from the log; the file stays until all are."""
+        """Whether entries are being rebuilt from the log; the file stays until all are."""
         self._entries: list[AbortedTransaction] = []
 
     @property
@@ -47,7 +47,7 @@ class TransactionIndex:
         return tuple(self._entries)
 
     def load(self) -> bool:
-        """Read the file; False when it is no index, and is to be built again.
+        """Read the file; return False if it is not an index and must be rebuilt.
 
         Raises LogDirectoryFailure.
         """
@@ -64,12 +64,12 @@ class TransactionIndex:
         return not self.is_lost
 
     def begin_rebuild(self, offset: int) -> None:
-        """Forget the transactions that ended at or above `offset`; they are appended again."""
+        """Drop the transactions that ended at or above `offset`; they will be appended again."""
         self._entries = [aborted for aborted in self._entries if aborted.last_offset < offset]
         self.is_lost = True
 
     def finish_rebuild(self) -> None:
-        """Put what was appended in the file's place, all at once: a kill leaves what it was."""
+        """Replace the file by the appended entries, atomically: a kill leaves the old file."""
         if self.is_lost:
             data = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in self._entries)
             with failing_the_directory(self.path):
@@ -113,14 +113,14 @@ class TransactionIndex:
                 os.truncate(self.path, len(kept) * _ENTRY.size)
 
     def clear(self) -> None:
-        """Forget everything, in memory and on disk."""
+        """Remove all entries, in memory and on disk."""
         self._entries = []
         with failing_the_directory(self.path):
             self.path.unlink(missing_ok=True)
 
 
 def _is_sound(entries: list[AbortedTransaction]) -> bool:
-    """Whether entries follow one another; a power cut leaves zeros, or bytes of anything."""
+    """Whether entries follow one another; a power cut may leave zeros or arbitrary bytes."""
     last = -1
     for entry in entries:
         if not 0 <= entry.first_offset < entry.last_offset or entry.last_offset <= last:
