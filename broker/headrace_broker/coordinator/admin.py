@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups and DeleteGroups: what administrators see and end."""
+"""ListGroups, DescribeGroups and DeleteGroups: what administrators read and delete."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 6
 
 
 def list_groups(shard: GroupShard, request: ListGroupsRequest) -> list[ListedGroup]:
-    """Return the shard's groups that pass both filters; an empty filter lets all pass."""
+    """Return the shard's groups that pass both filters; an empty filter passes all groups."""
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     found = [
@@ -60,7 +60,7 @@ def list_groups(shard: GroupShard, request: ListGroupsRequest) -> list[ListedGro
 
 
 def describe_group(shard: GroupShard, group_id: str, api_version: int) -> DescribedGroup:
-    """Describe one group; one that is not there is Dead, from version 6 on with an error too."""
+    """Describe one group; a missing group is Dead, from version 6 on with an error too."""
     group = shard.groups.get(group_id)
     if group is None:
         dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
@@ -75,7 +75,7 @@ def describe_group(shard: GroupShard, group_id: str, api_version: int) -> Descri
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
-        # Between two generations there is no protocol that the assignments belong to.
+        # Between two generations no protocol is chosen, so the assignments have none.
         protocol_data=(group.protocol_name or "") if is_stable else "",
         members=_described_members(group, with_data=is_stable),
     )
@@ -96,7 +96,7 @@ def _described_members(group: Group, *, with_data: bool) -> list[DescribedGroupM
 
 
 def decide_delete_group(shard: GroupShard, group_id: str, caller: Caller) -> GroupDecision:
-    """End an empty group and all its offsets; the reply is its `DeletableGroupResult`."""
+    """Delete an empty group and all its offsets; the reply is its `DeletableGroupResult`."""
     share_group = shard.share_groups.get(group_id)
     if share_group is not None:
         check_empty(share_group)

@@ -1,8 +1,8 @@
 """The limits and times of the group coordinator, under Kafka's names and defaults.
 
-Where Kafka's default is infinite (`group.max.size`) or there is no setting at all (groups, pending
-members, sizes of what members send), ours is finite: nothing that a client can send grows memory
-without bound.
+Some of Kafka's defaults are infinite (`group.max.size`), and some limits have no setting at all
+(groups, pending members, sizes of what members send). Here they are finite, so that no client can
+grow memory without bound.
 """
 
 from dataclasses import dataclass, field

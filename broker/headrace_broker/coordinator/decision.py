@@ -1,4 +1,4 @@
-"""What a decision asks of its driver: records, replies and timers, all as values."""
+"""What a decision asks its driver to do: records, replies and timers, all as values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from uuid import UUID
 from headrace_broker.coordinator.records import CoordinatorRecord
 
 Ticket = NewType("Ticket", int)
-"""Names one waiting request; the driver hands it in and resolves it when a reply names it."""
+"""Identifies a waiting request; the driver passes it in, and resolves it on its reply."""
 
 
 class TimerKind(Enum):
     """What a timer means when it fires."""
 
-    SESSION = "session"  # a member, or one that has only been given its id, was silent too long
+    SESSION = "session"  # a member, or one that only got its id, was silent too long
     JOIN = "join"  # the join phase of a rebalance is over
     SYNC = "sync"  # members that joined but never asked for their assignment are removed
-    REVOCATION = "revocation"  # a member did not give up in time what is another's now (KIP-848)
+    REVOCATION = "revocation"  # a member did not revoke partitions in time (KIP-848)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,26 +32,26 @@ class TimerKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetTimer:
-    """Fire once after `delay_ms` of monotonic time: sessions must not end when a clock is set."""
+    """Fire once after `delay_ms` of monotonic time: setting the clock must not end sessions."""
 
     key: TimerKey
     delay_ms: int
     unless_set: bool = False
-    """Leave a timer that runs already alone: asking again gives nobody more time."""
+    """Leave a running timer alone: asking again does not prolong it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
-    """Forget the timer; it need not exist."""
+    """Cancel the timer, if there is one."""
 
     key: TimerKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolveRegexes:
-    """Match a group's regular expressions with the topics, then decide on what was found.
+    """Match a group's regular expressions with the topics, then decide on the result.
 
-    It may take long, so it happens outside of the state machine; one at a time for each group.
+    It may take long, so it runs outside of the state machine, one at a time for each group.
     """
 
     group_id: str
@@ -60,9 +60,9 @@ class ResolveRegexes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeShareState:
-    """Have the share coordinator make state for a share group's partitions (KIP-932).
+    """Have the share coordinator create the state of a share group's partitions (KIP-932).
 
-    Then decide on what was made; one at a time for each group.
+    Then decide on the result; one at a time for each group.
     """
 
     group_id: str
@@ -94,14 +94,14 @@ class GroupDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks: what a decision may know of the connection, and an id drawn beforehand."""
+    """The caller of a request: what a decision may know of its connection, and a fresh id."""
 
     ticket: Ticket
     api_version: int
     client_id: str = ""
     client_host: str = ""
     new_member_id: str = ""
-    """A UUID in text form; a member's id is its client id or instance id, a dash, and this."""
+    """A UUID as text; a member's id is its client id or instance id, a dash, and this."""
     is_transactional: bool = False
     """Whether offsets are committed by a transaction, whose client need not name its member."""
     room_for_a_group: bool = True

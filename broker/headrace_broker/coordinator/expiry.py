@@ -1,4 +1,4 @@
-"""What goes by itself: offsets that outlived their retention (KIP-211), and deleted topics'."""
+"""Deletes offsets whose retention is over (KIP-211), and offsets of deleted topics."""
 
 from collections.abc import Collection, Iterator
 
@@ -20,7 +20,7 @@ from headrace_broker.protocol.types import TimestampMs
 
 
 def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -> GroupDecision:
-    """End offsets that expired, and groups that have neither members nor offsets."""
+    """Delete expired offsets, and groups that have neither members nor offsets."""
     decision = GroupDecision()
     for group in list(shard.groups.values()):
         offsets = shard.offsets_of(group.group_id)
@@ -40,7 +40,7 @@ def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -
 def _expiry_of(
     group: ConsumerGroup, shard: GroupShard, config: GroupConfig, now_ms: TimestampMs
 ) -> Iterator[CoordinatorRecord]:
-    """As for a classic group; it became empty when this first sees it: no record says."""
+    """Like for a classic group. No record says when it became empty, so this notes it first."""
     if group.members:
         group.empty_since_ms = None
     elif group.empty_since_ms is None:
@@ -66,9 +66,9 @@ def _expired(
     config: GroupConfig,
     now_ms: TimestampMs,
 ) -> list[TopicPartition]:
-    """Retention counts from when the group became empty, never while it is in use.
+    """Return the expired partitions: retention counts from when the group became empty.
 
-    A stable consumer group's offsets expire only for topics that it is not subscribed to any more.
+    In a stable consumer group, only offsets of topics without a subscription expire.
     """
     in_use: frozenset[str] = frozenset()
     empty_since_ms = 0
@@ -91,13 +91,13 @@ def _is_expired(
 ) -> bool:
     if value.expire_timestamp != NO_EXPIRY:
         return now_ms >= value.expire_timestamp
-    # An administrator's commit to a group that is long empty starts its retention afresh.
+    # An administrator's commit to a group that has long been empty restarts its retention.
     since_ms = max(value.commit_timestamp, empty_since_ms)
     return now_ms - since_ms >= config.offsets_retention_ms
 
 
 def decide_topics_deleted(shard: GroupShard, topics: Collection[str]) -> GroupDecision:
-    """End every group's offsets of topics that are gone: a new topic must not inherit them."""
+    """Delete every group's offsets of deleted topics: a new topic must not inherit them."""
     return GroupDecision(
         records=[
             offset_tombstone(group_id, where)

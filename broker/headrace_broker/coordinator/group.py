@@ -1,7 +1,7 @@
-"""A classic consumer group as it is in memory: its members, and how far a rebalance has come.
+"""A classic consumer group in memory: its members, and the progress of a rebalance.
 
-Owns the bookkeeping that needs no decision: votes, leadership, who still has to join or sync. What
-survives a restart is `persisted`, which only `replay` sets.
+Owns the bookkeeping that needs no decision: votes, leadership, who still has to join or sync. State
+that survives a restart is in `persisted`, which only `replay` sets.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ _CHARACTER_BYTES_MAX = 4  # of UTF-8
 _RECORD_OVERHEAD_BYTES = 128  # lengths, numbers and the client's address
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""What a member can speak, in its order of preference: (assignor's name, metadata)."""
+"""What a member supports, in its order of preference: (assignor's name, metadata)."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Member:
     rebalance_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    is_new: bool = False  # has never been answered a join, so it cannot heartbeat yet
+    is_new: bool = False  # never got a join response, so it cannot heartbeat yet
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
 
@@ -86,7 +86,7 @@ class Group:
 
     @property
     def joined_count(self) -> int:
-        """How many members have joined and await the end of the join phase."""
+        """How many members have joined and wait for the end of the join phase."""
         return sum(member.join_ticket is not None for member in self.members.values())
 
     @property
@@ -96,12 +96,12 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """Whether nobody is in it, or about to be."""
+        """Whether it has no members, and none about to join."""
         return self.state is GroupState.EMPTY and not self.members and not self.pending_members
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether members are consumers, whose metadata names the topics they subscribe to."""
+        """Whether members are consumers, whose metadata names their topics."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     def subscribed_topics(self) -> frozenset[str] | None:
@@ -117,7 +117,7 @@ class Group:
         return frozenset(topics)
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member that speaks `names` leaves at least one protocol common to all."""
+        """Whether a member that supports `names` leaves at least one protocol common to all."""
         offered = set(names)
         if not protocol_type or not offered:
             return False
@@ -126,12 +126,12 @@ class Group:
         return protocol_type == self.protocol_type and bool(offered & self.common_protocols())
 
     def common_protocols(self) -> set[str]:
-        """Return the protocols that every member speaks."""
+        """Return the protocols that every member supports."""
         spoken = [{name for name, _ in member.protocols} for member in self.members.values()]
         return set.intersection(*spoken) if spoken else set()
 
     def select_protocol(self) -> str:
-        """Each member votes for its first common protocol; most votes win, then the name."""
+        """Each member votes for its first common protocol; most votes win, ties by name."""
         common = self.common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -144,7 +144,7 @@ class Group:
         return min(votes, key=lambda name: (-votes[name], name))
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Let a member in; the first one of an empty group decides the protocol type and leads."""
+        """Add a member; the first one of an empty group sets the protocol type and leads."""
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
@@ -155,7 +155,7 @@ class Group:
             self.leader_id = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Take a member out; leadership passes to one who has joined, else to any."""
+        """Remove a member; leadership passes to one who has joined, else to any."""
         member = self.members.pop(member_id, None)
         if member is None:
             return None
@@ -167,7 +167,7 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who joined this round; False when nobody did."""
+        """Make sure that the leader has joined this round; return False if no member has."""
         leader = self.members.get(self.leader_id or NO_MEMBER_ID)
         if leader is not None and leader.join_ticket is not None:
             return True
@@ -178,11 +178,11 @@ class Group:
         return found is not None
 
     def replace_static_member(self, instance_id: str, member_id: str) -> Member:
-        """Give the place of a static member to its new incarnation, which has a new member id."""
+        """Give a static member's place to its new incarnation, which has a new member id."""
         old_id = self.static_members[instance_id]
         old = self.members[old_id]
         new = replace(old, member_id=member_id, join_ticket=None, sync_ticket=None)
-        # Rebuilt, so that the new incarnation stands where the old one stood in the order.
+        # Rebuilt, so that the new incarnation keeps the old one's place in the order.
         self.members = {
             new.member_id if key == old_id else key: new if key == old_id else member
             for key, member in self.members.items()
@@ -224,7 +224,7 @@ class Group:
             )
 
     def record_bytes_max(self, assignments: Mapping[str, bytes]) -> int:
-        """Return what the group's record cannot exceed when members are assigned this."""
+        """Return an upper bound for the size of the group's record with these assignments."""
         texts = (self.group_id, self.protocol_type or "", self.protocol_name or "")
         size = _RECORD_OVERHEAD_BYTES + _CHARACTER_BYTES_MAX * sum(map(len, texts))
         for member in self.members.values():
@@ -235,7 +235,7 @@ class Group:
         return size
 
     def to_value(self) -> GroupMetadataValue:
-        """Return what a record keeps of the group: only the chosen protocol's metadata."""
+        """Return the value of the group's record: it has only the chosen protocol's metadata."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -289,7 +289,7 @@ def _member_from(item: MemberMetadata, protocol_name: str) -> Member:
         client_id=item.client_id,
         client_host=item.client_host,
         session_timeout_ms=item.session_timeout,
-        # Version 0 had no rebalance timeout: the session's stood for both.
+        # Version 0 had no rebalance timeout: the session timeout served as both.
         rebalance_timeout_ms=(
             item.session_timeout if item.rebalance_timeout < 0 else item.rebalance_timeout
         ),

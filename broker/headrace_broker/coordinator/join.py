@@ -1,4 +1,4 @@
-"""JoinGroup: who is let in, and whether that starts a rebalance (KIP-62, 345, 394, 814)."""
+"""JoinGroup: who is admitted, and whether that starts a rebalance (KIP-62, 345, 394, 814)."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ def decide_join(
 ) -> GroupDecision:
     """Let a member join: it waits until the join phase ends, or is answered at once.
 
-    Raises ApiError for everything that is not; nothing was applied then.
+    Raises ApiError for anything else, with nothing applied.
     """
     protocols = check_request(config, request)
     is_unknown = request.member_id == NO_MEMBER_ID
@@ -61,7 +61,7 @@ def decide_join(
 
 
 def check_request(config: GroupConfig, request: JoinGroupRequest) -> Protocols:
-    """Return the request's protocols; raise ApiError for what no group would take."""
+    """Return the request's protocols; raise ApiError for what every group refuses."""
     if not request.group_id:
         raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
     if (
@@ -87,7 +87,7 @@ def check_request(config: GroupConfig, request: JoinGroupRequest) -> Protocols:
 
 
 def _check_room(step: GroupStep, member_id: str) -> None:
-    """Enforce group.max.size by who is in, or while members come, by who has come."""
+    """Enforce group.max.size: count all members, or those that joined while a rebalance runs."""
     group, size_max = step.group, step.config.group_size_max
     member = group.members.get(member_id)
     match group.state:
@@ -122,7 +122,7 @@ def _join_unknown(
         else:
             _add_member(step, request, protocols, caller, member_id)
     elif caller.api_version >= _VERSION_THAT_ASKS_FOR_A_KNOWN_MEMBER_ID:
-        # So that a client whose answer is lost does not leave a member behind (KIP-394).
+        # So that a client whose response is lost does not leave a member behind (KIP-394).
         if len(group.pending_members) >= step.config.pending_members_max:
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "too many members are about to join")
         group.pending_members.add(member_id)
@@ -141,9 +141,9 @@ def _join_known(
     is_same = member.protocols == protocols
     match group.state:
         case GroupState.COMPLETING_REBALANCE if is_same:
-            is_answered_at_once = True  # it may not have received the first answer
+            is_answered_at_once = True  # it may not have received the first response
         case GroupState.STABLE if is_same:
-            # A leader that joins again wants a rebalance, as when partitions were added.
+            # A leader that joins again wants a rebalance, for example after partitions were added.
             is_answered_at_once = member.member_id != group.leader_id
         case _:
             is_answered_at_once = False
@@ -175,18 +175,18 @@ def _add_member(
     )
     group.has_new_member = group.initial_delay_left_ms is not None
     group.add(member, request.protocol_type)
-    # It cannot heartbeat before it is answered; this ends a client that went away meanwhile.
+    # It cannot heartbeat before its response; this removes a client that disappeared meanwhile.
     step.extend_session(member.member_id, step.config.new_member_join_timeout_ms)
     rebalance_or_complete_join(step, _reason("joined", member, request))
 
 
 def _reason(event: str, member: Member, request: JoinGroupRequest) -> str:
-    """Return what happened, with the client's own words (KIP-800)."""
+    """Return the event, with the client's own reason (KIP-800)."""
     return f"{member.member_id} {event}: {request.reason or 'no reason given'}"
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Version 0 has none: the session's timeout stands for both (KIP-62)."""
+    """Return the rebalance timeout; version 0 has none, so the session timeout serves (KIP-62)."""
     if request.rebalance_timeout_ms < 0:
         return request.session_timeout_ms
     return request.rebalance_timeout_ms
@@ -217,7 +217,7 @@ def _replace_static_member(
     caller: Caller,
     member_id: str,
 ) -> None:
-    """Put a restarted static member in its old place, without a rebalance where that is safe."""
+    """Put a restarted static member in its old place, without a rebalance if that is safe."""
     group = step.group
     instance_id = request.group_instance_id or ""
     leader_before = group.leader_id or ""
@@ -252,10 +252,10 @@ def _assignments(group: Group) -> dict[str, bytes]:
 def _kept_place(
     group: Group, member: Member, leader_before: str, api_version: int
 ) -> JoinGroupResponse:
-    """Tell a restarted static member of the generation that goes on.
+    """Tell a restarted static member of the present generation.
 
-    A leader must not assign again. From version 9 on the answer says so (KIP-814). An older client
-    hears that its former incarnation leads, and takes itself for a follower.
+    A leader must not assign again. From version 9 on the response says so (KIP-814). An older
+    client is told that its former incarnation leads, and so acts as a follower.
     """
     is_leader = member.member_id == group.leader_id
     if api_version >= _VERSION_THAT_CAN_SKIP_ASSIGNMENT:

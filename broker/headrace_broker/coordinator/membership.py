@@ -37,7 +37,7 @@ def decide_sync(
     caller: Caller,
     now_ms: TimestampMs,
 ) -> GroupDecision:
-    """Take the leader's assignment, or park a follower until it is there."""
+    """Take the leader's assignment, or make a follower wait until it arrives."""
     group = _group_of_member(shard, request.group_id)
     member = group.check_member(request.member_id, request.group_instance_id)
     group.check_generation(request.generation_id)
@@ -92,7 +92,7 @@ def decide_leave(
     caller: Caller,
     now_ms: TimestampMs,
 ) -> GroupDecision:
-    """Let members go; static ones may be removed by instance id alone, by an administrator."""
+    """Remove members; an administrator may remove static ones by instance id alone."""
     group = _group_of_member(shard, request.group_id)
     step = GroupStep(shard=shard, group=group, config=config, now_ms=now_ms)
     is_batch = caller.api_version >= _VERSION_THAT_LEAVES_IN_BATCHES
@@ -149,7 +149,7 @@ def _group_of_member(shard: GroupShard, group_id: str) -> Group:
 
 
 def _check_protocol(group: Group, request: SyncGroupRequest) -> None:
-    """From version 5 on a member says what it believes was chosen (KIP-559)."""
+    """Check the protocol that a member assumes was chosen, from version 5 on (KIP-559)."""
     for said, chosen in (
         (request.protocol_type, group.protocol_type),
         (request.protocol_name, group.protocol_name),
@@ -161,7 +161,7 @@ def _check_protocol(group: Group, request: SyncGroupRequest) -> None:
 
 
 def _check_record_size(group: Group, config: GroupConfig, assigned: Mapping[str, bytes]) -> None:
-    """Refuse here what the log would refuse: that would cost every group of the shard a reload."""
+    """Refuse a record that the log would refuse: that would reload all groups of the shard."""
     if group.record_bytes_max(assigned) > config.record_bytes_max:
         raise ApiError(
             ErrorCode.MESSAGE_TOO_LARGE,
@@ -171,7 +171,7 @@ def _check_record_size(group: Group, config: GroupConfig, assigned: Mapping[str,
 
 
 def _assign(step: GroupStep, assigned: Mapping[str, bytes]) -> None:
-    """Keep the leader's assignment and hand it to whoever waits; the rest ask for it later."""
+    """Keep the leader's assignment and pass it to waiting members; others ask for it later."""
     group = step.group
     for member in group.members.values():
         member.assignment = assigned.get(member.member_id, b"")

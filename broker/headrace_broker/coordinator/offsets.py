@@ -50,7 +50,7 @@ _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 9
 
 
 PartitionCheck = Callable[[OffsetCommitRequestTopic, int], ErrorCode]
-"""Whether the cluster has the topic and partition; an offset of what is not there is refused."""
+"""Whether the cluster has the topic and partition; offsets for others are refused."""
 
 
 def decide_commit(
@@ -61,7 +61,7 @@ def decide_commit(
     now_ms: TimestampMs,
     check_partition: PartitionCheck,
 ) -> GroupDecision:
-    """Commit offsets, each on its own: one that is refused does not hold up the others."""
+    """Commit offsets, each by itself: a refused one does not affect the others."""
     decision = GroupDecision()
     consumer_group = shard.consumer_groups.get(request.group_id)
     if consumer_group is not None:
@@ -117,13 +117,13 @@ def _check_classic_commit(
         raise
     member = group.members.get(request.member_id)
     if member is not None:
-        # A commit is a sign of life, as a heartbeat is.
+        # A commit counts as a heartbeat.
         key = session_key(group.group_id, member.member_id)
         decision.timers.append(SetTimer(key=key, delay_ms=member.session_timeout_ms))
 
 
 def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller: Caller) -> Group:
-    shard.check_no_share_group(request.group_id)  # in any version: it has no offsets to commit
+    shard.check_no_share_group(request.group_id)  # in any version: it has no offsets
     if request.group_id not in shard.groups and request.generation_id_or_member_epoch >= 0:
         code = (
             ErrorCode.GROUP_ID_NOT_FOUND
@@ -132,7 +132,7 @@ def _group_that_commits(shard: GroupShard, request: OffsetCommitRequest, caller:
             else ErrorCode.ILLEGAL_GENERATION
         )
         raise ApiError(code, f"Group {request.group_id} not found.")
-    # Committing makes a group: simple consumers and administrators never join one.
+    # A commit creates the group: simple consumers and administrators never join one.
     return shard.find_or_create(request.group_id, has_room=caller.room_for_a_group)
 
 
@@ -158,7 +158,7 @@ def _check_commit(group: Group, request: OffsetCommitRequest, *, is_transactiona
 
 def _check_metadata(config: GroupConfig, partition: OffsetCommitRequestPartition) -> ErrorCode:
     metadata = partition.committed_metadata or ""
-    # Kafka counts characters; bytes are what the setting names, and what takes up room.
+    # Kafka counts characters; the setting's name says bytes, and bytes take up memory.
     if len(metadata.encode()) > config.offset_metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
@@ -189,12 +189,12 @@ def read_offsets(
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
-    """Return what the group committed, for the topics asked for or for all (`topics` is null).
+    """Return the group's offsets, for the given topics or for all (`topics` is null).
 
-    Where nothing is committed the offset is -1 and there is no error: the client starts where its
-    reset policy says. Topics are asked for by name; `topic_id_of` gives the id that the name has
-    now (zero: none), so that a recreated topic does not inherit what was committed to the former.
-    Raises ApiError for a member of a consumer group that is in another epoch.
+    Without a committed offset the answer is -1 and no error: the client applies its reset policy.
+    Topics are given by name; `topic_id_of` returns a name's present id (zero: none), so that a
+    recreated topic does not inherit offsets of the former one. Raises ApiError for a member of a
+    consumer group that has another epoch.
     """
     consumer_group = shard.consumer_groups.get(request.group_id)
     if consumer_group is not None:
@@ -267,7 +267,7 @@ def decide_offset_delete(
     caller: Caller,
     has_topic: Callable[[str], bool],
 ) -> GroupDecision:
-    """Delete committed offsets of topics that nobody in the group subscribes to (KIP-496)."""
+    """Delete committed offsets of topics without subscribers in the group (KIP-496)."""
     subscribed = _topics_in_use(shard, request.group_id)
     decision = GroupDecision()
     response = OffsetDeleteResponse()

@@ -16,5 +16,5 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for_group(group_id: str, partition_count: int) -> PartitionIndex:
-    """Kafka's `Utils.abs` keeps the low 31 bits, so that -2**31 has an absolute value too."""
+    """Return the partition. Like Kafka's `Utils.abs` it keeps the low 31 bits, also of -2**31."""
     return PartitionIndex((java_string_hash(group_id) & (_INT32_SIGN - 1)) % partition_count)

@@ -1,4 +1,4 @@
-"""The classic protocol's requests, sent to whichever kind of group there is.
+"""Routes the classic protocol's requests to the group, of whichever kind it is.
 
 A member that speaks the classic protocol need not know that its group became a consumer group
 (KIP-848): its requests mean the same there.
@@ -49,7 +49,7 @@ def decide_sync(
 def decide_heartbeat(
     shard: GroupShard, request: HeartbeatRequest, caller: Caller, context: ConsumerContext
 ) -> GroupDecision:
-    """Keep a membership, in a group of either kind."""
+    """Keep a membership alive, in a group of either kind."""
     if request.group_id in shard.consumer_groups:
         return classic_members.heartbeat_consumer_group(shard, request, caller, context)
     return membership.decide_heartbeat(shard, context.config, request, caller)
@@ -65,7 +65,7 @@ def decide_leave(
 
 
 def decide_timer(shard: GroupShard, key: TimerKey, context: ConsumerContext) -> GroupDecision:
-    """Decide what a timer that fired means."""
+    """Decide what an expired timer means."""
     if key.group_id in shard.share_groups:
         return decide_share_timer(shard, key, context)
     if key.group_id in shard.consumer_groups:

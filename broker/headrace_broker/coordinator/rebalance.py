@@ -1,7 +1,7 @@
-"""The rebalance of a classic group: join phase, generation, sync phase, and how members drop out.
+"""The rebalance of a classic group: join phase, generation, sync phase, and removal of members.
 
-The functions here move one group and note in the step's decision what must be recorded, answered
-and timed. Kafka's `GroupMetadataManager` is the model, KIP-62, 134, 345 and 394 are the sources.
+The functions here change one group, and add to the step's decision what must be recorded, answered
+and timed. They follow Kafka's `GroupMetadataManager` and KIP-62, 134, 345 and 394.
 """
 
 from dataclasses import dataclass, field
@@ -23,13 +23,13 @@ from headrace_broker.protocol.messages.join_group import JoinGroupResponse, Join
 from headrace_broker.protocol.messages.sync_group import SyncGroupResponse
 from headrace_broker.protocol.types import Generation, TimestampMs
 
-# Clients give part of it; Java's cut theirs at this, too.
+# Clients report a part of it; Java's client also cuts it at this length.
 _REASON_CHARS_MAX = 255
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStep:
-    """One decision in the making: the group it is about, and when."""
+    """One decision in progress: its group, and the time."""
 
     shard: GroupShard
     group: Group
@@ -48,12 +48,12 @@ class GroupStep:
         self.decision.timers.append(CancelTimer(key=key))
 
     def extend_session(self, member_id: str, delay_ms: int) -> None:
-        """Give a member, or one that only knows its id yet, this long until it must be heard."""
+        """Restart the session of a member, or of one that only knows its id."""
         key = session_key(self.group.group_id, member_id)
         self.decision.timers.append(SetTimer(key=key, delay_ms=delay_ms))
 
     def end_session(self, member_id: str) -> None:
-        """Stop waiting for a member."""
+        """Cancel a member's session timer."""
         self.decision.timers.append(CancelTimer(key=session_key(self.group.group_id, member_id)))
 
 
@@ -72,13 +72,13 @@ def answer_sync(step: GroupStep, member: Member, response: SyncGroupResponse) ->
 
 
 def answer_parked(step: GroupStep, member: Member, error: ErrorCode) -> None:
-    """End whatever the member is waiting for with an error."""
+    """Answer the member's delayed request, if it has one, with an error."""
     answer_join(step, member, JoinGroupResponse(error_code=error, member_id=member.member_id))
     answer_sync(step, member, SyncGroupResponse(error_code=error))
 
 
 def rebalance_or_complete_join(step: GroupStep, reason: str) -> None:
-    """Start a rebalance, or see whether the one that runs has now heard of everyone."""
+    """Start a rebalance, or check whether all members have now joined the running one."""
     if step.group.state is GroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
     else:
@@ -86,7 +86,7 @@ def rebalance_or_complete_join(step: GroupStep, reason: str) -> None:
 
 
 def prepare_rebalance(step: GroupStep, reason: str) -> None:
-    """Open the join phase. A group that was empty waits for more members first (KIP-134)."""
+    """Begin the join phase. A group that was empty waits for more members first (KIP-134)."""
     group = step.group
     step.decision.rebalances.append(
         RebalanceBegun(
@@ -121,7 +121,7 @@ def prepare_rebalance(step: GroupStep, reason: str) -> None:
 
 
 def maybe_complete_join(step: GroupStep) -> None:
-    """End the join phase when all have joined, unless it is a new group's, which has its delay."""
+    """End the join phase if all have joined, except in a new group's initial delay."""
     group = step.group
     if (
         group.state is GroupState.PREPARING_REBALANCE
@@ -145,7 +145,7 @@ def maybe_complete_initial_join(step: GroupStep) -> None:
 
 
 def complete_join(step: GroupStep) -> None:
-    """End the join phase: drop who did not come, begin the next generation, tell the members."""
+    """End the join phase: drop missing members, begin the next generation, answer the others."""
     group = step.group
     step.cancel_timer(TimerKind.JOIN)
     group.initial_delay_left_ms = None
@@ -155,7 +155,7 @@ def complete_join(step: GroupStep) -> None:
             group.remove(member.member_id)
             step.end_session(member.member_id)
     if group.members and not group.elect_joined_leader():
-        # Only static members are left and none of them is here: their sessions decide (KIP-345).
+        # Only static members are left and none has rejoined: their sessions decide (KIP-345).
         step.set_timer(TimerKind.JOIN, group.rebalance_timeout_ms)
         return
     group.generation = Generation(group.generation + 1)
@@ -179,7 +179,7 @@ def complete_join(step: GroupStep) -> None:
 def join_response(
     group: Group, member: Member, *, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """Return what a member learns of the generation; only the leader learns of the others."""
+    """Return a member's view of the generation; only the leader sees the other members."""
     is_leader = member.member_id == group.leader_id
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -209,14 +209,14 @@ def sync_response(group: Group, member: Member) -> SyncGroupResponse:
 
 
 def drop_member(step: GroupStep, member: Member, error: ErrorCode) -> None:
-    """Take a member out and answer what it waits for; the caller rebalances afterwards."""
+    """Remove a member and answer its delayed request; the caller rebalances afterwards."""
     answer_parked(step, member, error)
     step.group.remove(member.member_id)
     step.end_session(member.member_id)
 
 
 def drop_pending_member(step: GroupStep, member_id: str) -> None:
-    """Forget a member that got its id but has not joined; others may wait for it."""
+    """Drop a member that got its id but has not joined; others may be waiting for it."""
     step.group.pending_members.discard(member_id)
     step.end_session(member_id)
     maybe_complete_join(step)
@@ -224,6 +224,6 @@ def drop_pending_member(step: GroupStep, member_id: str) -> None:
 
 
 def rebalance_after_removal(step: GroupStep, reason: str) -> None:
-    """Members left or were dropped: rebalance the rest."""
+    """Rebalance the remaining members after others left or were dropped."""
     if step.group.state is not GroupState.EMPTY:
         rebalance_or_complete_join(step, reason)

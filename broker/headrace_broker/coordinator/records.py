@@ -2,8 +2,8 @@
 
 A key starts with its type (1: a committed offset, 2: a classic group, 3, 5 to 8 and 16: a consumer
 group, 10 to 15: a share group), a value with its version; a null value is a tombstone. Kafka's
-`DumpLogSegments --offsets-decoder` reads what is written here, and what Apache Kafka wrote is read
-back, record types of streams groups aside. Type 4 is disused since Kafka 4.1 and is skipped.
+`DumpLogSegments --offsets-decoder` reads these records, and this module reads those of Apache
+Kafka, except record types of streams groups. Type 4 is unused since Kafka 4.1 and is skipped.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ _CONSUMER_GROUP_VALUE_VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRecord(Generic[KeyT, ValueT]):
-    """A record of the log; without a value it is the tombstone of what its key names."""
+    """A record of the log; without a value it is a tombstone."""
 
     key: KeyT
     value: ValueT | None
@@ -140,7 +140,7 @@ CoordinatorRecord = OffsetRecord | GroupRecord | ConsumerGroupRecord | ShareGrou
 
 
 def write_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-    """Return the record's key and value as they stand in the log."""
+    """Return the record's key and value as bytes of the log."""
     key = encode_record_key(record.key, _KEY_VERSION)
     if record.value is None:
         return key, None
@@ -156,15 +156,15 @@ def write_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def read_record(key: Buffer, value: Buffer | None) -> CoordinatorRecord | None:
-    """Return the record; None for one of a kind that this coordinator does not keep.
+    """Return the record, or None for a type that this coordinator does not use.
 
-    Raises DecodeError for bytes that are not what their type says.
+    Raises DecodeError for bytes that do not match their type.
     """
     kind = decode_record_type(key)
     record = _RECORDS.get(kind)
     if record is None:
         return None
-    # Type 0 is how Kafka before 0.9 wrote type 1; the body of the key is the same.
+    # Type 0 is type 1 as Kafka before 0.9 wrote it; the key's fields are the same.
     key_class, value_class = GROUP_RECORDS[kind or 1]
     found: CoordinatorRecord = record(
         key=decode(key_class, key, _KEY_VERSION, _TYPE_SIZE)[0],
@@ -190,4 +190,4 @@ _RECORDS: Final[dict[int, Any]] = {
     15: ShareStateRecord,
     16: RegexRecord,
 }
-"""What is made of each record type; the classes of keys and values are `GROUP_RECORDS`'."""
+"""What each record type is decoded to; `GROUP_RECORDS` has the classes of keys and values."""

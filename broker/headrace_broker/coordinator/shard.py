@@ -1,8 +1,8 @@
 """The state of one partition of `__consumer_offsets`: its groups and their committed offsets.
 
-`replay` is the only thing that changes what survives a restart. It serves both for a record that
-was just decided and for one read back while the partition loads; a rebalance in progress exists
-only in memory, and the members of a group find out by an error that they must join again.
+Only `replay` changes state that survives a restart. It applies records that were just decided, and
+records that are read while the partition loads. A rebalance in progress exists only in memory:
+after a failover the members get an error and join again.
 """
 
 from collections.abc import Container
@@ -40,12 +40,12 @@ class GroupShard:
     partition: PartitionIndex
     groups: dict[str, Group] = field(default_factory=dict)
     consumer_groups: dict[str, ConsumerGroup] = field(default_factory=dict)
-    """Groups of the consumer protocol (KIP-848); a group's id is in one of the three at most."""
+    """Groups of the consumer protocol (KIP-848); an id is in at most one of the three."""
     share_groups: dict[str, ShareGroup] = field(default_factory=dict)
     """Share groups (KIP-932)."""
     offsets: dict[str, dict[TopicPartition, OffsetCommitValue]] = field(default_factory=dict)
     pending_offsets: dict[str, set[TopicPartition]] = field(default_factory=dict)
-    """Offsets of open transactions, which a fetch that requires stable ones must wait for."""
+    """Offsets of open transactions: a fetch that requires stable offsets must wait for them."""
     transactional: PendingOffsets = field(default_factory=PendingOffsets)
 
     def find(self, group_id: str) -> Group:
@@ -56,7 +56,7 @@ class GroupShard:
         return group
 
     def find_or_create(self, group_id: str, *, has_room: bool) -> Group:
-        """Return the group, made in memory when there is none and the broker has room."""
+        """Return the group; create it in memory if it is missing and the broker has room."""
         group = self.groups.get(group_id)
         if group is None:
             self.check_no_share_group(group_id)
@@ -67,11 +67,11 @@ class GroupShard:
 
     @property
     def group_count(self) -> int:
-        """How many groups there are, of whatever protocol."""
+        """How many groups there are, of all kinds."""
         return len(self.groups) + len(self.consumer_groups) + len(self.share_groups)
 
     def has_other_kind(self, group_id: str, kind: Container[str]) -> bool:
-        """Whether there is a group of that id, of another kind than those given."""
+        """Whether the id belongs to a group of a kind other than those given."""
         return group_id not in kind and any(
             group_id in groups for groups in (self.groups, self.consumer_groups, self.share_groups)
         )
@@ -79,7 +79,7 @@ class GroupShard:
     def check_no_share_group(
         self, group_id: str, code: ErrorCode = ErrorCode.GROUP_ID_NOT_FOUND
     ) -> None:
-        """Raise an error where the id is a share group's, in which there is nothing like this."""
+        """Raise an error if the id is a share group's, which does not support the request."""
         if group_id in self.share_groups:
             raise ApiError(code, f"Group {group_id} is a share group.")
 
@@ -88,7 +88,7 @@ class GroupShard:
         return self.offsets.get(group_id, {})
 
     def forget_if_unused(self, group: Group) -> None:
-        """Drop a group that nobody is in, that has no offsets and that no record tells of."""
+        """Drop a group without members, offsets and records."""
         if (
             group.is_unused
             and group.persisted is None
@@ -116,7 +116,7 @@ def _replay_group(shard: GroupShard, group_id: str, record: GroupRecord) -> None
     if record.value is None:
         group = shard.groups.pop(group_id, None)
         if group is not None and group_id in shard.offsets:
-            # Offsets are tombstoned one by one; until then they keep the group in existence.
+            # Offsets have their own tombstones; until then they keep the group in existence.
             shard.groups[group_id] = Group(group_id=group_id)
         return
     shard.consumer_groups.pop(group_id, None)
@@ -128,7 +128,7 @@ def _replay_consumer_group(shard: GroupShard, record: ConsumerGroupRecord) -> No
     if isinstance(record, EpochRecord) and record.value is None:
         ended = shard.consumer_groups.pop(group_id, None)
         if ended is not None and group_id in shard.offsets:
-            # Offsets are tombstoned one by one; until then they keep the group in existence.
+            # Offsets have their own tombstones; until then they keep the group in existence.
             shard.groups.setdefault(group_id, Group(group_id=group_id))
         return
     group = shard.consumer_groups.get(group_id)
@@ -172,7 +172,7 @@ def _replay_offset(
 
 
 def finish_loading(shard: GroupShard) -> GroupDecision:
-    """Rebuild the groups from what was replayed, and give every member a fresh session."""
+    """Rebuild the groups from the replayed records, and start every member's session."""
     decision = GroupDecision()
     for group_id, group in shard.groups.items():
         if group.persisted is None:
@@ -193,17 +193,17 @@ def session_key(group_id: str, member_id: str) -> TimerKey:
 
 
 def group_record(group: Group) -> GroupRecord:
-    """Return the record that keeps the group as it is now."""
+    """Return the record of the group's present state."""
     return GroupRecord(key=GroupMetadataKey(group=group.group_id), value=group.to_value())
 
 
 def group_tombstone(group_id: str) -> GroupRecord:
-    """Return the record that ends the group."""
+    """Return the tombstone of the group."""
     return GroupRecord(key=GroupMetadataKey(group=group_id), value=None)
 
 
 def offset_tombstone(group_id: str, where: TopicPartition) -> OffsetRecord:
-    """Return the record that ends one committed offset."""
+    """Return the tombstone of one committed offset."""
     topic, partition = where
     return OffsetRecord(
         key=OffsetCommitKey(group=group_id, topic=topic, partition=partition), value=None

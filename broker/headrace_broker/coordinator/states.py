@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class GroupState(Enum):
-    """States under the names that ListGroups and DescribeGroups answer."""
+    """States with the names in ListGroups and DescribeGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"

@@ -1,7 +1,7 @@
 """The topics that a consumer's join metadata names (`ConsumerProtocolSubscription`, KIP-429).
 
-The metadata belongs to the clients: the coordinator reads only the topics, and takes what it cannot
-read as "unknown" rather than as an error.
+The metadata belongs to the clients: the coordinator reads only the topics, and treats metadata that
+it cannot parse as "unknown" and not as an error.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _EVERY_VERSION_STARTS_AS: Final = 0
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics that the metadata subscribes to; None when it is in no known format."""
+    """Return the topics in the metadata; None if its format is unknown."""
     try:
         subscription, _ = decode(
             ConsumerProtocolSubscription, metadata, _EVERY_VERSION_STARTS_AS, _VERSION_PREFIX_SIZE

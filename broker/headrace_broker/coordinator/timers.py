@@ -1,4 +1,4 @@
-"""What happens when a timer of a group fires."""
+"""Handles a group's timers when they fire."""
 
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.decision import GroupDecision, TimerKey, TimerKind
@@ -22,7 +22,7 @@ _NAMED_MAX = 3
 def decide_timer(
     shard: GroupShard, config: GroupConfig, key: TimerKey, now_ms: TimestampMs
 ) -> GroupDecision:
-    """Decide what a timer that fired means for its group, which may be gone by now."""
+    """Decide what a timer means for its group, which may be gone by now."""
     group = shard.groups.get(key.group_id)
     if group is None:
         return GroupDecision()
@@ -49,7 +49,7 @@ def _session_expired(step: GroupStep, member_id: str) -> None:
         return
     is_waiting = member.join_ticket is not None or member.sync_ticket is not None
     if is_waiting and not member.is_new:
-        # It cannot heartbeat while it waits for us; its session goes on when it is answered.
+        # It cannot heartbeat while it waits for a response; its session continues after that.
         return
     drop_member(step, member, ErrorCode.UNKNOWN_MEMBER_ID)
     rebalance_after_removal(step, f"the session of {member_id} ended")

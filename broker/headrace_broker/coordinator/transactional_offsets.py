@@ -1,7 +1,7 @@
 """Offsets that a transaction commits with its records (KIP-98, KIP-447): pending until its marker.
 
-Owns what is pending, and which of two commits of a partition wins: the one that is later in the
-log, whether a marker or a plain commit made it readable, live and replayed alike (KAFKA-5247).
+Owns the pending offsets, and which of two commits for a partition wins: the later one in the log,
+whether a marker or a plain commit made it readable. This holds live and in replay (KAFKA-5247).
 """
 
 from collections.abc import Sequence
@@ -45,10 +45,10 @@ def decide_txn_commit(
 ) -> GroupDecision:
     """Decide a transaction's offsets: member and generation are checked as for a plain commit.
 
-    The records are to be replayed by `replay_transactional`. Raises ILLEGAL_GENERATION for whoever
-    is no member of the group's present generation, GROUP_ID_NOT_FOUND in a share group.
+    `replay_transactional` must apply the records. Raises ILLEGAL_GENERATION for a caller that is
+    not in the group's present generation, GROUP_ID_NOT_FOUND in a share group.
     """
-    shard.check_no_share_group(request.group_id)  # in the words of Kafka, a group without offsets
+    shard.check_no_share_group(request.group_id)  # as in Kafka, such a group has no offsets
     plain = OffsetCommitRequest(
         group_id=request.group_id,
         generation_id_or_member_epoch=request.generation_id,
@@ -121,13 +121,13 @@ def replay_transactional(
 def forget_transactional(
     shard: GroupShard, producer_id: int, noted: Sequence[PendingOffset | None]
 ) -> None:
-    """Take back what `replay_transactional` noted: the log refused it."""
+    """Undo `replay_transactional`: the log refused the append."""
     shard.transactional.forget(producer_id, noted)
     _update_groups(shard, {each.record.key.group for each in noted if each is not None})
 
 
 def replay_marker(shard: GroupShard, producer_id: int, *, commits: bool) -> None:
-    """Apply a marker: what is pending becomes readable, or is forgotten."""
+    """Apply a marker: pending offsets become readable, or are dropped."""
     ended = shard.transactional.end(producer_id)
     for pending in ended:
         if commits and not pending.is_overwritten:

@@ -1,8 +1,9 @@
 """Members that speak the classic protocol in a consumer group, while it is being moved over.
 
-To them the group is one that always rebalances alone: JoinGroup takes their subscription and one
-step of their reconciliation and is answered at once, SyncGroup gives what they have, and a
-heartbeat says when they must join again. Eager members give everything up each time.
+To them the group looks like one that always rebalances with a single member: JoinGroup takes their
+subscription and one step of their reconciliation and is answered at once, SyncGroup returns their
+assignment, and a heartbeat says when they must join again. Eager members revoke all partitions each
+time.
 """
 
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ _VERSION_THAT_LEAVES_IN_BATCHES: Final = 3
 def join_consumer_group(
     shard: GroupShard, request: JoinGroupRequest, caller: Caller, context: ConsumerContext
 ) -> GroupDecision:
-    """Let a member of the classic protocol join, or take its next step. Raises ApiError."""
+    """Let a classic member join, or take its next step. Raises ApiError."""
     step = _step(shard, request.group_id, context)
     protocols = tuple((item.name, bytes(item.metadata)) for item in request.protocols)
     subscription = _check_join(step, request, protocols)
@@ -156,14 +157,14 @@ def _joining_member(
                 group.check_static_member(instance_id, member_id)
             existing = group.members[existing_id]
             return replace_static_member(step, existing, member_id)
-    # A member that was given its id a moment ago is not known yet, which nothing tells apart.
+    # The id of a member that got it a moment ago is not known yet; it looks like any unknown id.
     return group.members.get(member_id) or ConsumerMember(member_id=member_id)
 
 
 def sync_consumer_group(
     shard: GroupShard, request: SyncGroupRequest, caller: Caller, context: ConsumerContext
 ) -> GroupDecision:
-    """Give a member what it has. Raises ApiError."""
+    """Return a member's assignment. Raises ApiError."""
     step = _step(shard, request.group_id, context)
     member = _classic_member(step.group, request.member_id, request.group_instance_id)
     face = _check_generation(member, request.generation_id)
@@ -191,7 +192,7 @@ def sync_consumer_group(
 def heartbeat_consumer_group(
     shard: GroupShard, request: HeartbeatRequest, caller: Caller, context: ConsumerContext
 ) -> GroupDecision:
-    """Extend a member's session, and tell it to join again when it can get on. Raises ApiError."""
+    """Extend a member's session; tell it to join again when it can continue. Raises ApiError."""
     step = _step(shard, request.group_id, context)
     member = _classic_member(step.group, request.member_id, request.group_instance_id)
     _check_generation(member, request.generation_id)
@@ -212,7 +213,7 @@ def heartbeat_consumer_group(
 def leave_consumer_group(
     shard: GroupShard, request: LeaveGroupRequest, caller: Caller, context: ConsumerContext
 ) -> GroupDecision:
-    """Let members go; an administrator may remove any member, of either protocol."""
+    """Remove members; an administrator may remove members of either protocol."""
     step = _step(shard, request.group_id, context)
     is_batch = caller.api_version >= _VERSION_THAT_LEAVES_IN_BATCHES
     asked = request.members if is_batch else [MemberIdentity(member_id=request.member_id)]
@@ -249,7 +250,7 @@ def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerM
     if identity.group_instance_id is None:
         member = group.check_member(identity.member_id)
         if member.classic is None:
-            # Kafka's rule too: a member of the consumer protocol leaves by its heartbeat.
+            # As in Kafka: a member of the consumer protocol leaves by its heartbeat.
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member does not use this protocol")
         return member
     if identity.member_id == NO_MEMBER_ID:
@@ -286,7 +287,7 @@ def _must_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _waits(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether somebody else still has what the member waits for."""
+    """Whether another member still owns partitions that this member waits for."""
     return any(
         group.owner_of(topic_id, item) not in {"", member.member_id}
         for topic_id, items in group.target_of(member.member_id).items()

@@ -22,7 +22,7 @@ _CLASSIC, _CONSUMER = 0, 1  # Member.member_type (KIP-1099)
 def describe_consumer_group(
     shard: GroupShard, group_id: str, config: ConsumerGroupConfig, topics: TopicsView
 ) -> DescribedGroup:
-    """Describe one group; one that is not there, or is of another kind, is answered as such."""
+    """Describe one group; answer with an error if it is missing or of another kind."""
     group = shard.consumer_groups.get(group_id)
     if group is None:
         known = shard.has_other_kind(group_id, shard.consumer_groups)

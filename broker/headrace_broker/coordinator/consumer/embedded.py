@@ -1,7 +1,7 @@
-"""The consumers' own protocol inside of the classic one: subscriptions and assignments as bytes.
+"""The consumer protocol embedded in the classic one: subscriptions and assignments as bytes.
 
-`ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`: a version, then the message. A
-version that nobody knows is read as the newest one known, as Kafka's clients do.
+`ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`: a version, then the message. An
+unknown version is read as the newest known one, as Kafka's clients do.
 """
 
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ _PREFIX_BYTES: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSubscription:
-    """What a member of the classic protocol wants, and what it says that it has."""
+    """What a classic member subscribes to, and which partitions it says that it owns."""
 
     topics: tuple[str, ...]
     rack_id: str | None
     owned: Mapping[str, frozenset[int]]
     generation: int = -1
-    """In which it was given what it has; -1 where its version does not say."""
+    """The generation in which it was assigned them; -1 if the version has no such field."""
 
     def owned_structs(
         self, topics: TopicsView
     ) -> list[ConsumerGroupHeartbeatRequestTopicPartitions]:
-        """Return what it has, by topic id, as a member of the consumer protocol would say it."""
+        """Return its partitions by topic id, in the form of the consumer protocol."""
         return [
             ConsumerGroupHeartbeatRequestTopicPartitions(
                 topic_id=topics.by_name[name].topic_id, partitions=sorted(items)
@@ -52,7 +52,7 @@ class EmbeddedSubscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedAssignment:
-    """What a leader gave to a member."""
+    """What a leader assigned to a member."""
 
     partitions: Mapping[str, frozenset[int]]
     user_data: bytes
@@ -68,7 +68,7 @@ def _version(data: bytes) -> int:
 
 
 def read_subscription(data: bytes) -> EmbeddedSubscription | None:
-    """Return a subscription; None for bytes that are none."""
+    """Return a subscription, or None if the bytes are not one."""
     try:
         found, _ = decode(ConsumerProtocolSubscription, data, _version(data), _PREFIX_BYTES)
     except DecodeError:
@@ -82,7 +82,7 @@ def read_subscription(data: bytes) -> EmbeddedSubscription | None:
 
 
 def read_assignment(data: bytes) -> EmbeddedAssignment | None:
-    """Return an assignment; None for bytes that are none."""
+    """Return an assignment, or None if the bytes are not one."""
     try:
         found, _ = decode(ConsumerProtocolAssignment, data, _version(data), _PREFIX_BYTES)
     except DecodeError:

@@ -12,7 +12,7 @@ _VERSION_THAT_KNOWS_MEMBER_EPOCHS: Final = 9
 def check_commit(
     group: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None, api_version: int
 ) -> None:
-    """Raise unless the caller may commit: a member in its epoch, anyone while there are none."""
+    """Raise unless the caller may commit: a member in its epoch, or anyone in an empty group."""
     if epoch < 0 and not group.members:
         return
     _check_epoch(group, member_id, epoch, instance_id)
@@ -43,7 +43,7 @@ def check_transactional_commit(
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Raise unless the caller may read offsets: a member in its epoch, or who claims to be none."""
+    """Raise unless the caller may read offsets: a member in its epoch, or no member at all."""
     if (member_id is None or member_id == NO_MEMBER_ID) and epoch < 0:
         return
     _check_epoch(group, member_id or NO_MEMBER_ID, epoch, None)

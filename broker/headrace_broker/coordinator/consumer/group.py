@@ -1,7 +1,8 @@
-"""A consumer group: what its records add up to, and the indexes over it.
+"""A consumer group: the state that its records add up to, and the indexes over it.
 
-Only `replay.py` changes one. The indexes (who owns a partition, whose target it is in, how many
-subscribe alike) are kept by the same functions that set what they index: they cannot differ.
+Only `replay.py` changes a group. The indexes (who owns a partition, whose target contains it, how
+many members have the same subscription) are updated by the functions that set the indexed values,
+so they always agree.
 """
 
 from collections import Counter
@@ -24,7 +25,7 @@ _KeyT = TypeVar("_KeyT")
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
-    """A group of the consumer protocol; read it anywhere, change it by replay alone."""
+    """A group of the consumer protocol; any code may read it, only replay changes it."""
 
     group_id: str
     epoch: int = 0
@@ -41,7 +42,7 @@ class ConsumerGroup:
     assignors: Counter[str] = field(default_factory=Counter)
     native_count: int = 0  # members that speak the consumer protocol
     empty_since_ms: TimestampMs | None = None
-    """Memory only: offsets' retention counts from here (KIP-211); a new coordinator starts over."""
+    """In memory only: offset retention counts from here (KIP-211); a failover restarts it."""
     _subscribed: frozenset[str] | None = None
 
     @property
@@ -73,7 +74,7 @@ class ConsumerGroup:
             self._subscribed = None
 
     def remove_member(self, member_id: str) -> None:
-        """Take a member out, with its target."""
+        """Remove a member and its target."""
         self.set_target(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -91,7 +92,7 @@ class ConsumerGroup:
         self.native_count -= member.classic is None
 
     def set_target(self, member_id: str, target: Partitions | None) -> None:
-        """Set what a member shall have; None forgets it."""
+        """Set a member's target; None removes it."""
         before = self.targets.get(member_id, NO_PARTITIONS)
         _reindex(self.target_owners, before, target or NO_PARTITIONS, member_id)
         if target is None:
@@ -102,7 +103,7 @@ class ConsumerGroup:
             self.target_sizes[member_id] = size(target)
 
     def set_regex(self, pattern: str, resolved: ResolvedRegex | None) -> None:
-        """Set the topics that a regular expression matches; None forgets it."""
+        """Set the topics that a regular expression matches; None removes it."""
         if resolved is None:
             self.regexes.pop(pattern, None)
         else:
@@ -110,21 +111,21 @@ class ConsumerGroup:
         self._subscribed = None
 
     def target_of(self, member_id: str) -> Partitions:
-        """Return what a member shall have."""
+        """Return a member's target."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def owner_of(self, topic_id: UUID, partition: int) -> str:
-        """Return who has a partition or is giving it up; empty: nobody."""
+        """Return the member that owns a partition or is revoking it; empty: none."""
         return self.owners.get(topic_id, {}).get(partition, NO_OWNER)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """Return the topics that anybody subscribes to, by name or by a resolved expression."""
+        """Return the topics of all subscriptions, by name or by a resolved expression."""
         if self._subscribed is None:
             self._subscribed = self.names_of_all(self.subscriptions)
         return self._subscribed
 
     def names_of_all(self, subscriptions: Iterable[Subscription]) -> frozenset[str]:
-        """Return the union of what the subscriptions name."""
+        """Return the union of the topics in the subscriptions."""
         return frozenset().union(*(self.names_of(item) for item in subscriptions))
 
     def names_of(self, subscription: Subscription) -> frozenset[str]:
@@ -163,7 +164,7 @@ class ConsumerGroup:
         return self.members[current]
 
     def copy(self) -> Self:
-        """Return a draft for a decision that must look at what its own records lead to."""
+        """Return a draft for a decision that builds on its own records."""
         return type(self)(
             group_id=self.group_id,
             epoch=self.epoch,
@@ -192,7 +193,7 @@ def _decrease(counter: Counter[_KeyT], key: _KeyT) -> None:
 def _reindex(
     owners: dict[UUID, dict[int, str]], before: Partitions, after: Partitions, member_id: str
 ) -> None:
-    """Change the index by what a member has less and more than before."""
+    """Update the index with what a member lost and gained."""
     for topic_id, items in before.items():
         held = owners.get(topic_id)
         if held is None:

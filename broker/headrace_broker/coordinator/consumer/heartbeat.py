@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat: join, keep and leave a consumer group (KIP-848).
 
-One request does what the classic protocol needed four for. It either raises ApiError with nothing
-decided, or returns records that replay as a whole.
+One request replaces four of the classic protocol. It either raises ApiError with nothing decided,
+or returns records that replay as one unit.
 """
 
 from dataclasses import replace
@@ -121,7 +121,7 @@ def _check_request(
 
 
 def _find_group(step: ConsumerStep, caller: Caller, *, is_join: bool) -> None:
-    """Set the step's group: the one there is, a new one, or a classic one that is turned."""
+    """Set the step's group: the existing one, a new one, or a classic one that is converted."""
     shard, group_id = step.shard, step.group.group_id
     group = shard.consumer_groups.get(group_id)
     if group is not None:
@@ -132,7 +132,7 @@ def _find_group(step: ConsumerStep, caller: Caller, *, is_join: bool) -> None:
     if not is_join:
         what = "not found" if classic is None else "is not a consumer group"
         raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
-    step.is_draft = True  # nobody else sees it yet
+    step.is_draft = True  # no other request sees it yet
     if classic is not None:
         upgrade(step, classic)
     elif not caller.room_for_a_group:
@@ -152,7 +152,7 @@ def _check_room(step: ConsumerStep, request: ConsumerGroupHeartbeatRequest) -> N
 def _find_member(
     step: ConsumerStep, request: ConsumerGroupHeartbeatRequest, member_id: str, *, is_join: bool
 ) -> ConsumerMember:
-    """Return the member that asks, blank for one that joins. Raises what fences it."""
+    """Return the requesting member, blank for one that joins. Raises if it is fenced."""
     group = step.group
     if request.instance_id is None:
         member = group.members.get(member_id)
@@ -173,7 +173,7 @@ def _find_member(
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Fence a member of another epoch, but for one whose answer with its new epoch got lost."""
+    """Fence a member with another epoch, unless the answer with its new epoch was lost."""
     epoch = request.member_epoch
     if epoch in {JOIN_EPOCH, member.epoch}:
         return
@@ -189,9 +189,10 @@ def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest)
 
 
 def take_over(step: ConsumerStep, existing: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Give a static member's place, with all that it has, to its new incarnation (KIP-345).
+    """Give a static member's place and its partitions to its new incarnation (KIP-345).
 
-    The former one must have said that it goes away, or speak the classic protocol, which cannot.
+    The former incarnation must have left temporarily, or speak the classic protocol, which has no
+    such leave.
     """
     if not existing.is_away and existing.classic is None:
         raise ApiError(
@@ -205,7 +206,7 @@ def take_over(step: ConsumerStep, existing: ConsumerMember, member_id: str) -> C
 def replace_static_member(
     step: ConsumerStep, existing: ConsumerMember, member_id: str
 ) -> ConsumerMember:
-    """Record a member under another id; it starts at epoch 0 with what its former self had."""
+    """Record a member under a new id; it starts at epoch 0 with its predecessor's partitions."""
     group_id = step.group.group_id
     target = step.group.target_of(existing.member_id)
     successor = replace(
@@ -237,7 +238,7 @@ def replace_static_member(
 def _updated(
     member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, caller: Caller
 ) -> ConsumerMember:
-    """Return the member with what the request says; what is null stays."""
+    """Return the member with the request's fields; null fields stay unchanged."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
     return replace(
@@ -273,7 +274,7 @@ def _response(
     member: ConsumerMember,
     context: ConsumerContext,
 ) -> ConsumerGroupHeartbeatResponse:
-    """Return the assignment when it changed, or when the member sent all of its fields."""
+    """Return the assignment if it changed, or if the member sent all of its fields."""
     is_full = (
         request.rebalance_timeout_ms != -1
         and (

@@ -1,4 +1,4 @@
-"""How members leave a consumer group: by their own word, by silence, or because they are fenced."""
+"""How members leave a consumer group: by request, by session timeout, or by being fenced."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -28,7 +28,7 @@ def decide_leave(
     caller: Caller,
     context: ConsumerContext,
 ) -> GroupDecision:
-    """Let a member go: for good, or (a static one) for a while, which keeps its partitions."""
+    """Remove a member, or let a static one leave temporarily and keep its partitions."""
     group = shard.consumer_groups.get(request.group_id)
     if group is None:
         raise ApiError(
@@ -40,7 +40,7 @@ def decide_leave(
     else:
         member = group.check_static_member(request.instance_id, request.member_id)
     if request.member_epoch == STATIC_LEAVE_EPOCH:
-        # Its session goes on: an incarnation that does not come in time loses the place.
+        # Its session continues: if no new incarnation joins in time, the place is lost.
         away = replace(
             member.at_epoch(STATIC_LEAVE_EPOCH),
             state=MemberState.STABLE,
@@ -58,9 +58,9 @@ def decide_leave(
 
 
 def remove_members(step: ConsumerStep, leaving: Collection[ConsumerMember]) -> None:
-    """Take members out and bump the epoch: the next heartbeat of anyone assigns what they had.
+    """Remove members and bump the epoch: any member's next heartbeat reassigns their partitions.
 
-    Where only members of the classic protocol are left, the group becomes a classic one.
+    If only classic members are left, the group becomes a classic one.
     """
     group = step.group
     for member in leaving:
@@ -83,7 +83,7 @@ def remove_members(step: ConsumerStep, leaving: Collection[ConsumerMember]) -> N
 def decide_consumer_timer(
     shard: GroupShard, key: TimerKey, context: ConsumerContext
 ) -> GroupDecision:
-    """Fence a member that was silent, or did not do in time what everybody waits for."""
+    """Fence a member whose session expired, or that did not revoke partitions in time."""
     group = shard.consumer_groups.get(key.group_id)
     member = None if group is None else group.members.get(key.member_id)
     if group is None or member is None:

@@ -1,4 +1,4 @@
-"""What a coordinator that takes over starts for its modern groups: timers, and nothing else."""
+"""What a new coordinator starts for its modern groups: timers, and nothing else."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from headrace_broker.coordinator.share.admin import sessions_of
 def finish_loading_modern_groups(
     shard: GroupShard, config_of: Callable[[str], GroupConfig]
 ) -> GroupDecision:
-    """Give every member a fresh session, and those who give partitions up their time for it."""
+    """Start every member's session, and the revocation timer of members that are revoking."""
     decision = GroupDecision()
     for group_id, group in shard.consumer_groups.items():
         config = config_of(group_id)

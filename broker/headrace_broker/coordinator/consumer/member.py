@@ -1,4 +1,4 @@
-"""One member of a consumer group, as its records tell of it. Frozen: replay replaces it."""
+"""One member of a consumer group, as in its records. Frozen: replay replaces it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -29,15 +29,15 @@ from headrace_broker.protocol.messages.records.coordinator import (
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
-"""A static member went away for a while: its place and partitions wait for it."""
+"""A static member has left temporarily: its place and partitions wait for it."""
 
 Subscription = tuple[tuple[str, ...], str]
-"""Topics' names in order, and a regular expression or nothing."""
+"""Topic names in order, and a regular expression or an empty string."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicFace:
-    """What a member that still speaks the classic protocol said when it joined."""
+    """The join data of a member that still speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -45,7 +45,7 @@ class ClassicFace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """A member: who it is, what it wants (record 5), and what it has (record 8)."""
+    """A member: who it is, its subscription (record 5), and its partitions (record 8)."""
 
     member_id: str
     instance_id: str | None = None
@@ -65,16 +65,16 @@ class ConsumerMember:
 
     @property
     def subscription(self) -> Subscription:
-        """Return what the member asks for."""
+        """Return the member's subscription."""
         return self.topic_names, self.topic_regex
 
     @property
     def is_away(self) -> bool:
-        """Whether it is a static member that left for a while."""
+        """Whether it is a static member that has left temporarily."""
         return self.epoch == STATIC_LEAVE_EPOCH
 
     def held(self) -> Partitions:
-        """Return what nobody else may get: what it has, and what it is giving up."""
+        """Return the partitions that no other member may get: its own, and those being revoked."""
         if not self.revoking:
             return self.assigned
         merged = dict(self.assigned)
@@ -83,17 +83,17 @@ class ConsumerMember:
         return merged
 
     def is_reconciled(self, target_epoch: int) -> bool:
-        """Whether it has what the target of this epoch gives it."""
+        """Whether it has the partitions that the target of this epoch gives it."""
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def at_epoch(self, epoch: int) -> Self:
-        """Return the member in an epoch; the former one is kept, for an answer may get lost."""
+        """Return the member in a new epoch; the previous one is kept, as an answer may be lost."""
         if epoch == self.epoch:
             return self
         return replace(self, epoch=epoch, previous_epoch=self.epoch)
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> Self:
-        """Return the member as record 5 describes it, with what it has."""
+        """Return the member as in record 5, with its present partitions."""
         classic = value.classic_member_metadata
         return replace(
             self,
@@ -116,7 +116,7 @@ class ConsumerMember:
         )
 
     def with_assignment(self, value: ConsumerGroupCurrentMemberAssignmentValue | None) -> Self:
-        """Return the member with what record 8 says that it has; None: nothing."""
+        """Return the member with the partitions in record 8; None: no partitions."""
         if value is None:
             return replace(
                 self,
@@ -178,7 +178,7 @@ class ConsumerMember:
         )
 
     def has_same_metadata(self, other: Self) -> bool:
-        """Whether record 5 would say the same."""
+        """Whether record 5 would be the same."""
         return all(
             getattr(self, name) == getattr(other, name)
             for name in (
@@ -195,7 +195,7 @@ class ConsumerMember:
         )
 
     def has_same_assignment(self, other: Self) -> bool:
-        """Whether record 8 would say the same."""
+        """Whether record 8 would be the same."""
         return (
             self.epoch == other.epoch
             and self.previous_epoch == other.previous_epoch
@@ -205,13 +205,13 @@ class ConsumerMember:
         )
 
     def classic_protocol_names(self) -> frozenset[str]:
-        """Return the assignors that a member of the classic protocol knows."""
+        """Return the assignors that a classic member supports."""
         return (
             frozenset(name for name, _ in self.classic.protocols) if self.classic else frozenset()
         )
 
 
 def common_classic_protocols(members: Iterable[ConsumerMember]) -> frozenset[str] | None:
-    """Return what all members of the classic protocol know; None when there is none of them."""
+    """Return the assignors that all classic members support; None if there are no such members."""
     known = [item.classic_protocol_names() for item in members if item.classic is not None]
     return frozenset.intersection(*known) if known else None

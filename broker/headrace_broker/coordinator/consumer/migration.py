@@ -1,7 +1,7 @@
-"""Turn a classic group into a consumer group and back while its members go on (KIP-848).
+"""Converts a classic group into a consumer group and back while members stay (KIP-848).
 
-The classic protocol's generation becomes the epoch and the other way round. Either way is one
-batch: the tombstones of what the group was and the records of what it is.
+The classic protocol's generation becomes the epoch, and vice versa. Either conversion is one batch:
+the tombstones of the old group and the records of the new one.
 """
 
 from collections.abc import Collection, Mapping
@@ -33,21 +33,21 @@ from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Generation
 
-# librdkafka's sticky assignor returns what members sent; nothing is lost with that, while an
-# assignor that nobody knows may keep there what its members rely on (Kafka refuses both).
+# librdkafka's sticky assignor returns what members sent, so nothing is lost with it. An unknown
+# assignor may keep data there that its members rely on (Kafka refuses both).
 _KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 _GROUP_TIMERS: Final = (TimerKind.JOIN, TimerKind.SYNC)
 
 
 def upgrade(step: ConsumerStep, classic: Group) -> None:
-    """Make the step's group out of a classic one; raise GROUP_ID_NOT_FOUND where that cannot be."""
+    """Convert a classic group into the step's group; raise GROUP_ID_NOT_FOUND if impossible."""
     if classic.persisted is not None:
         step.decision.records.append(group_tombstone(classic.group_id))
     if not classic.members:
         return
     _check_upgrade(classic, step.context.config)
     converted = _to_consumer_group(classic, step.context.topics)
-    # Whoever waits in the classic protocol's rebalance joins again, now into this group.
+    # Members that wait in the classic rebalance join again, now into this group.
     rebalance = GroupStep(
         shard=step.shard,
         group=classic,
@@ -86,11 +86,11 @@ def _to_consumer_group(classic: Group, topics: TopicsView) -> ConsumerGroup:
         group_id=classic.group_id, epoch=classic.generation, target_epoch=classic.generation
     )
     found = [(member, _subscription_of(classic, member)) for member in classic.members.values()]
-    # Of two that say that they have a partition, the one has it that was given it later.
+    # If two members claim a partition, the one with the later generation owns it.
     found.sort(key=lambda each: each[1].generation, reverse=True)
     for member, subscription in found:
         assigned = _assigned_to(classic, member, subscription, topics)
-        # A leader's word is not checked: what it gave to two is the first one's.
+        # A leader's assignment is not checked: a partition given to two members is the first one's.
         assigned = without_empty(
             {
                 topic_id: {item for item in items if not group.owner_of(topic_id, item)}
@@ -122,7 +122,7 @@ def _to_consumer_group(classic: Group, topics: TopicsView) -> ConsumerGroup:
 def _subscription_of(classic: Group, member: Member) -> EmbeddedSubscription:
     data = member.metadata_for(classic.protocol_name)
     if not data and member.protocols:
-        data = member.protocols[0][1]  # its first rebalance is still going on
+        data = member.protocols[0][1]  # its first rebalance is still in progress
     subscription = read_subscription(data)
     if subscription is None:
         raise _malformed(classic)
@@ -133,7 +133,7 @@ def _assigned_to(
     classic: Group, member: Member, subscription: EmbeddedSubscription, topics: TopicsView
 ) -> Partitions:
     if not member.assignment:
-        # Between join and sync: it may still read what it said that it has (KIP-429).
+        # Between join and sync it may still read the partitions that it claims to own (KIP-429).
         return _by_id(subscription.owned, topics)
     assignment = read_assignment(member.assignment)
     if assignment is None:
@@ -166,7 +166,7 @@ def _malformed(classic: Group) -> ApiError:
 
 
 def may_downgrade(group: ConsumerGroup, gone: Collection[str], config: GroupConfig) -> bool:
-    """Whether a group that these members leave must go on as a classic one."""
+    """Whether a group must become a classic one when these members leave."""
     left = [item for key, item in group.members.items() if key not in gone]
     return (
         bool(left)
@@ -180,12 +180,12 @@ def may_downgrade(group: ConsumerGroup, gone: Collection[str], config: GroupConf
 def downgrade(
     step: ConsumerStep, gone: Collection[str], joining: tuple[str, Ticket] | None = None
 ) -> None:
-    """Make the group a classic one of the members that are left, and let them rebalance.
+    """Convert the group to a classic one with the remaining members, and let them rebalance.
 
-    `joining` is a member whose JoinGroup brought this about: it has joined that rebalance.
+    `joining` is a member whose JoinGroup caused this: it has already joined that rebalance.
     """
     group, shard = step.group, step.shard
-    # What the step decided is in the group: these are the tombstones of everything it has.
+    # The group contains what the step decided: these are the tombstones of everything in it.
     step.emit(group_tombstones(group))
     classic = _to_classic_group(group, gone, step.context.topics)
     classic.state_since_ms = step.context.now_ms

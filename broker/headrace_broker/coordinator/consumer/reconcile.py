@@ -1,8 +1,8 @@
-"""Lead one member from what it has to what it shall have, so that no partition has two owners.
+"""Moves one member from its present to its target partitions, so that no partition has two owners.
 
-A member first gives up what is not its own any more and stays in its epoch until it says so; then
-it moves to the target's epoch and gets what is free. What another member still has is withheld
-until that one has given it up (KIP-848). Pure functions of their arguments.
+A member first revokes the partitions that are no longer its own, and stays in its epoch until it
+confirms that. Then it moves to the target's epoch and gets the free partitions. Partitions that
+another member still owns are withheld until that member has revoked them (KIP-848). Pure functions.
 """
 
 from collections.abc import Callable, Iterable
@@ -27,20 +27,20 @@ _NONE: Final = frozenset[int]()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Where a member shall get, and what stands in its way."""
+    """A member's target, and what it must wait for."""
 
     epoch: int
     target: Partitions
     subscribed: frozenset[UUID]
-    """Topics that it subscribes to now: a target may be older than the subscription."""
+    """Topics that it subscribes to now: the target may be older than the subscription."""
     owner_of: Callable[[UUID, int], str]
     owned: Iterable[TopicPartitionsStruct] | None
-    """What the member says that it owns; None when it says nothing."""
+    """The partitions that the member says it owns; None if it does not say."""
     has_new_subscription: bool = False
 
 
 def reconcile(member: ConsumerMember, goal: Goal) -> ConsumerMember:
-    """Return the member one step further, or as it is."""
+    """Return the member one step further, or unchanged."""
     match member.state:
         case MemberState.STABLE:
             if member.epoch != goal.epoch:
@@ -77,7 +77,7 @@ def _next(member: ConsumerMember, goal: Goal) -> ConsumerMember:
         assigned[topic_id] = held & target
         revoking[topic_id] = held - target
         wanted = target - held
-        # What the member itself is about to give up is free for itself.
+        # Partitions that the member itself is about to revoke are free for it.
         free = frozenset(
             item for item in wanted if goal.owner_of(topic_id, item) in {NO_OWNER, member.member_id}
         )
@@ -100,7 +100,7 @@ def _next(member: ConsumerMember, goal: Goal) -> ConsumerMember:
 
 
 def _drop_unsubscribed(member: ConsumerMember, goal: Goal) -> ConsumerMember:
-    """A member that does not want a topic any more gives it up before the target says so."""
+    """Let a member revoke a topic that it no longer subscribes to, ahead of the target."""
     unwanted = member.assigned.keys() - goal.subscribed
     if not unwanted:
         return member

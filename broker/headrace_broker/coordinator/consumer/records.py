@@ -1,4 +1,4 @@
-"""The records of a consumer group, made from what they say, and its tombstones."""
+"""Builds the records of a consumer group, and its tombstones."""
 
 from collections.abc import Iterable, Iterator
 
@@ -72,7 +72,7 @@ def regex_record(group_id: str, pattern: str, resolved: ResolvedRegex | None) ->
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupRecord]:
-    """Return the records that end a member: what it has, what it shall have, itself."""
+    """Return the tombstones of a member: its partitions, its target, itself."""
     return [
         CurrentAssignmentRecord(
             key=ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
@@ -89,7 +89,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[ConsumerGroupRecord
 
 
 def group_tombstones(group: ConsumerGroup) -> Iterator[ConsumerGroupRecord]:
-    """Yield the records that end a group, in Kafka's order: the group itself last."""
+    """Yield the tombstones of a group, in Kafka's order: the group itself last."""
     group_id = group.group_id
     tombstones = [member_tombstones(group_id, member_id) for member_id in group.members]
     yield from (current for current, _, _ in tombstones)
@@ -103,7 +103,7 @@ def group_tombstones(group: ConsumerGroup) -> Iterator[ConsumerGroupRecord]:
 
 
 def creation_records(group: ConsumerGroup) -> Iterable[ConsumerGroupRecord]:
-    """Return the records that make a whole group: 5, 3, 7, 6, 8."""
+    """Return the records that create a whole group: 5, 3, 7, 6, 8."""
     group_id = group.group_id
     yield from (member.metadata_record(group_id) for member in group.members.values())
     yield epoch_record(group_id, group.epoch, group.metadata_hash)

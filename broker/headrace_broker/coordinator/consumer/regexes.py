@@ -1,4 +1,4 @@
-"""What resolving regular expressions leads to: records 16, and 3 where the topics changed."""
+"""Applies resolved regular expressions: records 16, and record 3 if the topics changed."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def decide_regexes(
     resolved: Mapping[str, ResolvedRegex],
     context: ConsumerContext,
 ) -> GroupDecision:
-    """Keep what was found for expressions that somebody still subscribes to (KAFKA-18961)."""
+    """Record the result for expressions that are still subscribed to (KAFKA-18961)."""
     group = shard.consumer_groups.get(group_id)
     if group is None:
         return GroupDecision()
@@ -28,7 +28,7 @@ def decide_regexes(
             continue
         is_new = is_new or known is None or known.topics != found.topics
         step.emit_and_apply([regex_record(group_id, pattern, found)])
-    # Expressions that nobody uses any more, as when a member's first heartbeat was its last.
+    # Expressions that are no longer used, as when a member left right after it joined.
     step.emit_and_apply(
         [
             regex_record(group_id, pattern, None)

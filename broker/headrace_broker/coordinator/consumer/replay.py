@@ -1,8 +1,8 @@
 """Apply a record to a consumer group.
 
-A compacted log has lost whatever was superseded: a member's assignment may come before the member,
-a tombstone for what was never seen (KAFKA-17306, KAFKA-19862, KAFKA-20254). The result depends on
-the last record of each key alone.
+A compacted log lacks all superseded records: a member's assignment may come before the member, or a
+tombstone for something never seen (KAFKA-17306, KAFKA-19862, KAFKA-20254). The result depends only
+on the last record of each key.
 """
 
 from headrace_broker.coordinator.consumer.group import ConsumerGroup
@@ -21,7 +21,7 @@ from headrace_broker.coordinator.records import (
 
 
 def replay_consumer(group: ConsumerGroup, record: ConsumerGroupRecord) -> None:
-    """Apply one record; the tombstone of the group itself is the shard's to apply."""
+    """Apply one record; the shard applies the tombstone of the group itself."""
     match record:
         case EpochRecord(value=value) if value is not None:
             group.epoch = value.epoch

@@ -17,7 +17,7 @@ from typing import Final
 
 
 class ConsumerGroupState(Enum):
-    """States under the names that ListGroups and ConsumerGroupDescribe answer."""
+    """States with the names in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -27,13 +27,13 @@ class ConsumerGroupState(Enum):
 
 
 class MemberState(IntEnum):
-    """States under the numbers of the record of a member's current assignment."""
+    """States with the numbers in the record of a member's current assignment."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
     UNRELEASED_PARTITIONS = 2
     UNKNOWN = 127
-    """A later version's: the member is fenced, which is safe."""
+    """From a later version: the member is fenced, which is safe."""
 
 
 _LIVE: Final = frozenset(
@@ -45,8 +45,8 @@ _LIVE: Final = frozenset(
     }
 )
 
-# One heartbeat can bump the epoch, compute the target and reconcile its member: a decision may pass
-# through several states, and what it leads to is what counts.
+# One heartbeat can bump the epoch, compute the target and reconcile its member. A decision may pass
+# through several states; only the last one counts.
 GROUP_TRANSITIONS: Final[dict[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
     ConsumerGroupState.EMPTY: frozenset(
         {

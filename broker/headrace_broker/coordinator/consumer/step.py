@@ -1,7 +1,7 @@
-"""One decision about a consumer group in the making, and what every such decision does.
+"""One decision about a consumer group in progress, and the parts that all such decisions share.
 
 Records come in the order in which Kafka writes them: 5 (member), 3 (epoch), 7 and 6 (targets), 8
-(what the member has). They are one batch: a coordinator that takes over sees all or none.
+(the member's partitions). They form one batch: a new coordinator sees all of them or none.
 """
 
 from collections.abc import Iterable
@@ -35,12 +35,12 @@ from headrace_broker.coordinator.records import ConsumerGroupRecord
 from headrace_broker.coordinator.shard import GroupShard
 from headrace_broker.protocol.types import TimestampMs
 
-_REGEX_REFRESH_PAUSE_MS: Final = 10_000  # KAFKA-18813: new metadata is looked at this often
+_REGEX_REFRESH_PAUSE_MS: Final = 10_000  # KAFKA-18813: at most this often for new metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerContext:
-    """What a decision about a consumer group looks at beside the shard."""
+    """What a decision about a consumer group uses besides the shard."""
 
     config: GroupConfig
     topics: TopicsView
@@ -49,7 +49,7 @@ class ConsumerContext:
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerStep:
-    """The group that a decision is about, as the records decided so far leave it."""
+    """The group of a decision, as the records decided so far leave it."""
 
     shard: GroupShard
     group: ConsumerGroup
@@ -58,11 +58,11 @@ class ConsumerStep:
     is_draft: bool = False
 
     def emit(self, records: Iterable[ConsumerGroupRecord]) -> None:
-        """Note records that the rest of the decision need not see."""
+        """Add records that the rest of the decision does not depend on."""
         self.decision.records.extend(records)
 
     def emit_and_apply(self, records: Iterable[ConsumerGroupRecord]) -> None:
-        """Note records that the rest of the decision builds on: the group becomes a draft."""
+        """Add records that the rest of the decision builds on: the group becomes a draft."""
         if not self.is_draft:
             self.group, self.is_draft = self.group.copy(), True
         for record in records:
@@ -91,12 +91,12 @@ class ConsumerStep:
         )
 
     def extend_session(self, member: ConsumerMember) -> None:
-        """Give a member its time until it must be heard again."""
+        """Restart a member's session timeout."""
         delay_ms = session_timeout_ms(member, self.context.config)
         self.set_timer(TimerKind.SESSION, member.member_id, delay_ms)
 
     def resolve_regexes(self, patterns: frozenset[str]) -> None:
-        """Ask for topics of regular expressions that are unknown, or known from too long ago."""
+        """Request the topics of regular expressions that are unresolved or outdated."""
         if patterns:
             self.decision.resolutions.append(
                 ResolveRegexes(group_id=self.group.group_id, patterns=patterns)
@@ -104,7 +104,7 @@ class ConsumerStep:
 
 
 def session_timeout_ms(member: ConsumerMember, config: GroupConfig) -> int:
-    """Members of the classic protocol choose their own; the others have the group's."""
+    """Return the timeout that a classic member chose; the group's for all other members."""
     if member.classic is not None:
         return member.classic.session_timeout_ms
     return config.consumer.session_timeout_ms
@@ -112,7 +112,7 @@ def session_timeout_ms(member: ConsumerMember, config: GroupConfig) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberUpdate:
-    """A member before and after what it said; `before` is blank for one that joins."""
+    """A member before and after its request; `before` is blank for one that joins."""
 
     before: ConsumerMember
     after: ConsumerMember
@@ -120,14 +120,14 @@ class MemberUpdate:
 
     @property
     def has_new_subscription(self) -> bool:
-        """Whether it wants other topics than before."""
+        """Whether its subscription has changed."""
         return self.before.subscription != self.after.subscription
 
 
 def update_member(step: ConsumerStep, update: MemberUpdate) -> ConsumerMember:
-    """Record what a member said, bump the epoch and compute targets if it matters, reconcile it.
+    """Record a member's data, bump the epoch and compute targets if needed, and reconcile it.
 
-    Returns the member as it is afterwards.
+    Returns the resulting member.
     """
     group, after = step.group, update.after
     group_id = group.group_id
@@ -146,7 +146,7 @@ def update_member(step: ConsumerStep, update: MemberUpdate) -> ConsumerMember:
 def reconcile_member(
     step: ConsumerStep, update: MemberUpdate, target_epoch: int, target: Partitions
 ) -> ConsumerMember:
-    """Take a member one step further, and time the revocation that this may ask for."""
+    """Move a member one step further, and set the revocation timer if the step needs one."""
     group, after = step.group, update.after
     goal = Goal(
         epoch=target_epoch,
@@ -185,7 +185,7 @@ def _update_epoch(step: ConsumerStep, update: MemberUpdate) -> int:
         if before.topic_regex and all(pattern != before.topic_regex for _, pattern in left):
             step.emit([regex_record(group.group_id, before.topic_regex, None)])
         if before.topic_regex != after.topic_regex:
-            # An expression that is not resolved yet will bump the epoch when it is.
+            # An unresolved expression bumps the epoch once it is resolved.
             bump = bump or not after.topic_regex or after.topic_regex in group.regexes
     metadata_hash = topics.metadata_hash(names)
     step.resolve_regexes(_stale_patterns(step, after))
@@ -196,7 +196,7 @@ def _update_epoch(step: ConsumerStep, update: MemberUpdate) -> int:
 
 
 def _stale_patterns(step: ConsumerStep, member: ConsumerMember) -> frozenset[str]:
-    """Return the group's expressions when any of them must be resolved again, else none."""
+    """Return the group's expressions if any of them must be resolved again, else none."""
     group, context = step.group, step.context
     patterns = group.patterns()
     if member.topic_regex:

@@ -1,4 +1,4 @@
-"""Compute the target assignment of a consumer group with the assignor that its members prefer."""
+"""Computes the target assignment of a consumer group with the assignor that its members prefer."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -17,7 +17,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": 
 
 
 def preferred_assignor(group: ConsumerGroup, config: ConsumerGroupConfig) -> str:
-    """Return the assignor that most members ask for; nobody asking, the broker's first."""
+    """Return the assignor that most members ask for; the broker's first if none asks."""
     votes = {name: count for name, count in group.assignors.items() if name in config.assignors}
     if not votes:
         return config.assignors[0]
@@ -29,7 +29,7 @@ def compute_targets(
 ) -> dict[str, Partitions]:
     """Return the new target of every member whose target changes.
 
-    `updated` is a member as it will be: new, or with another subscription than the group knows.
+    `updated` is a member as it will be: new, or with a changed subscription.
     """
     members = list(group.members)
     if updated.member_id not in group.members:

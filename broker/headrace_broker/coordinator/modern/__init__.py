@@ -1,5 +1,5 @@
 """What consumer groups (KIP-848) and share groups (KIP-932) have in common, pure.
 
-The topics that a group sees and the hash of them, assignments as values, regular expressions of
-topic names, and the assignors that the coordinator itself runs.
+They are the topics that a group sees and their hash, assignments as values, regular expressions of
+topic names, and the assignors that run on the coordinator.
 """

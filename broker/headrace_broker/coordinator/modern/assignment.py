@@ -7,13 +7,13 @@ from uuid import UUID
 from headrace_broker.coordinator.modern.topics import TopicsView
 
 Partitions = Mapping[UUID, frozenset[int]]
-"""Partitions by topic; no topic is there without partitions."""
+"""Partitions by topic; every topic in it has partitions."""
 
 NO_PARTITIONS: Final[Partitions] = {}
 
 
 class TopicPartitionsStruct(Protocol):
-    """What requests, responses and records call a topic with partitions."""
+    """A topic with partitions in requests, responses and records."""
 
     topic_id: UUID
     partitions: list[int]
@@ -23,14 +23,14 @@ StructT = TypeVar("StructT", bound=TopicPartitionsStruct)
 
 
 def from_structs(structs: Iterable[TopicPartitionsStruct]) -> Partitions:
-    """Return the partitions that a list of structs names."""
+    """Return the partitions in a list of structs."""
     return {
         item.topic_id: frozenset(item.partitions) for item in structs if len(item.partitions) > 0
     }
 
 
 def to_structs(kind: type[StructT], partitions: Partitions) -> list[StructT]:
-    """Return structs in one order, whatever came first: equal assignments are equal bytes."""
+    """Return structs in a fixed order: equal assignments are equal bytes."""
     return [
         kind(topic_id=topic_id, partitions=sorted(partitions[topic_id]))  # type: ignore[call-arg]  # every such struct has these two fields
         for topic_id in sorted(partitions)
@@ -40,7 +40,7 @@ def to_structs(kind: type[StructT], partitions: Partitions) -> list[StructT]:
 def to_named_structs(
     kind: Callable[..., Any], partitions: Partitions, topics: TopicsView
 ) -> list[Any]:
-    """Return structs that name their topics too; those deleted meanwhile are left out."""
+    """Return structs that name their topics too; deleted topics are left out."""
     return [
         kind(
             topic_id=topic_id,
@@ -58,14 +58,14 @@ def size(partitions: Partitions) -> int:
 
 
 def is_subset(owned: Iterable[TopicPartitionsStruct] | None, assigned: Partitions) -> bool:
-    """Whether everything that a member says it owns is assigned to it; None says nothing."""
+    """Whether all partitions that a member claims to own are assigned to it; None claims none."""
     if owned is None:
         return False
     return all(set(item.partitions) <= assigned.get(item.topic_id, frozenset()) for item in owned)
 
 
 def overlaps(owned: Iterable[TopicPartitionsStruct], partitions: Partitions) -> bool:
-    """Whether a member says that it owns any of the partitions."""
+    """Whether a member claims to own any of the partitions."""
     return any(
         not partitions.get(item.topic_id, frozenset()).isdisjoint(item.partitions) for item in owned
     )

@@ -1,8 +1,8 @@
-"""What an assignor is given and what it returns.
+"""The input and output of an assignor.
 
-An assignor changes as little as it can: it starts from the current target and returns only the
-members whose target changes, so that a member that comes or goes costs what it moves. Equal input
-gives equal output, in whatever order members and topics were found.
+An assignor changes as little as possible: it starts from the current target and returns only
+members whose target changes, so that one joining or leaving member costs only what it moves. Equal
+input gives equal output, in whatever order members and topics come.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ class AssignmentSpec:
     """Each member's topics, or one set where all have the same."""
     topics: Mapping[UUID, TopicView]
     current: Mapping[str, Partitions]
-    """The target so far; members without one are not in it."""
+    """The present target; members without one are left out."""
     sizes: Mapping[str, int]
     """How many partitions `current` gives each member."""
     owners: Mapping[UUID, Mapping[int, str]]
@@ -37,7 +37,7 @@ class AssignmentSpec:
         return self.subscriptions[member_id]
 
     def target_of(self, member_id: str) -> Partitions:
-        """Return a member's target so far."""
+        """Return a member's present target."""
         return self.current.get(member_id, NO_PARTITIONS)
 
     def is_near(self, member_id: str, topic_id: UUID, partition: int) -> bool:

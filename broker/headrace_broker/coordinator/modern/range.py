@@ -1,8 +1,8 @@
-"""The `range` assignor: of every topic each subscriber has a run of partitions, as even as can be.
+"""The `range` assignor: each subscriber of a topic gets a range of partitions of even size.
 
-Topics with as many partitions and the same subscribers are assigned alike, so that a member that
-joins two topics by key finds both sides. Members keep what they have where their share allows it,
-as in Kafka's coordinator.
+Topics with equal partition counts and subscribers are assigned alike, so that a member that joins
+two topics by key gets both sides. Members keep their partitions as far as their share allows, as in
+Kafka's coordinator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from headrace_broker.coordinator.modern.assignor import AssignmentSpec
 def assign_range(spec: AssignmentSpec) -> dict[str, Partitions]:
     """Return the new target of every member whose target changes."""
     targets: dict[str, dict[UUID, frozenset[int]]] = {member: {} for member in spec.members}
-    # An instance id outlives a restart: ordering by it keeps ranges where they were.
+    # An instance id outlives a restart: ordering by it keeps ranges with their members.
     ordered = sorted(
         spec.members, key=lambda member: (spec.instance_ids.get(member, member), member)
     )
@@ -39,7 +39,7 @@ def assign_range(spec: AssignmentSpec) -> dict[str, Partitions]:
 def _racks_that_agree(
     spec: AssignmentSpec, subscribers: Mapping[UUID, Sequence[str]]
 ) -> frozenset[UUID]:
-    """Return the topics where racks may count: co-partitioned ones must not part over them."""
+    """Return the topics for which racks may count: co-partitioned ones must stay aligned."""
     if not spec.racks:
         return frozenset()
     alike: dict[tuple[int, tuple[str, ...]], list[UUID]] = {}

@@ -1,7 +1,7 @@
 """Regular expressions of topic names, in RE2's syntax (KIP-848).
 
-RE2 matches in time linear in the name's length, whatever a client sends; its program's size is
-bounded too. A pattern matches a whole name, as in Kafka's coordinator.
+RE2 matches in time linear in the name's length, whatever pattern a client sends; the size of its
+program is bounded too. A pattern must match the whole name, as in Kafka's coordinator.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,7 +36,7 @@ def _compiled(pattern: str) -> Any:
 
 
 def check_regex(pattern: str) -> None:
-    """Raise INVALID_REGULAR_EXPRESSION for what RE2 does not take, or what is too large."""
+    """Raise INVALID_REGULAR_EXPRESSION if RE2 cannot compile it, or it is too large."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise ApiError(
             ErrorCode.INVALID_REGULAR_EXPRESSION,
@@ -56,7 +56,7 @@ def check_regex(pattern: str) -> None:
 def resolve_regexes(
     patterns: Collection[str], names: Iterable[str], version: int, timestamp_ms: int
 ) -> dict[str, ResolvedRegex]:
-    """Match every name with every pattern. One that does not compile matches nothing."""
+    """Match every name with every pattern. A pattern that does not compile matches nothing."""
     programs: list[tuple[Any, set[str]]] = []
     found: dict[str, set[str]] = {}
     for pattern in patterns:
@@ -64,7 +64,7 @@ def resolve_regexes(
         try:
             programs.append((_compiled(pattern), matched))
         except re2.error:
-            continue  # checked when it came; a coordinator of another version may have let it in
+            continue  # checked on arrival; another version's coordinator may have accepted it
     for name in names:
         for program, matched in programs:
             if program.fullmatch(name) is not None:

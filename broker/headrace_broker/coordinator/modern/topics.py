@@ -1,8 +1,8 @@
-"""The topics that a coordinator sees when it assigns partitions, and the hash that tells a change.
+"""The topics that a coordinator uses to assign partitions, and the hash that detects changes.
 
-A group keeps the hash of its topics in the record of its epoch (KIP-848's successor of the record
-that kept the partition counts themselves, KIP-1101): a new coordinator that computes another one
-knows that something changed meanwhile, and assigns again.
+A group keeps the hash of its topics in its epoch record (KIP-1101; KIP-848 at first kept the
+partition counts). A new coordinator that computes another hash knows that the topics changed in the
+meantime, and assigns again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class TopicView:
     racks: tuple[frozenset[str], ...] = ()
 
     def digest(self) -> bytes:
-        """Return what changes whenever an assignor could decide otherwise."""
+        """Return a digest that changes whenever an assignor could decide otherwise."""
         hasher = blake2b(self.topic_id.bytes, digest_size=_HASH_BYTES)
         hasher.update(f"{self.name}\0{self.partition_count}".encode())
         for racks in self.racks:
@@ -38,7 +38,7 @@ class TopicsView:
     """The topics of one metadata image. Replaced, never changed: hashes are remembered."""
 
     version: int = 0
-    """Grows with every image; a regular expression is resolved as of one."""
+    """Grows with every image; a regular expression is resolved for one version."""
     by_name: Mapping[str, TopicView] = field(default_factory=dict)
     by_id: Mapping[UUID, TopicView] = field(default_factory=dict)
     _hashes: dict[frozenset[str], int] = field(default_factory=dict)

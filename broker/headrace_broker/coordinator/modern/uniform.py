@@ -1,10 +1,10 @@
-"""The `uniform` assignor: everybody has as many partitions as everybody else, give or take one.
+"""The `uniform` assignor: all members have the same number of partitions, give or take one.
 
-Where all members subscribe to the same topics, which is the usual group, only members whose share
-is too large give and only those whose share is too small take: a newcomer of a thousand costs its
-own ten partitions. Where subscriptions differ, every topic's partitions go to its least loaded
-subscribers, and move until no move would even out two of them.
-A partition goes to a member in a rack of its replicas where that costs no balance (KIP-881).
+If all members subscribe to the same topics, as in most groups, partitions move only from members
+above their share to members below it: one that joins a thousand others moves only its own ten
+partitions. If subscriptions differ, each topic's partitions go to its least loaded subscribers, and
+move until no move would improve the balance between two of them. A partition goes to a member in a
+rack of its replicas if that costs no balance (KIP-881).
 """
 
 import heapq
@@ -27,14 +27,14 @@ def assign_uniform(spec: AssignmentSpec) -> dict[str, Partitions]:
 
 
 class _Draft:
-    """Targets in the making: a member's is copied when it first changes."""
+    """Targets in progress: a member's target is copied at its first change."""
 
     def __init__(self, spec: AssignmentSpec) -> None:
         self.spec = spec
         self.changed: dict[str, dict[UUID, set[int]]] = {}
 
     def of(self, member_id: str) -> dict[UUID, set[int]]:
-        """Return the member's target, to be changed."""
+        """Return the member's target, for changing."""
         target = self.changed.get(member_id)
         if target is None:
             current = self.spec.target_of(member_id)
@@ -47,11 +47,11 @@ class _Draft:
         self.of(member_id).setdefault(partition[0], set()).add(partition[1])
 
     def take(self, member_id: str, partition: Partition) -> None:
-        """Take a partition from the member's target."""
+        """Remove a partition from the member's target."""
         self.of(member_id)[partition[0]].discard(partition[1])
 
     def result(self) -> dict[str, Partitions]:
-        """Return the targets that are not what they were."""
+        """Return the targets that have changed."""
         targets = {member_id: without_empty(target) for member_id, target in self.changed.items()}
         return {
             member_id: target
@@ -72,18 +72,18 @@ class _Even:
         self._low, self._extra = divmod(total, len(spec.members))
 
     def assign(self) -> dict[str, Partitions]:
-        """Free what must move, then hand it to whoever has too little."""
+        """Free the partitions that must move, then give them to members below their share."""
         pool = self._drop_foreign_topics()
         pool += self._unowned()
         pool += self._take_from_the_full()
         self._hand_out(sorted(pool))
         for member in self._spec.members:
             if member not in self._spec.current:
-                self._draft.of(member)  # a member has a target, if an empty one
+                self._draft.of(member)  # each member has a target, even an empty one
         return self._draft.result()
 
     def _drop_foreign_topics(self) -> list[Partition]:
-        """Forget topics that nobody subscribes to any more; nothing of them is handed out."""
+        """Remove topics without subscribers; their partitions are not assigned again."""
         wanted = set(self._topics)
         if self._spec.owners.keys() <= wanted:
             return []
@@ -116,7 +116,7 @@ class _Even:
         return freed
 
     def _least_wanted(self, member: str, count: int) -> list[Partition]:
-        """Return the partitions to give up: those of other racks first, then the last ones."""
+        """Return the partitions to give away: those of other racks first, then the last ones."""
         held = [
             (topic_id, index)
             for topic_id, items in self._draft.of(member).items()
@@ -129,7 +129,7 @@ class _Even:
         return held[:count]
 
     def _hand_out(self, pool: list[Partition]) -> None:
-        """Fill up the smallest first, round by round, so that a topic spreads over members."""
+        """Fill up the smallest members first, in rounds, so that a topic spreads over members."""
         above = sum(held > self._low for held in self._sizes.values())
         takers: list[tuple[str, int]] = []
         limit = self._low + (above < self._extra)
@@ -157,7 +157,7 @@ class _Even:
     def _hand_out_near(
         self, pool: list[Partition], takers: list[tuple[str, int]]
     ) -> list[Partition]:
-        """Give partitions to takers in a rack of theirs; return the rest and update `takers`."""
+        """Give partitions to takers in one of their racks; return the rest and update `takers`."""
         by_rack: dict[str, list[str]] = {}
         rooms = dict(takers)
         for member, _ in takers:
@@ -201,7 +201,7 @@ class _Uneven:
         )
 
     def assign(self) -> dict[str, Partitions]:
-        """Keep what is valid, assign what is free, then even out."""
+        """Keep valid partitions, assign free ones, then balance."""
         for member in self._spec.members:
             self._keep(member)
         for topic_id in self._topics:

@@ -1,6 +1,7 @@
-"""Share groups (KIP-932), pure: who is in a group, what it subscribes to, what it shall read.
+"""Share groups (KIP-932), pure: a group's members, their subscriptions and assignments.
 
-Like a consumer group of KIP-848, but that a partition may be several members': what a member shall
-have it has at once, and nobody waits for anybody. What the members do with the records is decided
-at the partitions' leaders (`share_partition`) and kept by the share coordinator (`share_state`).
+A share group is like a consumer group of KIP-848, except that several members may share a
+partition: a member gets its assignment at once, without waiting for others. The partitions' leaders
+decide what members do with the records (`share_partition`), and the share coordinator keeps that
+state (`share_state`).
 """

@@ -1,4 +1,4 @@
-"""What administrators see and change of share groups: describing, deletion, their partitions."""
+"""What administrators read and change in share groups: descriptions, deletion, partitions."""
 
 from collections.abc import Collection, Iterator, Mapping
 from uuid import UUID
@@ -27,7 +27,7 @@ ASSIGNOR = "simple"
 
 
 def describe_share_group(shard: GroupShard, group_id: str, topics: TopicsView) -> DescribedGroup:
-    """Describe one group; one that is not there, or is of another kind, is answered as such."""
+    """Describe one group; answer with an error if it is missing or of another kind."""
     group = shard.share_groups.get(group_id)
     if group is None:
         known = shard.has_other_kind(group_id, shard.share_groups)
@@ -74,7 +74,7 @@ def find_share_group(shard: GroupShard, group_id: str) -> ShareGroup:
 
 
 def find_or_create_share_group(shard: GroupShard, group_id: str, *, has_room: bool) -> ShareGroup:
-    """Return the group, or one whose first record makes it.
+    """Return the group, or a new one that its first record will create.
 
     Raises INVALID_GROUP_ID, GROUP_ID_NOT_FOUND for another kind, POLICY_VIOLATION without room.
     """
@@ -94,14 +94,14 @@ def check_empty(group: ShareGroup) -> None:
 
 
 def group_end(group: ShareGroup) -> Iterator[CoordinatorRecord]:
-    """Yield the records that end a group; its state at the share coordinator must be gone."""
+    """Yield a group's tombstones; its state at the share coordinator must be deleted already."""
     return group_tombstones(group.group_id, group.members)
 
 
 def decide_partitions(
     group: ShareGroup, names: Mapping[UUID, str], made: Partitions, gone: Collection[UUID] = ()
 ) -> GroupDecision:
-    """Note partitions whose state was initialised again, or topics whose state is gone."""
+    """Record partitions whose state was reset, or topics whose state was deleted."""
     initialized = {key: item for key, item in group.initialized.items() if key not in gone}
     initializing = {key: item for key, item in group.initializing.items() if key not in gone}
     for topic_id, items in made.items():
@@ -119,7 +119,7 @@ def decide_partitions(
 def decide_share_topics_deleted(
     shard: GroupShard, topic_ids: Collection[UUID]
 ) -> Iterator[CoordinatorRecord]:
-    """Forget the partitions of topics that are gone; their state the share coordinator ends."""
+    """Remove the partitions of deleted topics; the share coordinator deletes their state."""
     for group in shard.share_groups.values():
         if any(key in group.initialized or key in group.initializing for key in topic_ids):
             yield state_record(
@@ -131,6 +131,6 @@ def decide_share_topics_deleted(
 
 
 def sessions_of(group: ShareGroup, timeout_ms: int) -> Iterator[SetTimer]:
-    """Yield a fresh session for every member, for a coordinator that takes over."""
+    """Yield a new session for every member, for a new coordinator."""
     for member_id in group.members:
         yield SetTimer(key=session_key(group.group_id, member_id), delay_ms=timeout_ms)

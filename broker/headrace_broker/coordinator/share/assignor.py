@@ -1,7 +1,7 @@
 """The `simple` assignor of share groups: every partition has a member, every member a partition.
 
-Where there are more members than partitions, they share; else no partition has two. Members keep
-what they have as far as that is even. Equal input gives equal output.
+If there are more members than partitions, members share partitions; otherwise no partition has two.
+Members keep their partitions as far as that is balanced. Equal input gives equal output.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def assign_simple(
 
 
 class _Draft:
-    """Targets in the making."""
+    """Targets in progress."""
 
     def __init__(
         self, subscriptions: Mapping[str, frozenset[UUID]], partitions: Partitions
@@ -45,7 +45,7 @@ class _Draft:
         self._sharers: dict[Where, int] = dict.fromkeys(self._all, 0)
 
     def keep(self, current: Mapping[str, Partitions]) -> None:
-        """Let members keep what they have, up to their share and to a partition's."""
+        """Let members keep their partitions, up to a member's and a partition's share."""
         count = max(1, len(self.held))
         slots = max(len(self._all), count)
         low, extra = divmod(slots, count)
@@ -65,7 +65,7 @@ class _Draft:
                     self._give(member, where)
 
     def cover_partitions(self) -> None:
-        """Give each partition that nobody has to the subscriber with the least."""
+        """Give each unassigned partition to the least loaded subscriber."""
         for where in self._all:
             if self._sharers[where]:
                 continue
@@ -74,7 +74,7 @@ class _Draft:
                 self._give(min(takers, key=lambda member: (len(self.held[member]), member)), where)
 
     def cover_members(self) -> None:
-        """Give each member that has nothing the partition that the fewest share."""
+        """Give each member without partitions the one with the fewest members."""
         for member, held in self.held.items():
             eligible = self._eligible(member)
             if not held and eligible:

@@ -1,4 +1,4 @@
-"""A share group: what its records add up to. Only `replay_share` changes one."""
+"""A share group: the state that its records add up to. Only `replay_share` changes one."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ SHARE_PROTOCOL_TYPE: Final = "share"
 
 
 class ShareGroupState(Enum):
-    """States under the names that ListGroups and ShareGroupDescribe answer."""
+    """States with the names in ListGroups and ShareGroupDescribe."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -37,7 +37,7 @@ class ShareGroupState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class ShareGroup:
-    """A share group; read it anywhere, change it by replay alone."""
+    """A share group; any code may read it, only replay changes it."""
 
     group_id: str
     epoch: int = 0
@@ -46,7 +46,7 @@ class ShareGroup:
     members: dict[str, ShareMember] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
     initializing: dict[UUID, tuple[str, frozenset[int]]] = field(default_factory=dict)
-    """Partitions whose state the share coordinator is being asked to make."""
+    """Partitions whose state the share coordinator is being asked to create."""
     initialized: dict[UUID, tuple[str, frozenset[int]]] = field(default_factory=dict)
     """Partitions with state: only these are assigned."""
     deleting: dict[UUID, str] = field(default_factory=dict)
@@ -57,11 +57,11 @@ class ShareGroup:
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     def target_of(self, member_id: str) -> Partitions:
-        """Return what a member shall have."""
+        """Return a member's target."""
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def subscribed_topics(self) -> frozenset[str]:
-        """Return the topics that anybody subscribes to."""
+        """Return the topics of all subscriptions."""
         return names_of_all(self.members.values())
 
     def check_member(self, member_id: str) -> ShareMember:
@@ -75,7 +75,7 @@ class ShareGroup:
         return member
 
     def copy(self) -> Self:
-        """Return a draft for a decision that must look at what its own records lead to."""
+        """Return a draft for a decision that builds on its own records."""
         return type(self)(
             group_id=self.group_id,
             epoch=self.epoch,
@@ -95,9 +95,9 @@ def names_of_all(members: Iterable[ShareMember]) -> frozenset[str]:
 
 
 def replay_share(group: ShareGroup, record: ShareGroupRecord) -> None:
-    """Apply one record; the tombstone of the group itself is the shard's to apply.
+    """Apply one record; the shard applies the tombstone of the group itself.
 
-    The result depends on the last record of each key alone: compaction may have taken the others.
+    The result depends only on the last record of each key: compaction may have removed the others.
     """
     match record:
         case ShareEpochRecord(value=value) if value is not None:

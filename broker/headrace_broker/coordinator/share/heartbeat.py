@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat: join, keep and leave a share group (KIP-932).
 
-A partition is assigned once its state is made at the share coordinator; until then the decision
-asks for that (`InitializeShareState`), and `decide_initialized` goes on when it is done.
+A partition is assigned once the share coordinator has created its state. Until then the decision
+requests that (`InitializeShareState`), and `decide_initialized` continues when it is done.
 """
 
 from collections.abc import Iterable, Mapping
@@ -46,7 +46,7 @@ from headrace_broker.protocol.messages.share_group_heartbeat import (
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """The group that a decision is about, as the records decided so far leave it."""
+    """The group of a decision, as the records decided so far leave it."""
 
     group: ShareGroup
     context: ConsumerContext
@@ -141,7 +141,7 @@ def _find_member(
     *,
     is_join: bool,
 ) -> ShareMember:
-    """Return the member that asks, blank for one that joins. Raises what fences it."""
+    """Return the requesting member, blank for one that joins. Raises if it is fenced."""
     member = group.members.get(request.member_id)
     if member is None and is_join:
         size_max = context.config.share.size_max
@@ -152,7 +152,7 @@ def _find_member(
             )
         return ShareMember(member_id=request.member_id)
     member = group.check_member(request.member_id)
-    # The answer with its new epoch may have got lost.
+    # The response with its new epoch may have been lost.
     if request.member_epoch not in {JOIN_EPOCH, member.epoch, member.previous_epoch}:
         which = "greater" if request.member_epoch > member.epoch else "smaller"
         raise ApiError(
@@ -183,7 +183,7 @@ def _leave(
 
 
 def decide_share_timer(shard: GroupShard, key: TimerKey, context: ConsumerContext) -> GroupDecision:
-    """Fence a member that was silent for too long."""
+    """Fence a member whose session expired."""
     group = shard.share_groups.get(key.group_id)
     member = None if group is None else group.members.get(key.member_id)
     if group is None or member is None or key.kind is not TimerKind.SESSION:
@@ -233,7 +233,7 @@ def _update_targets(step: _Step) -> None:
 
 
 def _want_state(step: _Step) -> None:
-    """Ask for the state of partitions that members subscribe to and that have none."""
+    """Request the state of subscribed partitions that have none."""
     group, topics = step.group, step.context.topics
     missing: dict[UUID, tuple[str, frozenset[int]]] = {}
     for topic_id in topics.ids_of(group.subscribed_topics()):
@@ -258,7 +258,7 @@ def _want_state(step: _Step) -> None:
 def decide_initialized(
     shard: GroupShard, group_id: str, made: Mapping[UUID, frozenset[int]], context: ConsumerContext
 ) -> GroupDecision:
-    """Note partitions whose state is made; the epoch moves, so that they are assigned."""
+    """Record partitions whose state was created; bump the epoch so that they are assigned."""
     known = shard.share_groups.get(group_id)
     if known is None or not made:
         return GroupDecision()

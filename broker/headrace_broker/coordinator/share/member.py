@@ -1,4 +1,4 @@
-"""One member of a share group, as its records tell of it. Frozen: replay replaces it."""
+"""One member of a share group, as in its records. Frozen: replay replaces it."""
 
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
@@ -26,7 +26,7 @@ LEAVE_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareMember:
-    """A member: who it is and what it wants (record 10), and what it has (record 14)."""
+    """A member: who it is and its subscription (record 10), and its partitions (record 14)."""
 
     member_id: str
     rack_id: str | None = None
@@ -38,7 +38,7 @@ class ShareMember:
     assigned: Partitions = field(default_factory=dict)
 
     def with_metadata(self, value: ShareGroupMemberMetadataValue) -> Self:
-        """Return the member as record 10 describes it, with what it has."""
+        """Return the member as in record 10, with its present partitions."""
         return replace(
             self,
             rack_id=value.rack_id or None,
@@ -48,7 +48,7 @@ class ShareMember:
         )
 
     def with_assignment(self, value: ShareGroupCurrentMemberAssignmentValue | None) -> Self:
-        """Return the member with what record 14 says that it has; None: nothing."""
+        """Return the member with the partitions in record 14; None: no partitions."""
         if value is None:
             return replace(
                 self, epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, assigned=NO_PARTITIONS
@@ -61,7 +61,7 @@ class ShareMember:
         )
 
     def at(self, epoch: int, assigned: Partitions) -> Self:
-        """Return the member in an epoch with what it has there."""
+        """Return the member in an epoch with its partitions there."""
         if epoch == self.epoch and assigned == self.assigned:
             return self
         previous = self.previous_epoch if epoch == self.epoch else self.epoch

@@ -150,12 +150,12 @@ def _infos(partitions: NamedPartitions) -> list[TopicPartitionsInfo]:
 
 
 def from_infos(infos: Iterable[TopicPartitionsInfo]) -> dict[UUID, tuple[str, frozenset[int]]]:
-    """Return what a list of record 15 names."""
+    """Return the partitions in a list of record 15."""
     return {item.topic_id: (item.topic_name, frozenset(item.partitions)) for item in infos}
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[ShareGroupRecord]:
-    """Return the records that end a member: what it has, what it shall have, itself."""
+    """Return the tombstones of a member: its partitions, its target, itself."""
     return [
         ShareAssignmentRecord(
             key=ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id),
@@ -172,7 +172,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[ShareGroupRecord]:
 
 
 def group_tombstones(group_id: str, member_ids: Iterable[str]) -> Iterator[ShareGroupRecord]:
-    """Yield the records that end a group: the group itself last."""
+    """Yield the tombstones of a group: the group itself last."""
     for member_id in member_ids:
         yield from member_tombstones(group_id, member_id)
     yield ShareTargetEpochRecord(

@@ -1,5 +1,5 @@
-"""A partition as a share group reads it (KIP-932), pure: who has which records, and how often.
+"""A partition as a share group reads it (KIP-932), pure: which member has which records.
 
-The partition's leader owns one `SharePartition` for each group. It changes in place: it is on the
-path of every share fetch and every acknowledgement.
+It also counts the deliveries. The partition's leader owns one `SharePartition` for each group. It
+changes in place, because every share fetch and every acknowledgement goes through it.
 """

@@ -1,4 +1,4 @@
-"""What a member says of records it has, as a request brings it: checked, and cut into runs."""
+"""A member's acknowledgements as a request contains them: checked, and split into runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def pieces(
 ) -> Iterable[tuple[int, int, AcknowledgeType]]:
     """Yield runs of offsets with one type.
 
-    Raises INVALID_REQUEST for what makes no sense, INVALID_RECORD_STATE for what is done with.
+    Raises INVALID_REQUEST for invalid batches, INVALID_RECORD_STATE for finished records.
     """
     position = -1
     for item in acknowledgements:

@@ -1,12 +1,12 @@
-"""`SharePartition`: what a share group's members have acquired and acknowledged of a partition.
+"""`SharePartition`: the records of a partition that a share group acquired and acknowledged.
 
-Owns the records between the start offset (all below are done with) and the end offset (none above
-was delivered). Time comes in as monotonic milliseconds. It must not know the log: a fetch tells
-which batches it read.
+Owns the records between the start offset (everything below is finished) and the end offset (nothing
+above was delivered). Time is passed in as monotonic milliseconds. It knows nothing of the log: a
+fetch passes the batches that it read.
 
 Acknowledgements take effect in two steps, `acknowledge` and then `take_write` with `committed` or
-`failed`: what is not durable is neither delivered again nor called done. A lock that times out
-takes effect at once, as in Kafka, and is written behind.
+`failed`: until they are durable, records are neither delivered again nor finished. A lock that
+expires takes effect at once, as in Kafka, and is written later.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch:
-    """Offsets in one state, as `__share_group_state` keeps them."""
+    """Offsets in one state, as in `__share_group_state`."""
 
     first_offset: int
     last_offset: int
@@ -30,7 +30,7 @@ class StateBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareLimits:
-    """What a group's settings say; read for each request."""
+    """The group's settings, read for each request."""
 
     deliveries_max: int = 5  # group.share.delivery.count.limit
     locks_max: int = 2_000  # group.share.partition.max.record.locks
@@ -39,13 +39,13 @@ class ShareLimits:
 
     @property
     def throttled_from(self) -> int:
-        """From so many deliveries on records come in smaller parts (KAFKA-17541)."""
+        """From this delivery count on, records are acquired in smaller parts (KAFKA-17541)."""
         return max(2, (self.deliveries_max + 1) // 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadBatch:
-    """A batch that a fetch read; what cannot be delivered is a marker's, or aborted."""
+    """A batch that a fetch read; control batches and aborted ones cannot be delivered."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class ReadBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquired:
-    """Offsets that a fetch acquired, and how often they have been delivered with this."""
+    """Offsets that a fetch acquired, and their delivery count including this one."""
 
     first: int
     last: int
@@ -63,19 +63,19 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireRequest:
-    """Who fetches, and how much she may have."""
+    """The member that fetches, and how much it may acquire."""
 
     member_id: str
     records_max: int
     batch_size: int = 0
-    """Acquired ranges end at a log batch's end once they have as many; 0: never before."""
+    """An acquired range ends with its log batch once it has this many offsets; 0: no limit."""
     is_strict: bool = False
-    """Whether `records_max` holds to the record (KIP-1206), not to the end of its batch."""
+    """Whether `records_max` is exact (KIP-1206), or extends to the end of the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """Offsets that are to go to the dead-letter topic, and why (KIP-1191)."""
+    """Offsets for the dead-letter topic, and why (KIP-1191)."""
 
     first: int
     last: int
@@ -90,30 +90,30 @@ class DeadLetter:
 
 @dataclass(slots=True, kw_only=True)
 class PendingWrite:
-    """What is being made durable."""
+    """The changes of a write in flight."""
 
     start_offset: int
     complete_count: int
-    """Offsets from the start on that are done with."""
+    """Number of finished offsets from the start on."""
     batches: list[StateBatch] = field(default_factory=list)
     behind: list[tuple[int, int]] = field(default_factory=list)
-    """Of changes that have taken effect already."""
+    """Offsets of changes that have already taken effect."""
 
 
 class SharePartition:
     """The records of one partition, for one group, under one leader epoch."""
 
     def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
-        """Begin where `__share_group_state` says; what it does not mention is available."""
+        """Start with the state in `__share_group_state`; offsets not in it are available."""
         self.runs = Runs(start_offset)
         self.written_start = start_offset
         self.redelivered = 0
         self.rejected = 0
         self.undeliverable = 0
-        """Records that were delivered as often as they may be."""
+        """Records that reached the delivery limit."""
         self.dead_lettered = 0
         self.dead_letters_lost = 0
-        """Records that were archived though the dead-letter topic did not take them."""
+        """Records that were archived although the dead-letter topic did not get them."""
         self._writing: list[tuple[int, int]] = []
         for batch in sorted(batches, key=lambda item: item.first_offset):
             first = max(batch.first_offset, self.runs.end_offset)
@@ -129,27 +129,27 @@ class SharePartition:
 
     @property
     def start_offset(self) -> int:
-        """Everything below is done with, durable or about to be."""
+        """Everything below is finished, durably or about to be."""
         return self.runs.start_offset
 
     @property
     def end_offset(self) -> int:
-        """Nothing from here on was delivered."""
+        """No record from here on was delivered."""
         return self.runs.end_offset
 
     @property
     def in_flight(self) -> int:
-        """How many records members have."""
+        """How many records are acquired by members."""
         return sum(run.size for run in self.runs.items if run.state is RecordState.ACQUIRED)
 
     @property
     def complete(self) -> int:
-        """How many records from the start offset on are done with."""
+        """How many records from the start offset on are finished."""
         return sum(run.size for run in self.runs.items if run.state.is_final)
 
     @property
     def has_dead_letters(self) -> bool:
-        """Whether records are on their way to the dead-letter topic."""
+        """Whether records are being written to the dead-letter topic."""
         return any(run.state is RecordState.ARCHIVING for run in self.runs.items)
 
     @property
@@ -162,7 +162,7 @@ class SharePartition:
     # ---- fetching
 
     def fetch_offset(self, limits: ShareLimits) -> int | None:
-        """Return where a fetch should read; None while nothing can be acquired."""
+        """Return the offset to read from; None while nothing can be acquired."""
         for run in self.runs.items:
             if run.can_be_acquired:
                 return run.first
@@ -177,9 +177,9 @@ class SharePartition:
         limits: ShareLimits,
         now_ms: int,
     ) -> list[Acquired]:
-        """Give a member what is available in the batches that were read from an offset on.
+        """Let a member acquire the available records in batches read from an offset on.
 
-        Offsets that no batch has do not exist (compaction left them out) and are archived.
+        Offsets in no batch do not exist (compaction removed them) and are archived.
         """
         acquired: list[Acquired] = []
         position, room, opened = read_from, request.records_max, 0
@@ -197,7 +197,7 @@ class SharePartition:
             if part is not None:
                 first, last = part
             if request.is_strict:
-                # Not `last`: what members hold already takes no room.
+                # Not `last`: records that members have acquired already do not count.
                 taken = self._take(first, last, request.member_id, limits, now_ms, room)
             else:
                 taken = self._take(first, last, request.member_id, limits, now_ms, None)
@@ -212,11 +212,11 @@ class SharePartition:
     def _isolate(
         self, batch: ReadBatch, first: int, limits: ShareLimits, *, is_alone: bool
     ) -> tuple[int, int] | None:
-        """Return what may be taken of a batch, from `first` on; None: all of it.
+        """Return which part of a batch may be acquired, from `first` on; None: all of it.
 
-        Where records have failed often, first what is before them. Then, in a fetch of their own,
-        half of the batch, a quarter of it and so on, and each alone for its last delivery: a record
-        that nobody can process does not have the others archived with it.
+        If records have failed often, first acquire those before them. Then acquire, in separate
+        fetches, half of the batch, a quarter of it and so on, and each record alone for its last
+        delivery. So a record that no member can process does not get the others archived.
         """
         for run in self.runs.overlapping(first, batch.last):
             if not run.can_be_acquired:
@@ -235,7 +235,7 @@ class SharePartition:
         return None
 
     def _extend(self, last: int, limits: ShareLimits) -> None:
-        """Make offsets up to `last` known, as far as the limit of records in flight allows."""
+        """Add offsets up to `last`, as far as the limit of records in flight allows."""
         end = self.end_offset
         last = min(last, self.start_offset + limits.locks_max - 1)
         if last >= end:
@@ -280,7 +280,7 @@ class SharePartition:
         return taken
 
     def _archive(self, first: int, last: int, limits: ShareLimits) -> None:
-        """Offsets that nobody will ever be given."""
+        """Archive offsets that will never be delivered."""
         self._extend(last, limits)
         for run in list(self.runs.within(first, last)):
             if run.can_be_acquired:
@@ -296,10 +296,10 @@ class SharePartition:
         limits: ShareLimits,
         now_ms: int,
     ) -> bool:
-        """Take what a member says, all of it or nothing; return whether there is more to write.
+        """Apply a member's acknowledgements, all or none; return whether there is more to write.
 
-        Raises INVALID_RECORD_STATE unless the member holds every record. Of a range that the start
-        offset is in, what lies below it is passed over: it may have been deleted from the log.
+        Raises INVALID_RECORD_STATE unless the member has acquired every record. If a range begins
+        below the start offset, that part is ignored: it may have been deleted from the log.
         """
         said = list(pieces(acknowledgements, self.start_offset))
         for first, last, _ in said:
@@ -320,15 +320,15 @@ class SharePartition:
                     run.deadline_ms = now_ms + limits.lock_ms
                     continue
                 outcome = _after(kind, run.count, limits)
-                # One object for those that go the same way, so that their runs are joined.
+                # One object for records with the same outcome, so that their runs are merged.
                 run.outcome = outcomes.setdefault(outcome, outcome)
                 decides = True
         return decides
 
     def release(self, member_id: str) -> bool:
-        """Take everything back that a member holds; return whether that was anything.
+        """Release everything that a member has acquired; return whether it had anything.
 
-        It was not processed: this delivery does not count (as in Kafka).
+        The records were not processed, so this delivery does not count (as in Kafka).
         """
         released = False
         for run in self.runs.items:
@@ -340,7 +340,7 @@ class SharePartition:
         return released
 
     def expire(self, limits: ShareLimits, now_ms: int) -> bool:
-        """Take back what was held for too long; return whether that was anything."""
+        """Release records whose lock has expired; return whether there were any."""
         expired = False
         for run in self.runs.items:
             if (
@@ -354,7 +354,7 @@ class SharePartition:
         return expired
 
     def next_deadline_ms(self) -> int | None:
-        """Return when the next lock times out."""
+        """Return when the next lock expires."""
         return min(
             (
                 run.deadline_ms
@@ -376,9 +376,9 @@ class SharePartition:
     # ---- dead letters
 
     def dead_letters(self, limits: ShareLimits) -> list[DeadLetter]:
-        """Return what is to be written to the dead-letter topic; only between two writes.
+        """Return the records for the dead-letter topic; only between two writes.
 
-        It is durable by then that these records are not delivered again.
+        By then it is durable that these records are not delivered again.
         """
         return [
             DeadLetter(
@@ -392,7 +392,7 @@ class SharePartition:
         ]
 
     def archive_dead(self, first: int, last: int) -> None:
-        """Be done with dead letters that are durable, or are given up."""
+        """Finish dead letters that are durable, or are given up."""
         for run in list(self.runs.within(first, last)):
             if run.state is RecordState.ARCHIVING:
                 run.move(RecordState.ARCHIVED)
@@ -402,7 +402,7 @@ class SharePartition:
     # ---- the log
 
     def move_log_start(self, log_start_offset: int) -> None:
-        """Forget records that were deleted from the log."""
+        """Remove records that were deleted from the log."""
         if log_start_offset > self.start_offset:
             self.runs.cut(log_start_offset)
             self.runs.tidy()
@@ -410,7 +410,7 @@ class SharePartition:
     # ---- durability, one write at a time
 
     def take_write(self) -> PendingWrite:
-        """Return what is to be made durable now."""
+        """Return the changes to be made durable now."""
         write = PendingWrite(start_offset=self.start_offset, complete_count=0)
         leading = True
         for run in self.runs.items:
@@ -428,8 +428,8 @@ class SharePartition:
             if run.outcome is None:
                 write.behind.append((run.first, run.last))
             run.is_dirty = False
-            # What is acquired again meanwhile stands as available, as it was before: the delivery
-            # under way is not kept, and would otherwise count twice at the next leader.
+            # Records acquired again during the write are written as available, as they were before:
+            # the present delivery is not persisted, and would count twice at the next leader.
             if state is RecordState.ACQUIRED:
                 state, count = RecordState.AVAILABLE, count - 1
             if not leading:
@@ -447,7 +447,7 @@ class SharePartition:
         return write
 
     def committed(self, write: PendingWrite) -> None:
-        """What was written is durable: acknowledgements take effect."""
+        """The write is durable: its acknowledgements take effect."""
         for first, last in self._writing:
             for run in list(self.runs.within(first, last)):
                 if run.outcome is not None:
@@ -458,7 +458,7 @@ class SharePartition:
         self.runs.tidy()
 
     def failed(self, write: PendingWrite) -> None:
-        """What was written is not durable: acknowledgements are void, and locks go on."""
+        """The write failed: its acknowledgements are void, and locks continue."""
         for first, last in self._writing:
             for run in self.runs.within(first, last):
                 run.outcome = None
@@ -470,7 +470,7 @@ class SharePartition:
 
 
 def _append(acquired: list[Acquired], item: Acquired, opened: int, batch_size: int) -> int:
-    """Join what follows and was delivered as often; return the size of the last range."""
+    """Add a range, or merge it into the last one if counts match; return the last one's size."""
     size = item.last - item.first + 1
     last = acquired[-1] if acquired else None
     joins = last is not None and last.last + 1 == item.first and last.count == item.count
@@ -482,9 +482,9 @@ def _append(acquired: list[Acquired], item: Acquired, opened: int, batch_size: i
 
 
 def _after(kind: AcknowledgeType, count: int, limits: ShareLimits) -> Outcome:
-    """Return what an acknowledgement makes of an acquired record that was delivered `count` times.
+    """Return the outcome of an acknowledgement for a record that was delivered `count` times.
 
-    One that was delivered as often as it may be is archived instead of released.
+    A record that has reached the delivery limit is archived instead of released.
     """
     match kind:
         case AcknowledgeType.ACCEPT:

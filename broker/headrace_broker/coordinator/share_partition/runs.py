@@ -1,8 +1,8 @@
-"""Runs of offsets that are in the same state: what a share partition is made of.
+"""Runs of offsets that are in the same state: the elements of a share partition.
 
-The runs of one partition follow each other without a gap, from its start offset to its end. A run
-is split where a part of it changes, and merged with its neighbours when they are alike again, so
-that state costs what differs, not what is in flight.
+The runs of one partition are contiguous, from its start offset to its end. A run is split when a
+part of it changes, and merged with its neighbours when they are equal again, so that memory depends
+on the number of differences and not on the records in flight.
 """
 
 from bisect import bisect_right
@@ -18,33 +18,33 @@ _FIRST = attrgetter("first")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an acknowledgement makes of records, once it is durable."""
+    """The outcome of an acknowledgement, once it is durable."""
 
     state: RecordState
     count: int
     is_undeliverable: bool = False
-    """Whether they are archived for having been delivered as often as they may be."""
+    """Whether records are archived because they reached the delivery limit."""
     is_rejected: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """Offsets `first` to `last`, both in it."""
+    """Offsets `first` to `last`, inclusive."""
 
     first: int
     last: int
     state: RecordState = RecordState.AVAILABLE
     count: int = 0
-    """How often they were delivered."""
+    """The delivery count."""
     member_id: str = NO_MEMBER
     deadline_ms: int = 0
-    """When the lock of acquired records times out, in monotonic time."""
+    """When the lock of acquired records expires, in monotonic time."""
     outcome: Outcome | None = None
-    """Decided but not durable: nobody may acquire or acknowledge them meanwhile."""
+    """Decided but not durable: no member may acquire or acknowledge these records meanwhile."""
     is_dirty: bool = False
-    """Changed since it was last written to `__share_group_state`."""
+    """Whether it has changed since it was last written to `__share_group_state`."""
     is_rejected: bool = False
-    """Why it goes to the dead-letter topic; not kept: a new leader goes by the count."""
+    """Why it is a dead letter; not persisted: a new leader decides by the delivery count."""
 
     @property
     def size(self) -> int:
@@ -53,11 +53,11 @@ class Run:
 
     @property
     def can_be_acquired(self) -> bool:
-        """Whether a fetch may take them."""
+        """Whether a fetch may acquire these records."""
         return self.state is RecordState.AVAILABLE and self.outcome is None
 
     def is_held_by(self, member_id: str) -> bool:
-        """Whether a member has them, and has not said yet what becomes of them."""
+        """Whether a member has acquired these records and not acknowledged them yet."""
         return (
             self.state is RecordState.ACQUIRED
             and self.member_id == member_id
@@ -73,7 +73,7 @@ class Run:
             self.member_id, self.deadline_ms = NO_MEMBER, 0
 
     def is_like(self, other: "Run") -> bool:
-        """Whether both are in the same state in every regard."""
+        """Whether both are equal in every field but the offsets."""
         return (
             self.state is other.state
             and self.count == other.count
@@ -98,13 +98,13 @@ class Runs:
         return self.items[-1].last + 1 if self.items else self.start_offset
 
     def add(self, run: Run) -> None:
-        """Put a run behind the last one."""
+        """Append a run."""
         if run.first != self.end_offset:
             raise RuntimeError(f"a run at {run.first} does not follow {self.end_offset}")
         self.items.append(run)
 
     def within(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs of the offsets `first` to `last`, split so that no other is in them."""
+        """Yield the runs of the offsets `first` to `last`, split to have no other offsets."""
         position = bisect_right(self.items, first, key=_FIRST) - 1
         position = self._split(position, first) if position >= 0 else 0
         while position < len(self.items) and self.items[position].first <= last:
@@ -118,7 +118,7 @@ class Runs:
             position += 1
 
     def overlapping(self, first: int, last: int) -> Iterator[Run]:
-        """Yield the runs that any of the offsets is in, as they are."""
+        """Yield the runs that contain any of the offsets, unsplit."""
         position = max(0, bisect_right(self.items, first, key=_FIRST) - 1)
         for run in self.items[position:]:
             if run.first > last:
@@ -127,7 +127,7 @@ class Runs:
                 yield run
 
     def _split(self, position: int, first: int) -> int:
-        """Part a run so that one begins at `first`; return where that one is."""
+        """Split a run so that one begins at `first`; return its position."""
         run = self.items[position]
         if not run.first < first <= run.last:
             return position
@@ -136,7 +136,7 @@ class Runs:
         return position + 1
 
     def tidy(self) -> None:
-        """Merge neighbours that are alike, and move the start past records that are done with."""
+        """Merge equal neighbours, and move the start past finished records."""
         merged: list[Run] = []
         for run in self.items:
             if not merged and run.state.is_final:
@@ -148,7 +148,7 @@ class Runs:
         self.items = merged
 
     def cut(self, start_offset: int) -> None:
-        """Forget all below an offset: those records are not in the log any more."""
+        """Remove everything below an offset: those records are no longer in the log."""
         if start_offset <= self.start_offset:
             return
         self.items = [run for run in self.items if run.last >= start_offset]

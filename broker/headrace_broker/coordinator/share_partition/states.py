@@ -12,7 +12,7 @@ from typing import Final
 
 
 class RecordState(IntEnum):
-    """States under the numbers that `__share_group_state` keeps."""
+    """States with the numbers in `__share_group_state`."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -22,12 +22,12 @@ class RecordState(IntEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the record is done with."""
+        """Whether the record is finished."""
         return not RECORD_TRANSITIONS[self]
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says of a record; `RENEW` from version 2 of the requests on (KIP-1222)."""
+    """A member's acknowledgement of a record; `RENEW` needs requests of version 2 (KIP-1222)."""
 
     GAP = 0
     ACCEPT = 1

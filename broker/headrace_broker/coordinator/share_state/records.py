@@ -1,8 +1,8 @@
 """The records of `__share_group_state`, in Kafka's own format.
 
-A snapshot (type 0) has the whole state of a share partition, an update (type 1) what changed since;
-a snapshot without a value ends it. Kafka's `DumpLogSegments --share-group-state-decoder` reads what
-is written here. The topic is not compacted: what lies below the oldest snapshot that is still
+A snapshot (type 0) has the whole state of a share partition, an update (type 1) the changes since
+then; a snapshot without a value deletes it. Kafka's `DumpLogSegments --share-group-state-decoder`
+reads these records. The topic is not compacted: the log below the oldest snapshot that is still
 needed is deleted.
 """
 
@@ -33,7 +33,7 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRecord:
-    """The whole state of a share partition; None ends it."""
+    """The whole state of a share partition; None deletes it."""
 
     key: ShareKey
     state: ShareState | None
@@ -41,7 +41,7 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateRecord:
-    """What changed since the snapshot of this epoch; -1 where an epoch or offset did not."""
+    """The changes since the snapshot of this epoch; -1 for an unchanged epoch or offset."""
 
     key: ShareKey
     snapshot_epoch: int
@@ -55,7 +55,7 @@ ShareRecord = SnapshotRecord | UpdateRecord
 
 
 def write_record(record: ShareRecord) -> tuple[bytes, bytes | None]:
-    """Return the record's key and value as they stand in the log."""
+    """Return the record's key and value as bytes of the log."""
     key = record.key
     if isinstance(record, UpdateRecord):
         update_key = ShareUpdateKey(
@@ -89,9 +89,9 @@ def write_record(record: ShareRecord) -> tuple[bytes, bytes | None]:
 
 
 def read_record(key: Buffer, value: Buffer | None) -> ShareRecord | None:
-    """Return the record; None for one of a kind that nobody knows.
+    """Return the record, or None for an unknown type.
 
-    Raises DecodeError for bytes that are not what their type says.
+    Raises DecodeError for bytes that do not match their type.
     """
     match decode_record_type(key):
         case 0:

@@ -1,6 +1,6 @@
 """The state of one partition of `__share_group_state`, and the decisions about it.
 
-Former leaders of a partition and former lives of a group's state are fenced by their epochs.
+Leader epochs fence a partition's former leaders, state epochs fence earlier states of a group.
 """
 
 from collections.abc import Collection, Iterator
@@ -35,9 +35,9 @@ class ShareStateShard:
 
     states: dict[ShareKey, ShareState] = field(default_factory=dict)
     update_counts: dict[ShareKey, int] = field(default_factory=dict)
-    """Updates since each one's snapshot."""
+    """The number of updates since each share partition's snapshot."""
     snapshot_offsets: dict[ShareKey, int] = field(default_factory=dict)
-    """Where each one's latest snapshot is; all below the least is needed by nobody."""
+    """The offset of each share partition's latest snapshot; records below the least are unused."""
 
     def needed_from(self, end_offset: int) -> int:
         """Return the offset below which the log may be deleted."""
@@ -46,7 +46,7 @@ class ShareStateShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateChange:
-    """What a partition's leader says of it; -1 for a start offset that did not move."""
+    """A change from a partition's leader; -1 for an unchanged start offset."""
 
     state_epoch: int
     leader_epoch: int
@@ -56,9 +56,9 @@ class StateChange:
 
 
 def replay(shard: ShareStateShard, record: ShareRecord, offset: int | None = None) -> None:
-    """Apply one record; `offset` is where it stands, where that is known.
+    """Apply one record; `offset` is its place in the log, if known.
 
-    An update whose snapshot is gone, or is another one, is passed over.
+    An update is skipped if its snapshot is missing, or has another epoch.
     """
     key = record.key
     if isinstance(record, SnapshotRecord):
@@ -88,10 +88,10 @@ def replay(shard: ShareStateShard, record: ShareRecord, offset: int | None = Non
 def decide_initialize(
     shard: ShareStateShard, key: ShareKey, state_epoch: int, start_offset: int, now_ms: TimestampMs
 ) -> list[ShareRecord]:
-    """Begin a new life of a share partition's state. Raises FENCED_STATE_EPOCH.
+    """Initialize a share partition's state. Raises FENCED_STATE_EPOCH.
 
-    An administrator says where it begins. A group that does not only wants it to be there: its
-    request may have been sent twice, and the second one must not undo what members have done since.
+    An administrator passes the start offset. A group passes none, and only wants the state to
+    exist: its request may arrive twice, and the second must not undo what members have done since.
     """
     state = shard.states.get(key)
     if state is not None and state.state_epoch > state_epoch:
@@ -109,7 +109,7 @@ def decide_initialize(
 
 
 def decide_read(shard: ShareStateShard, key: ShareKey, leader_epoch: int) -> list[ShareRecord]:
-    """Let a new leader read: from then on former leaders are fenced. Raises FENCED_LEADER_EPOCH."""
+    """Let a new leader read; former leaders are fenced from then on. Raises FENCED_LEADER_EPOCH."""
     state = shard.states.get(key)
     if state is None or leader_epoch == state.leader_epoch:
         return []
@@ -132,7 +132,7 @@ def decide_write(
     now_ms: TimestampMs,
     updates_max: int = UPDATES_PER_SNAPSHOT,
 ) -> list[ShareRecord]:
-    """Keep what a leader says: as an update, or as a snapshot after so many updates.
+    """Record a leader's change: as an update, or as a snapshot after a number of updates.
 
     Raises FENCED_LEADER_EPOCH or FENCED_STATE_EPOCH.
     """
@@ -179,10 +179,10 @@ def decide_write(
 
 
 def _forward(state: ShareState, change: StateChange) -> StateChange:
-    """Return a change without what is done with already: that stays so in a life of the state.
+    """Return a change without finished records: they stay finished within a state epoch.
 
-    A leader may take a write for failed that was not, and a write that it sent again may arrive
-    after later ones: no acknowledgement that was answered with success may be undone by that.
+    A leader may believe that a write failed when it did not, and a repeated write may arrive after
+    later ones. Neither may undo an acknowledgement that was answered with success.
     """
     batches = without_steps_back(state.batches, change.batches)
     moves_on = change.start_offset == UNINITIALIZED or change.start_offset >= state.start_offset
@@ -201,7 +201,7 @@ def _forward(state: ShareState, change: StateChange) -> StateChange:
 def decide_cold_snapshots(
     shard: ShareStateShard, now_ms: TimestampMs, age_ms: int
 ) -> list[ShareRecord]:
-    """Write what nobody has changed for long again, so that the log before it can go."""
+    """Write old snapshots again, so that the log before them can be deleted."""
     return [
         SnapshotRecord(
             key=key,
@@ -213,14 +213,14 @@ def decide_cold_snapshots(
 
 
 def decide_delete(shard: ShareStateShard, key: ShareKey) -> list[ShareRecord]:
-    """End a share partition's state; what is not there is gone already."""
+    """Delete a share partition's state; missing state counts as deleted."""
     return [SnapshotRecord(key=key, state=None)] if key in shard.states else []
 
 
 def decide_topics_deleted(
     shard: ShareStateShard, topic_ids: Collection[UUID]
 ) -> Iterator[ShareRecord]:
-    """End what belongs to topics that are gone."""
+    """Delete the state of deleted topics."""
     for key in shard.states:
         if key.topic_id in topic_ids:
             yield SnapshotRecord(key=key, state=None)

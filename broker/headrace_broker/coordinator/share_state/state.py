@@ -1,4 +1,4 @@
-"""The state of one share partition as its coordinator keeps it, and changes laid over it."""
+"""The state of one share partition at its coordinator, and how changes are merged into it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from headrace_broker.coordinator.share_partition.partition import StateBatch
 from headrace_broker.coordinator.share_partition.states import RecordState
 
 UNINITIALIZED: Final = -1
-"""A start offset that the partition's leader is to choose by share.auto.offset.reset."""
+"""A start offset that the partition's leader must choose, by share.auto.offset.reset."""
 NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class ShareKey:
-    """A partition as a group reads it."""
+    """A partition and the group that reads it."""
 
     group_id: str
     topic_id: UUID
@@ -24,7 +24,7 @@ class ShareKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareState:
-    """What a share partition's records add up to."""
+    """The state that a share partition's records add up to."""
 
     snapshot_epoch: int = 0
     state_epoch: int = 0
@@ -40,9 +40,9 @@ class ShareState:
 def overlay(
     before: Iterable[StateBatch], changes: Iterable[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
-    """Return batches in order, none of which overlap: what came later holds.
+    """Return batches in order without overlaps: the later change wins.
 
-    All below the start offset is done with and left out.
+    Everything below the start offset is finished and left out.
     """
     kept = list(before)
     for change in changes:
@@ -69,7 +69,7 @@ def overlay(
 def without_steps_back(
     before: Iterable[StateBatch], changes: Iterable[StateBatch]
 ) -> tuple[StateBatch, ...]:
-    """Return changes without the offsets that were nearer to their end before than after them."""
+    """Return changes without the offsets whose state would go backwards."""
     known = list(before)
     kept: list[StateBatch] = []
     for change in changes:
@@ -82,12 +82,12 @@ def without_steps_back(
 
 
 def is_done(batch: StateBatch) -> bool:
-    """Whether its records are done with."""
+    """Whether its records are finished."""
     return RecordState(batch.delivery_state).is_final
 
 
 def _progress(batch: StateBatch) -> int:
-    """Return how near its records are to their end: none is delivered again from 1 on."""
+    """Return the progress of its records: from 1 on they are never delivered again."""
     return 2 if is_done(batch) else int(batch.delivery_state == RecordState.ARCHIVING)
 
 

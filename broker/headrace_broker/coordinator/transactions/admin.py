@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: what administrators see (KIP-664, KIP-994)."""
+"""DescribeTransactions and ListTransactions, for administrators (KIP-664, KIP-994)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ STATUS_BY_LABEL: Final = {status.label: status for status in TransactionStatus}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """What ListTransactions asks for; an empty set lets all pass."""
+    """The filters of ListTransactions; an empty set passes everything."""
 
     statuses: frozenset[TransactionStatus] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
-    """Only transactions that are open for longer; negative: all."""
+    """Only transactions that have been open for longer; negative: all."""
     matches: Callable[[str], bool] = lambda _name: True
 
     def passes(self, transaction: Transaction, now_ms: TimestampMs) -> bool:
-        """Whether a transaction is one that was asked for."""
+        """Whether a transaction passes the filters."""
         if self.statuses and transaction.status not in self.statuses:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:
@@ -68,7 +68,7 @@ def describe_transaction(shard: TransactionShard, transactional_id: str) -> Desc
             ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
             f"the transactional id {transactional_id!r} is unknown",
         )
-    # A decided transaction still holds the partitions whose markers are to be written.
+    # A decided transaction keeps its partitions until their markers are written.
     partitions = shard.unmarked.get(transactional_id, found.partitions)
     return DescribedTransaction(
         transactional_id=transactional_id,

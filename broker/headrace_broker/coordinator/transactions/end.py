@@ -1,15 +1,17 @@
-"""EndTxn: decide a transaction's outcome; and the completion once all markers are written.
+"""EndTxn: decides a transaction's outcome, and completes it once all markers are written.
 
-With version 2 the epoch moves when the outcome is decided, so an EndTxn with the epoch before is a
-retry, never a word on the next transaction (KIP-890). PF: PRODUCER_FENCED, ITS: INVALID_TXN_STATE.
+With version 2 the epoch moves when the outcome is decided, so an EndTxn with the previous epoch is
+a retry and never concerns the next transaction (KIP-890). PF: PRODUCER_FENCED, ITS:
+INVALID_TXN_STATE.
 
     epoch          │ abort: retry │ abort: current │ commit: retry │ commit: current
     Empty          │ PF           │ bumps          │ PF            │ ITS
     CompleteAbort  │ NONE         │ bumps          │ ITS           │ ITS
     CompleteCommit │ ITS          │ bumps          │ NONE          │ ITS
 
-Before version 2 only Complete* takes its own outcome again; all else there is ITS. While markers
-are written all have to wait, also with the next epoch, which the client has since the decision.
+Before version 2, Complete* accepts only its own outcome again; every other EndTxn gets ITS. While
+markers are written, all requests must wait, also those with the next epoch, which the client has
+had since the decision.
 """
 
 from headrace_broker.coordinator.transactions.shard import (
@@ -42,7 +44,7 @@ def decide_end(
     *,
     commits: bool,
 ) -> TransactionDecision[Identity]:
-    """Commit or abort; the answer is the identity with which the producer goes on."""
+    """Commit or abort; the response is the producer's next identity."""
     check_transactional_id(transactional_id)
     found = shard.find(transactional_id)
     bumps = client_version.bumps_epochs
@@ -64,15 +66,15 @@ def decide_end(
     following = found.prepare(
         circumstances.now_ms, client_version, commits=commits, next_producer_id=next_id
     )
-    # The client goes on as if all markers were written; until they are it has to wait.
+    # The client continues as if all markers were written; until they are, its requests wait.
     answer = following.complete(circumstances.now_ms).identity if bumps else Identity()
     return TransactionDecision(response=answer, record=record_of(following))
 
 
 def _is_retry(found: Transaction, identity: Identity) -> bool:
-    """Whether the EndTxn that this one repeats has moved the epoch, or the producer id.
+    """Whether this EndTxn repeats one that moved the epoch, or the producer id.
 
-    An end of an older client moves neither: whoever has the epoch before it was fenced.
+    An EndTxn of an older client moves neither: a producer with the previous epoch was fenced.
     """
     if not found.client_version.bumps_epochs:
         return False
@@ -87,7 +89,7 @@ def _is_retry(found: Transaction, identity: Identity) -> bool:
 
 def _check_epoch(found: Transaction, identity: Identity, *, is_retry: bool) -> None:
     if is_retry:
-        # An open or empty transaction was begun after the one that the retry means.
+        # An open or empty transaction began after the one that the retry is about.
         if found.status.is_prepared or found.status in _COMPLETE:
             return
         raise fenced(found)
@@ -116,7 +118,7 @@ def _wrong_state(found: Transaction, *, commits: bool) -> ApiError:
 def decide_complete(
     shard: TransactionShard, transactional_id: str, circumstances: Circumstances
 ) -> TransactionDecision[None] | None:
-    """Complete a transaction whose markers are all written; None where it is not one now."""
+    """Complete a transaction whose markers are all written; None if it is not prepared now."""
     left = shard.unmarked.get(transactional_id)
     if left is None or left or transactional_id in shard.pending:
         return None

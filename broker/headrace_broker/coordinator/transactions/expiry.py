@@ -1,4 +1,4 @@
-"""What goes by itself: transactions that took too long, and ids that nobody uses any more."""
+"""Aborts overdue transactions, and removes ids that are no longer used."""
 
 from itertools import islice
 from typing import Final
@@ -17,7 +17,7 @@ EXPIRED_AT_ONCE_MAX: Final = 200
 
 
 def timed_out(shard: TransactionShard, now_ms: TimestampMs) -> list[str]:
-    """Return the ids whose open transaction took longer than its producer allowed."""
+    """Return the ids whose open transaction exceeded its timeout."""
     return [
         name
         for name, transaction in shard.transactions.items()
@@ -28,7 +28,7 @@ def timed_out(shard: TransactionShard, now_ms: TimestampMs) -> list[str]:
 def decide_timeout(
     shard: TransactionShard, transactional_id: str, circumstances: Circumstances
 ) -> TransactionDecision[None] | None:
-    """Abort a transaction that took too long, and fence its producer; None where it did not."""
+    """Abort an overdue transaction and fence its producer; None if it is not overdue."""
     found = shard.transactions.get(transactional_id)
     if (
         found is None
@@ -42,8 +42,8 @@ def decide_timeout(
 def decide_expiry(shard: TransactionShard, circumstances: Circumstances) -> list[TransactionRecord]:
     """Return tombstones of ids that were idle for `transactional.id.expiration.ms`.
 
-    An id with an open or undecided transaction never expires, whatever its age. There are at most
-    `EXPIRED_AT_ONCE_MAX`: whoever asks must be able to do other work before the next ones.
+    An id with an open or undecided transaction never expires, however old. At most
+    `EXPIRED_AT_ONCE_MAX` are returned, so that the caller can do other work before the next ones.
     """
     limit_ms = circumstances.now_ms - circumstances.config.id_expiration_ms
     expired = (

@@ -1,7 +1,8 @@
-"""InitProducerId of a transactional id: the id and epoch with which a producer goes on.
+"""InitProducerId with a transactional id: the producer's next id and epoch.
 
-A producer that starts names none and fences its predecessor. One that recovers names what it had
-(KIP-360): the current epoch is bumped, and the one before it means that the answer was lost.
+A starting producer sends no identity, and fences its predecessor. A recovering one sends its own
+(KIP-360): with the current epoch it gets a new one; the previous epoch means that the response was
+lost.
 """
 
 from headrace_broker.coordinator.transactions.shard import (
@@ -31,10 +32,10 @@ def decide_init(
     expected: Identity,
     circumstances: Circumstances,
 ) -> TransactionDecision[Identity]:
-    """Give a producer its identity; `expected` is what it had, if anything.
+    """Give a producer its identity; `expected` is what it sent, if anything.
 
-    An open transaction is aborted first, with an epoch that fences its producer and that nobody is
-    given: the answer is CONCURRENT_TRANSACTIONS until that is done.
+    An open transaction is aborted first, with an epoch that fences its producer and that no
+    producer gets. Until then the response is CONCURRENT_TRANSACTIONS.
     """
     check_transactional_id(transactional_id)
     if not 0 < timeout_ms <= circumstances.config.timeout_ms_max:
@@ -65,9 +66,9 @@ def decide_init(
 
 
 def fence(transaction: Transaction, circumstances: Circumstances) -> Transaction:
-    """Return an open transaction aborted in its producer's stead.
+    """Return an open transaction, aborted on behalf of its producer.
 
-    With version 2 the last epoch takes the producer to its next id at once (KAFKA-20090).
+    With version 2 the last epoch moves the producer to its next id at once (KAFKA-20090).
     """
     version = circumstances.version
     if version.bumps_epochs and transaction.epoch >= LAST_EPOCH:
@@ -88,7 +89,7 @@ def _newcomer(transactional_id: str, timeout_ms: int, circumstances: Circumstanc
 
 
 def _check_expected(found: Transaction, expected: Identity) -> None:
-    """Raise PRODUCER_FENCED for a producer id that is neither current nor just left behind."""
+    """Raise PRODUCER_FENCED for a producer id that is neither the current nor the previous one."""
     if expected.producer_id in (NO_PRODUCER_ID, found.producer_id):
         return
     if expected.producer_id == found.previous_producer_id and is_exhausted(expected.epoch):

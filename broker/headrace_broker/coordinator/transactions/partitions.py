@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: what a transaction may write to, and whether it may.
+"""AddPartitionsToTxn and AddOffsetsToTxn: the partitions of a transaction, and their verification.
 
 A partition's leader asks before the first record of a transaction (KIP-890): to add the partition
 for the producer (Produce 12), or to verify that the producer added it itself.
@@ -37,7 +37,8 @@ def decide_add(
     """Add partitions; the first ones begin the transaction. Known ones cost no record."""
     check_transactional_id(transactional_id)
     found = shard.find(transactional_id)
-    # First: what is on its way may be the very epoch or id that the producer has (KAFKA-18575).
+    # First: the pending record may contain the very epoch or id that the producer has
+    # (KAFKA-18575).
     shard.check_not_pending(transactional_id)
     _check_identity(found, identity)
     if found.status.is_prepared:
@@ -54,9 +55,9 @@ def verify(
     identity: Identity,
     partitions: Collection[TopicPartition],
 ) -> dict[TopicPartition, ErrorCode]:
-    """Return for each partition whether the open transaction has it: NONE or ABORTABLE.
+    """Return for each partition whether it is in the open transaction: NONE or ABORTABLE.
 
-    A transition on its way is not looked at: its marker would cancel the verification.
+    A pending transition is ignored: its marker will cancel the verification.
     """
     check_transactional_id(transactional_id)
     found = shard.find(transactional_id)

@@ -1,8 +1,8 @@
 """The records of `__transaction_state`, in Kafka's own format.
 
-Key version 0; value version 0, or 1 (flexible, with tagged fields) from `transaction.version` 1 on,
-and for a transaction that was begun with version 2: a lower level must not forget how it ends.
-Kafka's `DumpLogSegments --transaction-log-decoder` reads what is written here.
+Key version 0. Value version 0, or 1 (flexible, with tagged fields) from `transaction.version` 1 on
+and for a transaction that began with version 2: after a downgrade its end must still be known.
+Kafka's `DumpLogSegments --transaction-log-decoder` reads these records.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class TransactionRecord:
 def write_record(
     record: TransactionRecord, version: TransactionVersion
 ) -> tuple[bytes, bytes | None]:
-    """Return the record's key and value as they stand in the log at a level of the feature."""
+    """Return the record's key and value as bytes of the log, at a level of the feature."""
     key = encode_record_key(TransactionLogKey(transactional_id=record.transactional_id))
     found = record.transaction
     if found is None:
@@ -73,9 +73,9 @@ def _partitions(transaction: Transaction) -> list[PartitionsSchema] | None:
 
 
 def read_record(key: Buffer, value: Buffer | None) -> TransactionRecord | None:
-    """Return the record; None for a key of another type.
+    """Return the record, or None for a key of another type.
 
-    Raises DecodeError for bytes that are not what their type says.
+    Raises DecodeError for bytes that do not match their type.
     """
     if decode_record_type(key) != _KEY_TYPE:
         return None

@@ -1,8 +1,8 @@
 """The state of one partition of `__transaction_state`: its transactional ids.
 
-`replay` and `apply` are the only things that change what survives a restart. A decision holds its
-id by `reserve` until its record is committed (`apply`) or refused (`abandon`): one transition at a
-time for each id, and a failed append leaves nothing behind (KAFKA-7519, KAFKA-9666).
+Only `replay` and `apply` change state that survives a restart. A decision holds its id with
+`reserve` until its record is committed (`apply`) or refused (`abandon`). So there is one transition
+at a time for each id, and a failed append leaves nothing behind (KAFKA-7519, KAFKA-9666).
 """
 
 from collections.abc import Collection, Iterator
@@ -23,17 +23,17 @@ ResponseT = TypeVar("ResponseT")
 
 
 class ProducerIdRequiredError(Exception):
-    """The decision needs a fresh producer id: draw one, and decide again."""
+    """The decision needs a new producer id: the caller must draw one, and decide again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDecision(Generic[ResponseT]):
-    """Append `record`, where there is one; once it is committed, answer."""
+    """Append `record`, if there is one; once it is committed, respond."""
 
     response: ResponseT
     record: TransactionRecord | None = None
     error: ErrorCode = ErrorCode.NONE
-    """Said instead of the response, after the append."""
+    """Sent instead of the response, after the append."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Circumstances:
     """False when the broker has as many ids as `headrace.max.transactional.ids` allows."""
 
     def draw_producer_id(self) -> ProducerId:
-        """Return the fresh id; raise ProducerIdRequiredError while there is none."""
+        """Return the new id; raise ProducerIdRequiredError if there is none."""
         if self.fresh_producer_id is None:
             raise ProducerIdRequiredError
         return self.fresh_producer_id
@@ -62,9 +62,9 @@ class TransactionShard:
     partition: PartitionIndex
     transactions: dict[str, Transaction] = field(default_factory=dict)
     pending: dict[str, TransactionRecord] = field(default_factory=dict)
-    """Ids with a record on its way into the log."""
+    """Ids with a record that is not committed yet."""
     unmarked: dict[str, set[TopicPartition]] = field(default_factory=dict)
-    """Of decided transactions: the partitions whose marker is not known to be written."""
+    """For decided transactions: the partitions whose marker is not known to be written."""
 
     def find(self, transactional_id: str) -> Transaction:
         """Return what is known of an id; raise INVALID_PRODUCER_ID_MAPPING."""
@@ -77,25 +77,25 @@ class TransactionShard:
         return found
 
     def check_not_pending(self, transactional_id: str) -> None:
-        """Raise CONCURRENT_TRANSACTIONS while a record of the id is on its way."""
+        """Raise CONCURRENT_TRANSACTIONS while a record of the id is pending."""
         if transactional_id in self.pending:
             raise concurrent_transactions()
 
     # ---- one transition at a time
 
     def reserve(self, record: TransactionRecord) -> None:
-        """Hold the id while its record is on its way; a second one is a bug."""
+        """Hold the id while its record is pending; a second record is a bug."""
         if record.transactional_id in self.pending:
             raise RuntimeError(f"{record.transactional_id} has a transition already")
         self.pending[record.transactional_id] = record
 
     def abandon(self, record: TransactionRecord) -> None:
-        """Let go of the id: its record is certainly not in the log."""
+        """Release the id: its record is certainly not in the log."""
         if self.pending.get(record.transactional_id) is record:
             del self.pending[record.transactional_id]
 
     def apply(self, record: TransactionRecord) -> None:
-        """Take over a record that is committed."""
+        """Apply a committed record, and release its id."""
         if self.pending.pop(record.transactional_id, None) is not record:
             raise RuntimeError(f"{record.transactional_id} has no such transition")
         replay(self, record)
@@ -103,7 +103,7 @@ class TransactionShard:
     # ---- markers
 
     def note_marked(self, transactional_id: str, partitions: Collection[TopicPartition]) -> bool:
-        """Markers are written there; return whether all are, so that it can be completed."""
+        """Note partitions whose marker is written; return whether all are: it can then complete."""
         left = self.unmarked.get(transactional_id)
         if left is None:
             return False
@@ -111,13 +111,13 @@ class TransactionShard:
         return not left
 
     def prepared(self) -> Iterator[Transaction]:
-        """Yield the transactions whose outcome is decided but not known everywhere."""
+        """Yield the transactions whose outcome is decided but whose markers are not all written."""
         for name in self.unmarked:
             yield self.transactions[name]
 
 
 def replay(shard: TransactionShard, record: TransactionRecord) -> None:
-    """Apply one record: one that was just committed, or one read back while loading."""
+    """Apply one record that was just committed, or that was read while loading."""
     name, transaction = record.transactional_id, record.transaction
     shard.unmarked.pop(name, None)
     if transaction is None:
@@ -134,14 +134,14 @@ def record_of(transaction: Transaction) -> TransactionRecord:
 
 
 def concurrent_transactions() -> ApiError:
-    """Return CONCURRENT_TRANSACTIONS, upon which a client waits and asks again."""
+    """Return CONCURRENT_TRANSACTIONS, after which a client waits and retries."""
     return ApiError(
         ErrorCode.CONCURRENT_TRANSACTIONS, "another transition of the id is not finished yet"
     )
 
 
 def check_transactional_id(transactional_id: str | None) -> None:
-    """Raise INVALID_REQUEST for an id that names nothing."""
+    """Raise INVALID_REQUEST for an empty id."""
     if not transactional_id:
         raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
 

@@ -5,7 +5,7 @@
       │               └──timeout, new producer──▶ PrepareEpochFence ──▶ PrepareAbort
       └──abort of nothing (transaction version 2)──▶ PrepareAbort
 
-Complete* go on as Empty does. PrepareEpochFence is never written: it says that the abort that
+Complete* continue like Empty. PrepareEpochFence is never written: it says that the abort that
 follows fences the producer. Codes and names are Kafka's (TransactionState).
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class TransactionStatus(IntEnum):
-    """States by the code that their record has."""
+    """States with the codes of their records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -27,7 +27,7 @@ class TransactionStatus(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that DescribeTransactions and ListTransactions answer."""
+        """The name in DescribeTransactions and ListTransactions."""
         return self.name.title().replace("_", "")
 
     @property

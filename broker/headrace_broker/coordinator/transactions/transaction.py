@@ -1,8 +1,8 @@
-"""`Transaction`: what is known of one transactional id, as a value; and the moves that make others.
+"""`Transaction`: the state of one transactional id, as a value, and the moves to the next state.
 
-Owns how producer ids and epochs go on at each move (Kafka's TransactionMetadata.prepare…). Which
-move a request asks for is decided elsewhere. Epochs: a client is given at most 32766, so that the
-producer of any epoch can be fenced by the next one; then the producer id is changed.
+Owns how each move changes producer ids and epochs (Kafka's TransactionMetadata.prepare…); the
+request handlers decide which move to make. A client gets at most epoch 32766, so that the next
+epoch can always fence it; after that the producer id changes.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from headrace_broker.protocol.types import (
 
 EPOCH_MAX: Final = 32767
 LAST_EPOCH: Final = EPOCH_MAX - 1
-"""The last that a client is given; the one above only fences."""
+"""The last epoch that a client gets; the one above only fences."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
 """A two-phase commit's transaction waits for its participants (KIP-939)."""
 
@@ -40,7 +40,7 @@ class TransactionVersion(IntEnum):
 
     @property
     def bumps_epochs(self) -> bool:
-        """Whether the end of a transaction moves the producer's epoch."""
+        """Whether the end of a transaction bumps the producer's epoch."""
         return self >= TransactionVersion.TV_2
 
 
@@ -60,9 +60,9 @@ class Transaction:
     producer_id: ProducerId
     epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     previous_producer_id: ProducerId = NO_PRODUCER_ID
-    """The id before the latest move: another one only where that move changed it."""
+    """The id before the latest move; it differs only if that move changed the id."""
     next_producer_id: ProducerId = NO_PRODUCER_ID
-    """The id that the producer goes on with when the epochs of this one are exhausted."""
+    """The producer's next id when this one's epochs are used up."""
     last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
     """The client's epoch before the latest bump; a retry names it. Not written, as in Kafka."""
     timeout_ms: int
@@ -79,23 +79,23 @@ class Transaction:
 
     @property
     def identity(self) -> Identity:
-        """What the client writes with."""
+        """The identity that the client writes with."""
         return Identity(producer_id=self.producer_id, epoch=self.epoch)
 
     def is_timed_out(self, now_ms: TimestampMs) -> bool:
-        """Whether an open transaction took longer than its producer allowed."""
+        """Whether an open transaction has exceeded its timeout."""
         return (
             self.status is TransactionStatus.ONGOING
             and self.timeout_ms != NO_TIMEOUT_MS
             and self.start_ms + self.timeout_ms <= now_ms
         )
 
-    # ---- moves: each returns the next value
+    # ---- moves: each returns the next state
 
     def bump(
         self, timeout_ms: int, now_ms: TimestampMs, *, keeps_last_epoch: bool
     ) -> "Transaction":
-        """Begin again with the next epoch, which fences whoever has this one."""
+        """Start again with the next epoch, which fences a producer with the present one."""
         return self._restart(
             timeout_ms,
             now_ms,
@@ -111,7 +111,7 @@ class Transaction:
         *,
         keeps_last_epoch: bool,
     ) -> "Transaction":
-        """Begin again with another producer id."""
+        """Start again with another producer id."""
         return self._restart(
             timeout_ms,
             now_ms,
@@ -120,7 +120,7 @@ class Transaction:
         )
 
     def restart(self, timeout_ms: int, now_ms: TimestampMs) -> "Transaction":
-        """Begin again as the same producer: a retry of what was done already."""
+        """Start again as the same producer: a retry of a completed request."""
         return self._restart(timeout_ms, now_ms, self.identity, self.last_epoch)
 
     def _restart(
@@ -150,7 +150,7 @@ class Transaction:
         now_ms: TimestampMs,
         client_version: TransactionVersion,
     ) -> "Transaction":
-        """Let the transaction write to partitions; the first begin it."""
+        """Add partitions to the transaction; the first ones begin it."""
         return self._move(
             TransactionStatus.ONGOING,
             replace(
@@ -179,7 +179,7 @@ class Transaction:
                 epoch=ProducerEpoch(self.epoch + 1) if bumps else self.epoch,
                 last_epoch=self.epoch if bumps else self.last_epoch,
                 next_producer_id=next_producer_id,
-                # An abort of nothing has no start, but its record needs one.
+                # An abort of nothing has no start time, but its record needs one.
                 start_ms=now_ms if self.status.is_idle else self.start_ms,
                 updated_ms=now_ms,
                 client_version=client_version,
@@ -192,7 +192,7 @@ class Transaction:
         version: TransactionVersion,
         next_producer_id: ProducerId = NO_PRODUCER_ID,
     ) -> "Transaction":
-        """Abort in the producer's stead, with an epoch that fences it: one bump, no more."""
+        """Abort on behalf of the producer, with an epoch that fences it: exactly one bump."""
         fencing = self._move(
             TransactionStatus.PREPARE_EPOCH_FENCE,
             self
