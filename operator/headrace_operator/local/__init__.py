@@ -1,5 +1,5 @@
-"""The local backend: a Cluster's brokers and jobs as processes of this machine.
+"""The local backend: a Cluster's brokers and jobs as processes on this machine.
 
-It performs the same plans as the Kubernetes backend. It owns processes, ports, files under
-`.headrace/<cluster>/` and nothing else: what should exist is decided in `headrace_operator.plan`.
+It carries out the same plans as the Kubernetes backend. It owns the processes, ports and files
+under `.headrace/<cluster>/`, and nothing else: `headrace_operator.plan` decides what should exist.
 """

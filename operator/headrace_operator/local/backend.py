@@ -1,7 +1,7 @@
-"""The local backend: performs a plan's effects on brokers and applications as processes.
+"""The local backend: carries out a plan's actions on brokers and applications as processes.
 
-It owns the children, their files and `state.json`. It decides nothing: which brokers and
-applications should run is the plan's business, topics and groups are `headrace_operator.apply`'s.
+It owns the child processes, their files and `state.json`. It decides nothing: the plan says which
+brokers and applications should run, and `headrace_operator.apply` handles topics and groups.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerNotReadyError", "LocalBackend"]
 
-# A Spark driver finishes its batch and its JVM; a broker flushes and writes its clean marker.
+# A Spark driver finishes its batch and stops its JVM; a broker flushes and writes its clean marker.
 SPARK_STOP_GRACE_SECONDS = 30.0
 
 
@@ -73,7 +73,7 @@ class LocalBackend:
         on_event: Callable[[ProcessEvent], None],
         extra_arguments: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`extra_arguments`: by `headrace` subcommand, added to the Deployments that run it."""
+        """`extra_arguments`: added to Deployments by the `headrace` subcommand that they run."""
         self.cluster = cluster
         self.layout = layout
         self._on_event = on_event
@@ -81,17 +81,17 @@ class LocalBackend:
         state = load_state(layout.state_file)
         self._brokers = LocalBrokers(layout, state, self._changed)
         self._applications: dict[Key, _RunningApplication] = {}
-        # By application: the fingerprint of a spec that cannot run here, and why.
+        # By application: the fingerprint of a spec that cannot run here, and the reason.
         self._skipped: dict[Key, tuple[str, str]] = {}
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; empty before any broker was started."""
+        """The address for clients; empty before any broker was started."""
         return self._brokers.bootstrap_servers
 
     @property
     def nodes(self) -> list[BrokerNode]:
-        """Brokers that were started, by id."""
+        """The brokers that were started, by id."""
         return self._brokers.nodes
 
     @property
@@ -109,21 +109,21 @@ class LocalBackend:
         return {key: reason for key, (_, reason) in self._skipped.items()}
 
     def log_of(self, process_name: str) -> Path:
-        """Where a child's output is."""
+        """The file with a child's output."""
         return self.layout.log_directory / f"{process_name}.log"
 
     def observe(self) -> Observed:
-        """Brokers, those of earlier runs among them, and applications.
+        """Brokers, including those of earlier runs, and applications.
 
-        An application that ended for good, or cannot run here, counts as running: starting it
-        again would change nothing.
+        An application that ended for good, or cannot run here, counts as running: starting it again
+        would change nothing.
         """
         return observed_of(self._state())
 
     async def perform(
         self, actions: Sequence[Action], applications: Mapping[Key, Application]
     ) -> None:
-        """Perform those actions that are the backend's. Raises `BrokerNotReadyError`."""
+        """Carry out actions on brokers and applications. Raises `BrokerNotReadyError`."""
         started = [action for action in actions if isinstance(action, StartBroker)]
         if started:
             await self._brokers.start(started)
@@ -142,7 +142,7 @@ class LocalBackend:
         self.save()
 
     async def stop_applications(self) -> list[str]:
-        """Stop jobs, then producers: what a job has not read is read next time. Returns names."""
+        """Stop jobs, then producers: a job reads the rest next time. Returns names."""
         order = sorted(
             self._applications.values(),
             key=lambda running: not isinstance(running.resource, SparkApplication),
@@ -162,7 +162,7 @@ class LocalBackend:
             process.kill()
 
     def save(self) -> None:
-        """Write `state.json`, so that other commands find what runs."""
+        """Write `state.json`, so that other commands find the running processes."""
         save_state(self.layout.state_file, self._state())
 
     def _state(self) -> ClusterState:
@@ -194,7 +194,7 @@ class LocalBackend:
         )
 
     def metrics_of(self, key: Key) -> str | None:
-        """Where an application's metrics are, if it has any."""
+        """The address of an application's metrics, if it has any."""
         running = self._applications.get(key)
         return running.metrics if running else None
 
@@ -257,7 +257,7 @@ class LocalBackend:
         self._skipped.pop(key, None)
         running = self._applications.get(key)
         if running is not None:
-            # Known until it is gone: a forced end must reach it while it stops.
+            # Known until it is gone, so that a forced end also reaches it while it stops.
             await running.process.stop()
             del self._applications[key]
 
@@ -267,6 +267,6 @@ class LocalBackend:
 
 
 def process_name(resource: Application) -> str:
-    """Name the process of an application: a job may be called like its producer."""
+    """Return the name of an application's process: a job and a producer may share a name."""
     prefix = "job-" if isinstance(resource, SparkApplication) else ""
     return f"{prefix}{resource.metadata.name}"

@@ -1,6 +1,6 @@
-"""The brokers of a local cluster: their processes, ports, settings and how they come and go.
+"""The brokers of a local cluster: their processes, ports and settings, and their start and stop.
 
-Owns the processes and each broker's folder. Which brokers there should be is the plan's business.
+Owns the processes and each broker's folder. The plan says which brokers there should be.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["BrokerNotReadyError", "LocalBrokers"]
 
 READY_TIMEOUT_SECONDS = 30.0
-# `headrace broker` ends so where its settings are wrong.
+# The exit status of `headrace broker` when its settings are wrong.
 BAD_SETTINGS_STATUS = 2
 PORT_USES = ("client", "controller", "http")
 
@@ -70,12 +70,12 @@ class LocalBrokers:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; empty before any broker was started."""
+        """The address for clients; empty before any broker was started."""
         return bootstrap_servers(self.nodes)
 
     @property
     def nodes(self) -> list[BrokerNode]:
-        """Brokers that were started, by id."""
+        """The brokers that were started, by id."""
         return [self._nodes[node_id] for node_id in sorted(self._processes)]
 
     @property
@@ -93,7 +93,7 @@ class LocalBrokers:
         return node_id in self._processes and self._processes[node_id].is_running
 
     def log_of(self, node_id: int) -> Path:
-        """Where a broker's output is."""
+        """The file with a broker's output."""
         return self._layout.log_directory / f"broker-{node_id}.log"
 
     async def start(self, actions: Sequence[StartBroker]) -> None:
@@ -111,24 +111,24 @@ class LocalBrokers:
         self._lay_out_nodes()
         for action in actions:
             await self._launch(action.node_id)
-        # Together: with several controllers none is ready before a majority runs.
+        # All at once: with several controllers none is ready before a majority runs.
         try:
             await asyncio.gather(*(self._wait_ready(action.node_id) for action in actions))
         except BrokerNotReadyError as error:
             raise BrokerNotReadyError(f"{error}{self._advice(emptied)}") from error
         if not self.formation.is_formed:
             self.formation = replace(self.formation, is_formed=True)
-            # A process that is started again reads its file again: no voters are in it any more.
+            # A restarted process reads its file again, which then no longer names the voters.
             for node_id in self._processes:
                 self._write_properties(node_id)
 
     async def stop(self, node_id: int) -> None:
-        """Stop a broker for good. Its data stays aside, and its id is free for another."""
+        """Stop a broker for good. Its data is set aside, and its id is free again."""
         self._known.pop(node_id, None)
         process = self._processes.get(node_id)
         if process is not None:
             await process.stop()
-            # Known until it is gone: a forced end must reach it while it stops.
+            # Known until it is gone, so that a forced end also reaches it while it stops.
             del self._processes[node_id]
             _set_aside(self._nodes.pop(node_id).data_directory)
         brokers = sum("broker" in broker.roles for broker in self._known.values())
@@ -146,7 +146,8 @@ class LocalBrokers:
     async def stop_all(self) -> None:
         """Stop all brokers, one after the other, controllers last.
 
-        Each hands its leaders to those that are left, so clients lose nothing until the last one.
+        Each hands leadership to the remaining brokers, so clients notice nothing until the last
+        one.
         """
         for node_id in self._stop_order():
             await self._processes[node_id].stop()
@@ -189,7 +190,7 @@ class LocalBrokers:
         )
 
     def outdated(self, node_id: int) -> tuple[str, ...]:
-        """Say which of the defaults that a running broker was started with hold no more."""
+        """Return which defaults that a running broker was started with are outdated."""
         wanted, config = default_settings(self.formation), self._known[node_id].config
         return tuple(
             f"{name}: {value} -> {wanted[name]}"
@@ -201,7 +202,7 @@ class LocalBrokers:
         return self._layout.broker_directory(node_id).resolve() / "data"
 
     def _lay_out_nodes(self) -> None:
-        """Give every known broker its ports: voters are named by address in each one's settings."""
+        """Assign ports to every known broker: each one's settings name the voters by address."""
         node_ids = sorted(self._known.keys() - self._nodes.keys())
         names = [f"{node_id}.{use}" for node_id in node_ids for use in PORT_USES]
         remembered = load_ports(self._layout.ports_file)
@@ -263,7 +264,7 @@ class LocalBrokers:
 
 
 def _set_aside(data_directory: Path) -> None:
-    """Keep what a removed broker had, where the next broker of its id does not find it."""
+    """Move a removed broker's data aside, so that the next broker with its id starts empty."""
     number = 1
     while (aside := data_directory.with_name(f"data-removed-{number}")).exists():
         number += 1

@@ -1,10 +1,10 @@
-"""The desired set of a local cluster: one manifest file for each resource, as a small Git would.
+"""The desired state of a local cluster: one manifest file for each resource, like a small Git.
 
-`headrace up PATH` merges its manifests in, `headrace apply FILE` puts its own in; whoever
-reconciles reads the whole set. What `apply` changed survives the next `up` of unchanged manifests:
-a manifest of PATH replaces a stored one only when it differs from what `up` read last time.
-`headrace delete` marks a manifest as Kubernetes does, with a deletionTimestamp; whoever reconciles
-takes it away when nothing is left of what it described.
+`headrace up PATH` merges its manifests in, and `headrace apply FILE` stores its own; a reconciler
+reads the whole set. Changes by `apply` survive the next `up` with unchanged manifests: a manifest
+in PATH replaces a stored one only if it differs from what `up` read last time. `headrace delete`
+marks a manifest with a deletionTimestamp, as Kubernetes does; the reconciler removes it when
+everything that it described is gone.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DesiredStore", "Revision", "cluster_of", "desired_of"]
 
-#: Changes whenever any file of the set does.
+#: Changes whenever a file of the set changes.
 Revision: TypeAlias = tuple[tuple[str, int, int], ...]
 
 
 class StoredStatus(msgspec.Struct, kw_only=True):
-    """What the API server would keep of a resource besides its manifest."""
+    """What the API server would store of a resource besides its manifest."""
 
-    #: The manifest as `up` read it last; empty when only `apply` brought it.
+    #: The manifest as `up` last read it; empty if only `apply` stored it.
     source_digest: str = ""
     spec_digest: str = ""
     generation: int = 0
@@ -59,7 +59,7 @@ class DesiredStore:
         self._statuses_path = layout.root / "statuses.json"
 
     def merge(self, resources: Sequence[Resource]) -> None:
-        """Take over what changed in these manifests since they were merged last."""
+        """Store the manifests that have changed since they were last merged."""
         statuses = self._load_statuses()
         for resource in resources:
             stored = statuses.setdefault(_name(resource), StoredStatus())
@@ -70,14 +70,14 @@ class DesiredStore:
         self._save_statuses(statuses)
 
     def put(self, resources: Iterable[Resource]) -> None:
-        """Store these manifests in place of what was stored under their names."""
+        """Store these manifests and replace those with the same names."""
         statuses = self._load_statuses()
         for resource in resources:
             self._put(resource, statuses.setdefault(_name(resource), StoredStatus()))
         self._save_statuses(statuses)
 
     def mark_deleted(self, keys: Iterable[Key]) -> None:
-        """Ask for the deletion of these resources; they stay until it is done."""
+        """Mark these resources as deleted; they stay until their deletion is complete."""
         for key in keys:
             path = self._path_of(key)
             document = yaml.safe_load(path.read_text())
@@ -86,7 +86,7 @@ class DesiredStore:
             _replace(path, yaml.safe_dump(document, sort_keys=False))
 
     def remove(self, keys: Iterable[Key]) -> None:
-        """Forget these resources."""
+        """Remove these resources."""
         statuses = self._load_statuses()
         for key in keys:
             self._path_of(key).unlink(missing_ok=True)
@@ -107,11 +107,11 @@ class DesiredStore:
         return sorted(found, key=lambda each: (not isinstance(each, Cluster), each.key))
 
     def documents(self) -> list[dict[str, Any]]:
-        """Read the manifests as they were stored."""
+        """Read the manifests as they are stored."""
         return [yaml.safe_load(path.read_text()) for path in sorted(self._folder.glob("*.yaml"))]
 
     def revision(self) -> Revision:
-        """Name the state of the folder without reading the files."""
+        """Return the state of the folder without reading the files."""
         return tuple(
             (path.name, status.st_mtime_ns, status.st_size)
             for path in sorted(self._folder.glob("*.yaml"))
@@ -119,7 +119,7 @@ class DesiredStore:
         )
 
     def record_reset(self, key: Key, request_id: str, previous: Mapping[Any, int]) -> None:
-        """Remember that a ConsumerGroup's reset was done, and the offsets that undo it."""
+        """Record that a ConsumerGroup's reset was done, and the offsets that undo it."""
         statuses = self._load_statuses()
         stored = statuses.setdefault("/".join(key), StoredStatus())
         stored.status["lastReset"] = {
@@ -132,7 +132,7 @@ class DesiredStore:
         self._save_statuses(statuses)
 
     def record_observed(self, resources: Iterable[Resource]) -> None:
-        """Remember that these resources were reconciled in the generation that they have."""
+        """Record that these resources were reconciled in their present generation."""
         statuses = self._load_statuses()
         for resource in resources:
             stored = statuses.setdefault(_name(resource), StoredStatus())
@@ -172,7 +172,7 @@ def cluster_of(resources: Iterable[Resource]) -> list[Cluster]:
 
 
 def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
-    """Sort resources of one cluster into what `plan` takes. Pure."""
+    """Sort one cluster's resources into the input of `plan`. Pure."""
     listed = list(resources)
     return Desired(
         cluster=next((each for each in cluster_of(listed) if each.metadata.name == cluster), None),
@@ -194,7 +194,7 @@ def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old one or the new one."""
+    """Replace a file atomically: a reader sees the old one or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text)
     temporary.replace(path)

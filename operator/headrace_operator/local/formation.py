@@ -1,7 +1,8 @@
-"""What is settled when a local cluster is formed: its id, who votes, and with how many brokers.
+"""What is fixed when a local cluster is formed: its id, its voters, and its number of brokers.
 
-Owns the choice; `state.json` keeps it. All brokers must be given the same id, and those that join
-later the same defaults of replication as the first ones. Who votes is in the metadata log from the
+Owns the choice; `state.json` keeps it. All brokers must get the same id, and brokers that join
+later must get the same replication defaults as the first ones. From the first election on, the
+voters are in the metadata log; this module also reads what the data on disk says about that.
 first election on; what data on disk says of that is read here, too.
 """
 
@@ -23,7 +24,7 @@ METADATA_FOLDER = "__cluster_metadata-0"
 
 
 def form_cluster(known: Formation, data_directories: Iterable[Path], *, brokers: int) -> Formation:
-    """Keep what is known; else take the id that data on disk has, else make one."""
+    """Keep what is known; else use the id in the data on disk, else generate one."""
     directories = list(data_directories)
     cluster_id = known.cluster_id or next(
         (found for folder in directories if (found := _stored_id(folder))), ""
@@ -36,7 +37,7 @@ def form_cluster(known: Formation, data_directories: Iterable[Path], *, brokers:
 
 
 def has_metadata(data_directory: Path) -> bool:
-    """Whether a controller's disk has anything of the metadata log, or of a snapshot of it."""
+    """Whether a controller's disk has any metadata log or snapshot."""
     folder = data_directory / METADATA_FOLDER
     return any(
         path.stat().st_size > 0
@@ -46,11 +47,12 @@ def has_metadata(data_directory: Path) -> bool:
 
 
 def may_form(formation: Formation, own: Path, controllers: Iterable[Path]) -> bool:
-    """Whether a node's settings may name the voters, so that it can begin the quorum.
+    """Whether a node's settings may name the voters, so that it can start the quorum.
 
-    Before `is_formed` was kept, clusters were formed, too, and settings always named them. So
-    data decides: beside one controller that has metadata, one that has none has lost its disk, and
-    it learns who votes from the others. One that has its own goes by its log, not by settings.
+    Clusters formed before `is_formed` was stored always named the voters in the settings, so the
+    data decides. If one controller has metadata and another has none, the latter has lost its disk,
+    and learns the voters from the others. A controller with metadata uses its log, not its
+    settings.
     """
     if formation.is_formed:
         return False
@@ -58,7 +60,7 @@ def may_form(formation: Formation, own: Path, controllers: Iterable[Path]) -> bo
 
 
 def _stored_id(data_directory: Path) -> str:
-    """Return the id in a broker's meta.properties: clusters of one broker made their own."""
+    """Return the id in a broker's meta.properties: single-broker clusters generated their own."""
     try:
         lines = (data_directory / "meta.properties").read_text().splitlines()
     except OSError:
@@ -67,7 +69,7 @@ def _stored_id(data_directory: Path) -> str:
 
 
 def _random_id() -> str:
-    """Make an id in Kafka's form; one that begins with a dash looks like an option to its tools."""
+    """Generate an id in Kafka's form; its tools would take a leading dash for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

@@ -37,7 +37,7 @@ async def wait_ready(
 ) -> float:
     """Wait for `/readyz`; returns the seconds it took.
 
-    `TimeoutError` when it is not ready in time or `gave_up()` says that it never will be.
+    `TimeoutError` if it is not ready in time or `gave_up()` says that it never will be.
     """
     began = time.monotonic()
     while not await asyncio.to_thread(is_ready, base_url):

@@ -1,4 +1,4 @@
-"""Where a local cluster keeps its files. Owns names of paths only; creates nothing but folders."""
+"""The paths of a local cluster's files. Owns the names only; creates nothing but folders."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class ClusterLayout:
 
     @property
     def state_file(self) -> Path:
-        """Addresses and processes of the cluster as it runs (see `state`)."""
+        """Addresses and processes of the running cluster (see `state`)."""
         return self.root / "state.json"
 
     @property
     def ports_file(self) -> Path:
-        """Ports that brokers had last time: clients keep their addresses over a restart."""
+        """The ports of the last run, so that clients keep their addresses over a restart."""
         return self.root / "ports.json"
 
     @property
     def up_lock(self) -> Path:
-        """Held by the one `headrace up` of this cluster."""
+        """Held by the cluster's only `headrace up`."""
         return self.root / "up.lock"
 
     @property
@@ -39,12 +39,12 @@ class ClusterLayout:
 
     @property
     def desired_directory(self) -> Path:
-        """The manifests that should hold: one file for each resource."""
+        """The manifests of the desired state: one file for each resource."""
         return self.root / "desired"
 
     @property
     def log_directory(self) -> Path:
-        """What the processes print."""
+        """The output of the processes."""
         return self.root / "logs"
 
     def broker_directory(self, node_id: int) -> Path:
@@ -53,7 +53,7 @@ class ClusterLayout:
 
     @property
     def jobs_directory(self) -> Path:
-        """Has a folder for each SparkApplication: its checkpoint and scratch files."""
+        """The folder with each SparkApplication's checkpoint and scratch files."""
         return self.root / "jobs"
 
     def create(self) -> None:

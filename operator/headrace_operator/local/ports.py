@@ -1,7 +1,7 @@
 """Choice of free loopback ports that stay the same from run to run.
 
-A port is free when it can be bound now; another program may still take it before the broker does.
-The broker then fails to start, says so in its log, and is tried again.
+A port is free if it can be bound now; another program may still take it before the broker does.
+Then the broker fails to start, reports that in its log, and is restarted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 def allocate_ports(
     names: Iterable[str], *, remembered: Mapping[str, int], preferred: Mapping[str, int]
 ) -> dict[str, int]:
-    """Give each name its former port, else the one that its manifest asks for, else a free one.
+    """Give each name its former port, else the one in its manifest, else a free one.
 
     Sockets stay open until every name has its port, so that no port is given twice.
     """
@@ -52,7 +52,7 @@ def is_free(port: int) -> bool:
 
 
 def load_ports(path: Path) -> dict[str, int]:
-    """Ports of the last run; none when there was none or the file is damaged."""
+    """Return the ports of the last run; none if there was none or the file is damaged."""
     try:
         found = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
@@ -61,13 +61,13 @@ def load_ports(path: Path) -> dict[str, int]:
 
 
 def save_ports(path: Path, ports: Mapping[str, int]) -> None:
-    """Remember ports for the next run."""
+    """Store ports for the next run."""
     path.write_text(json.dumps(dict(ports), indent=2, sort_keys=True) + "\n")
 
 
 def _bind(port: int) -> socket.socket | None:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # As servers do: a port whose old connections are in TIME_WAIT is free for them.
+    # As servers do: they can bind a port whose old connections are in TIME_WAIT.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))

@@ -1,8 +1,8 @@
 """Supervision of child processes: start, restart with backoff, stop in order.
 
-Each child leads a session of its own, so that a Ctrl-C in the terminal reaches only the supervisor,
-who then stops children in the right order; and so that the whole session (a JVM, its Python
-workers) can be ended when the child itself is gone.
+Each child leads its own session. So Ctrl-C in the terminal reaches only the supervisor, which then
+stops the children in the right order; and the whole session (a JVM, its Python workers) can be
+ended even when the child itself is gone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 BACKOFF_SECONDS_MIN = 0.5
 BACKOFF_SECONDS_MAX = 30.0
-# A process that lived this long was healthy: its next restart starts with the shortest delay.
+# A process that ran this long was healthy: its next restart gets the shortest delay.
 HEALTHY_AFTER_SECONDS = 60.0
 KILLED_TIMEOUT_SECONDS = 2.0
 LOG_TAIL_LINES = 4
@@ -45,7 +45,7 @@ LOG_LINE_SHOWN = 400
 
 
 class RestartPolicy(Enum):
-    """When an ended process is started again; the names are those of SparkApplication."""
+    """When an exited process is restarted; the names are those of SparkApplication."""
 
     ALWAYS = "Always"
     ON_FAILURE = "OnFailure"
@@ -80,13 +80,13 @@ class ProcessSpec:
     log_path: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     restart: RestartPolicy = RestartPolicy.ALWAYS
-    #: Exit statuses after which another start would end the same way (wrong settings).
+    #: Exit statuses after which a restart would fail the same way (wrong settings).
     final_statuses: frozenset[int] = frozenset()
     stop_grace_seconds: float = 10.0
 
 
 class SupervisedProcess:
-    """One child that is kept running until it is stopped."""
+    """A child that is kept running until it is stopped."""
 
     def __init__(self, spec: ProcessSpec, on_event: Callable[[ProcessEvent], None]) -> None:
         self.spec = spec
@@ -113,7 +113,7 @@ class SupervisedProcess:
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
 
     async def stop(self) -> None:
-        """Ask the child to end, wait, then end what is left of its session."""
+        """Ask the child to stop, wait, then end the rest of its session."""
         self._stopping = True
         if self._keeper is not None:
             self._keeper.cancel()
@@ -156,7 +156,7 @@ class SupervisedProcess:
             status = await self._process.wait()
             if self._stopping:
                 return
-            # Children of a dead child would hold its ports and its checkpoint.
+            # Children of a dead child would keep its ports and its checkpoint.
             await self._end_session(self._process)
             self._report(ProcessEventKind.ENDED, exit_status=status)
             if status in self.spec.final_statuses or not _wants_restart(self.spec.restart, status):
@@ -195,9 +195,9 @@ class SupervisedProcess:
 def end_leftovers(
     processes: Sequence[ProcessIdentity], *, grace_seconds: float = 10.0
 ) -> list[ProcessIdentity]:
-    """End processes that a killed `up` left behind. Returns those that ran.
+    """End processes that a killed `up` left behind; return those that were running.
 
-    In the given order, each with its session; only those that are surely ours.
+    In the given order, each with its session; only processes that `up` certainly started.
     """
     ended = []
     for identity in processes:
@@ -214,7 +214,7 @@ def end_leftovers(
 
 
 def last_line(log: Path) -> str:
-    """Return the last line of a log that says anything: mostly why a process ended."""
+    """Return the last non-empty line of a log: mostly why a process ended."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "(empty)")
 
@@ -222,7 +222,7 @@ def last_line(log: Path) -> str:
 def log_tail(log: Path) -> str:
     """Return the last lines of a log, each once, indented."""
     lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    # The same start failed more than once, so the same lines may stand there more than once.
+    # The same start may have failed several times, so the same lines may be there several times.
     shown = dict.fromkeys(line[:LOG_LINE_SHOWN] for line in lines)
     return "\n".join(f"  {line}" for line in shown) or "  (empty)"
 
@@ -234,9 +234,9 @@ def _wants_restart(policy: RestartPolicy, exit_status: int) -> bool:
 
 
 def _kill_session(leader_pid: int) -> None:
-    """Kill what is left of the session that this child led, and wait until it is gone.
+    """Kill the rest of the session that this child led, and wait until it is gone.
 
-    Sessions, not process groups: Spark's Python daemon makes a group of its own.
+    Sessions, not process groups: Spark's Python daemon creates its own process group.
     """
     members = []
     for pid in psutil.pids():
@@ -244,6 +244,6 @@ def _kill_session(leader_pid: int) -> None:
             if os.getsid(pid) == leader_pid:
                 members.append(psutil.Process(pid))
                 os.kill(pid, signal.SIGKILL)
-    # The child itself is its starter's to reap.
+    # The process that started the child reaps it.
     others = [member for member in members if member.pid != leader_pid]
     psutil.wait_procs(others, timeout=KILLED_TIMEOUT_SECONDS)

@@ -1,7 +1,7 @@
-"""Rendering of a broker's `.properties` from a Cluster. Pure: data in, text out.
+"""Renders a broker's `.properties` from a Cluster. Pure: data in, text out.
 
-Names are Kafka's own. What the manifest's `config` says wins over the defaults here, but not over
-what the local backend must own: ids, addresses and directories.
+Names are Kafka's own. The manifest's `config` overrides the defaults here, but not the settings
+that the local backend must own: ids, addresses and directories.
 """
 
 from __future__ import annotations
@@ -30,20 +30,21 @@ CONTROLLER_LISTENER_NAME = "CONTROLLER"
 
 @dataclass(frozen=True, kw_only=True)
 class Formation:
-    """What was settled when the cluster was formed and holds for every broker that joins."""
+    """What was fixed when the cluster was formed, and holds for every broker that joins later."""
 
-    #: Empty: a single broker of an older cluster, whose data has its own.
+    #: Empty: a single broker of an older cluster, whose data has its own id.
     cluster_id: str
-    #: Brokers there were: defaults of replication follow from it, and must not differ by broker.
-    #: Fewer once the cluster has shrunk below it: nothing can have more replicas than brokers.
+    #: Number of brokers then: the replication defaults follow from it, and must not differ by
+    #: broker. Smaller once the cluster has shrunk below it, as there cannot be more replicas than
+    #: brokers.
     brokers: int
-    #: The quorum has written who votes into its log. From then on nobody may begin a second one.
+    #: The quorum's log names the voters. From then on no node may start a second quorum.
     is_formed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerNode:
-    """One process of a cluster: its id, roles, ports and where its data is."""
+    """One process of a cluster: its id, roles and ports, and its data folder."""
 
     node_id: int
     pool: str
@@ -56,7 +57,7 @@ class BrokerNode:
 
     @property
     def is_broker(self) -> bool:
-        """Whether clients talk to it."""
+        """Whether it serves clients."""
         return "broker" in self.roles
 
     @property
@@ -66,17 +67,17 @@ class BrokerNode:
 
     @property
     def address(self) -> str:
-        """Where clients find it."""
+        """Its address for clients."""
         return f"{LOOPBACK}:{self.client_port}"
 
     @property
     def controller_address(self) -> str:
-        """Where other controllers and brokers find it, if it is a controller."""
+        """Its address for controllers and brokers, if it is a controller."""
         return f"{LOOPBACK}:{self.controller_port}"
 
     @property
     def http_url(self) -> str:
-        """Where /healthz, /readyz and /metrics are."""
+        """The base URL of /healthz, /readyz and /metrics."""
         return f"http://{LOOPBACK}:{self.http_port}"
 
 
@@ -100,18 +101,18 @@ def render_broker_properties(
 
 
 def default_settings(formation: Formation) -> dict[str, str]:
-    """Return what holds where the manifest's `config` says nothing."""
+    """Return the defaults for settings that the manifest's `config` leaves out."""
     return replicated_settings(formation.brokers) | {
-        # Members of one machine come together at once: nothing to wait for.
+        # Members on one machine join together: there is nothing to wait for.
         "group.initial.rebalance.delay.ms": "0",
     }
 
 
 def _quorum(nodes: Sequence[BrokerNode], *, may_form: bool) -> dict[str, str]:
-    """Return who votes while the cluster is formed; afterwards only where to ask (KIP-853).
+    """Return the voters while the cluster is being formed; afterwards only where to ask (KIP-853).
 
-    Once it is formed, a node with an empty disk must never find voters in its settings: with a
-    majority of such nodes they would begin a second cluster that knows of nothing.
+    After that, a node with an empty disk must never find voters in its settings: a majority of such
+    nodes would form a second, empty cluster.
     """
     controllers = [node for node in nodes if node.is_controller]
     if may_form:
@@ -147,5 +148,5 @@ def _owned(node: BrokerNode) -> dict[str, str]:
 
 
 def _escaped(value: str) -> str:
-    """Java's .properties format: backslashes and line breaks are escaped, nothing else need be."""
+    """Escape for Java's .properties format: only backslashes and line breaks need it."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

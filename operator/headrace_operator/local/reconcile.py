@@ -1,8 +1,8 @@
 """Observe, plan, apply for a local cluster, until nothing is left to do.
 
-Brokers and applications are the backend's, topics and groups the brokers' own: this puts both
-observations together, and hands each action to whoever performs it. Processes other than `up`
-(`headrace apply`) have no backend: they perform what brokers do and leave the rest to `up`.
+The backend owns brokers and applications; the brokers own topics and groups. This module combines
+both observations, and passes each action to its executor. Processes other than `up` (`headrace
+apply`) have no backend: they carry out the brokers' part and leave the rest to `up`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "Outcome", "Reconciler", "StateBackend", "reconcile_lock"]
 
-# Each round makes the next possible: brokers, then topics, then applications. More is a loop.
+# Each round makes the next possible: brokers, then topics, then applications. More rounds are a
+# loop.
 ROUNDS_MAX = 20
 BROKER_ACTIONS = (StartBroker, StopBroker, ReconfigureBroker)
 
 
 class Backend(Protocol):
-    """Whoever has the brokers and applications."""
+    """Owns the brokers and applications."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients connect; empty before any broker was started."""
+        """The address for clients; empty before any broker was started."""
 
     def observe(self) -> Observed:
         """Brokers and applications."""
@@ -57,11 +58,11 @@ class Backend(Protocol):
     async def perform(
         self, actions: Sequence[Action], applications: Mapping[Key, Application]
     ) -> None:
-        """Perform those actions that are the backend's."""
+        """Carry out the actions for brokers and applications."""
 
 
 class StateBackend:
-    """A running cluster as another process sees it: by its state file. Performs nothing."""
+    """A running cluster as another process sees it: through its state file. Carries out nothing."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
@@ -78,23 +79,23 @@ class StateBackend:
     async def perform(
         self, actions: Sequence[Action], applications: Mapping[Key, Application]
     ) -> None:
-        """Leave it to `up`, which looks at the same manifests."""
+        """Leave it to `up`, which reads the same manifests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a reconciliation came to."""
+    """The result of a reconciliation."""
 
-    #: What was performed here.
+    #: The actions carried out here.
     performed: tuple[Action, ...]
     #: One line for each action that the brokers refused.
     failures: tuple[str, ...]
-    #: What was left at the end: problems, what is waited for, actions of somebody else.
+    #: What is left at the end: problems, pending waits, actions for another process.
     rest: Plan
 
 
 class Reconciler:
-    """Brings one local cluster to what is desired. One reconciliation at a time."""
+    """Brings one local cluster to its desired state. One reconciliation at a time."""
 
     def __init__(
         self,
@@ -103,20 +104,20 @@ class Reconciler:
         *,
         on_action: Callable[[Action], None] = lambda _: None,
     ) -> None:
-        """`on_action` gets each action before it is performed."""
+        """`on_action` gets each action before it is carried out."""
         self._backend = backend
         self._store = store
         self._on_action = on_action
         self._admin: BrokerAdmin | None = None
 
     async def start_brokers(self, desired: Desired) -> None:
-        """Start the brokers, and wait until they are ready; nothing else yet."""
+        """Start the brokers and wait until they are ready; nothing else."""
         planned = plan(self._backend.observe(), desired)
         actions = [action for action in planned.actions if isinstance(action, BROKER_ACTIONS)]
         await self._backend.perform(actions, {})
 
     async def observe(self, desired: Desired) -> Observed:
-        """Ask the backend and the brokers."""
+        """Observe the backend and the brokers."""
         backend = self._backend.observe()
         if not self._backend.bootstrap_servers:
             return backend
@@ -127,7 +128,7 @@ class Reconciler:
         return merge_observations(backend, await self._admin.observe(desired, now_ms=now_ms))
 
     async def reconcile(self, desired: Callable[[], Desired]) -> Outcome:
-        """Perform plans until one has nothing to do here. Hold `reconcile_lock` around it."""
+        """Carry out plans until one has nothing to do here. Hold `reconcile_lock` around it."""
         performed: list[Action] = []
         for _ in range(ROUNDS_MAX):
             wanted = desired()

@@ -1,7 +1,7 @@
 """`state.json`: how other commands find a running cluster. Written whole, read by anyone.
 
-A process is named by its pid and the time it started: a pid alone may belong to somebody else by
-the time it is read (pids wrap), and we never signal a process that we did not start.
+A process is identified by its pid and start time: pids wrap, so by the time a pid is read it may
+belong to another process, and `headrace` never signals a process that it did not start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LockHeldError(Exception):
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that we started."""
+    """A process that `headrace` started."""
 
     name: str
     pid: int
@@ -54,7 +54,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, name: str, pid: int) -> ProcessIdentity:
-        """Identify a running process; `psutil.NoSuchProcess` when it has ended."""
+        """Identify a running process; raises `psutil.NoSuchProcess` if it has ended."""
         return cls(name=name, pid=pid, started_at=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
@@ -70,7 +70,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker of this cluster, running or not, and where it answers when it runs."""
+    """A broker of this cluster, running or not, and its addresses when it runs."""
 
     node_id: int
     pool: str
@@ -79,14 +79,14 @@ class BrokerState(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None = None
     address: str = ""
     http: str = ""
-    #: Where its controller listener is; empty where it has none.
+    #: The address of its controller listener; empty if it has none.
     controller: str = ""
-    #: Defaults that it was started with and that hold no more, as text.
+    #: Outdated defaults that it was started with, as text.
     outdated: tuple[str, ...] = ()
 
 
 class ApplicationState(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer or job that runs. `fingerprint`: what it was started from."""
+    """A producer or job that runs. `fingerprint`: of the spec that it was started from."""
 
     kind: str
     namespace: str
@@ -96,14 +96,14 @@ class ApplicationState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterState(msgspec.Struct, kw_only=True):
-    """What runs now; after an orderly end, which brokers there were."""
+    """What runs now; after an orderly stop, which brokers there were."""
 
     cluster: str
-    #: Given at the first start (see `formation`); empty before it.
+    #: Chosen at the first start (see `formation`); empty before it.
     cluster_id: str = ""
     #: How many brokers the cluster was formed with.
     formed_with: int = 0
-    #: Who votes is in the metadata log: no broker's settings say it any more.
+    #: The voters are in the metadata log: no broker's settings name them any longer.
     is_formed: bool = False
     bootstrap_servers: str = ""
     up: ProcessIdentity | None = None
@@ -119,7 +119,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
 
 
 def observed_of(state: ClusterState) -> Observed:
-    """Return what a plan needs to know of brokers and applications. The rest brokers say."""
+    """Return what a plan needs to know of brokers and applications. The brokers report the rest."""
     brokers = tuple(
         ObservedBroker(
             node_id=broker.node_id,
@@ -150,7 +150,7 @@ def observed_of(state: ClusterState) -> Observed:
 
 
 def load_state(path: Path) -> ClusterState | None:
-    """Read a state file; None when there is none, or it is of a version that we cannot read."""
+    """Read a state file; None if there is none, or its version is unknown."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterState)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -158,7 +158,7 @@ def load_state(path: Path) -> ClusterState | None:
 
 
 def save_state(path: Path, state: ClusterState) -> None:
-    """Replace the state file at once: a reader sees the old one or the new one."""
+    """Replace the state file atomically: a reader sees the old one or the new one."""
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
     temporary.replace(path)

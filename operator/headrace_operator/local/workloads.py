@@ -1,8 +1,8 @@
-"""From a Deployment or a SparkApplication to the command that runs it on this machine. Pure.
+"""Turns a Deployment or a SparkApplication into the command that runs it on this machine. Pure.
 
-The manifests are those of Kubernetes. Two things differ here: `headrace` is this installation, and
-the cluster's bootstrap Service (`<cluster>-bootstrap:<port>`) is the local brokers. What differs
-for Spark is known to `headrace_jobs.launch`, which is given the manifest as it is.
+The manifests are those for Kubernetes. Two things differ here: `headrace` is this installation, and
+the cluster's bootstrap Service (`<cluster>-bootstrap:<port>`) is replaced by the local brokers.
+`headrace_jobs.launch` handles the differences for Spark; it gets the manifest unchanged.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ __all__ = ["LocalCommand", "NotLocalError", "Surroundings", "deployment_command"
 
 HEADRACE_COMMAND = (sys.executable, "-m", "headrace_cli")
 SPARK_COMMAND = (sys.executable, "-m", "headrace_jobs.launch")
-# Kubernetes' own syntax in command and args: $(NAME), and $$(NAME) for the text itself.
+# Kubernetes' syntax in command and args: $(NAME), and $$(NAME) for the literal text.
 VARIABLE = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 
 
 class NotLocalError(Exception):
-    """This workload needs something that only Kubernetes has; the message says what."""
+    """This workload needs something that only Kubernetes has; the message names it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a workload is run in."""
+    """The environment in which a workload runs."""
 
     cluster: str
     bootstrap_servers: str
-    #: Has a folder for each job's checkpoint and scratch files; kept between runs.
+    #: Contains a folder for each job's checkpoint and scratch files; kept between runs.
     directory: Path
     metrics_port: int
 
@@ -59,7 +59,7 @@ def deployment_command(
     *,
     extra: Mapping[str, Sequence[str]],
 ) -> LocalCommand:
-    """Build the command of a Deployment; only those that run `headrace` run without images.
+    """Build the command of a Deployment; without images only those that run `headrace` work.
 
     `extra` has more arguments for each of headrace's subcommands.
     """
@@ -84,13 +84,13 @@ def local_environment(
 
 
 def local_addresses(text: str, surroundings: Surroundings) -> str:
-    """Replace the bootstrap Service's address by those of the local brokers."""
+    """Replace the bootstrap Service's address by the local brokers' addresses."""
     service = rf"(?<![\w.-]){re.escape(surroundings.cluster)}-bootstrap(\.[a-z0-9.-]+)?:\d+"
     return re.sub(service, surroundings.bootstrap_servers, text)
 
 
 def expand(texts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Replace `$(NAME)`; a name that is not there stays as it is, as in Kubernetes."""
+    """Replace `$(NAME)`; an unknown name stays as it is, as in Kubernetes."""
 
     def replacement(found: re.Match[str]) -> str:
         escaped, name = found.groups()
@@ -102,7 +102,7 @@ def expand(texts: Sequence[str], environment: Mapping[str, str]) -> list[str]:
 def spark_command(
     application: SparkApplication, manifest: Path, surroundings: Surroundings
 ) -> LocalCommand:
-    """Build the command of a SparkApplication whose manifest is in this file."""
+    """Build the command of the SparkApplication in this manifest file."""
     arguments = ["--name", application.metadata.name]
     arguments += ["--bootstrap-servers", surroundings.bootstrap_servers]
     arguments += ["--data-dir", str(surroundings.directory)]

@@ -1,4 +1,4 @@
-"""The effects that plans consist of. Each describes itself for dry runs."""
+"""The actions that plans consist of. Each describes itself for dry runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StartBroker(Action):
-    """Start a broker with these settings; listeners and directories are the backend's."""
+    """Start a broker with these settings; the backend sets listeners and directories."""
 
     node_id: int
     pool: str
@@ -31,7 +31,7 @@ class StartBroker(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class StopBroker(Action):
-    """Stop a broker that no pool wants any more. Its data stays."""
+    """Stop a broker that no pool wants any longer. Its data stays."""
 
     node_id: int
     pool: str
@@ -43,12 +43,12 @@ class StopBroker(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class MoveReplicas(Action):
-    """Give partitions new replicas, in the order of preference. Brokers copy while they serve."""
+    """Give partitions new replicas, in order of preference. Brokers serve clients meanwhile."""
 
     moves: Mapping[TopicPartition, tuple[int, ...]]
-    #: Brokers that the replicas move away from; none: they move to brokers that joined.
+    #: Brokers that the replicas move away from; empty: they move to brokers that joined.
     leaving: tuple[int, ...]
-    #: Bytes per second that each broker copies meanwhile; None: it is as it should be already.
+    #: The throttle to set, in bytes per second for each broker; None: it is set already.
     throttle: int | None = None
 
     def describe(self) -> str:
@@ -67,7 +67,7 @@ class ChangeReplicationFactor(MoveReplicas):
     topic: str
     replicas: int
     current: int
-    #: How many of them get more, which has to be copied.
+    #: How many of them get more replicas, which have to be copied.
     copies: int = 0
 
     def describe(self) -> str:
@@ -80,11 +80,11 @@ class ChangeReplicationFactor(MoveReplicas):
 
 @dataclass(frozen=True, kw_only=True)
 class CordonBrokers(Action):
-    """Give these brokers no new replicas, and those not any more that were drained before."""
+    """Cordon these brokers against new replicas, and uncordon brokers drained before."""
 
     cordoned: tuple[int, ...] = ()
     uncordoned: tuple[int, ...] = ()
-    #: All that this operator has cordoned once this is done: it uncordons no others.
+    #: All brokers cordoned by this operator after this action: it uncordons no others.
     drained: tuple[int, ...] = ()
 
     def describe(self) -> str:
@@ -99,7 +99,7 @@ class CordonBrokers(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class AddVoter(Action):
-    """Let a controller vote that follows the metadata log with this disk."""
+    """Make a controller a voter that follows the metadata log with this disk."""
 
     node_id: int
     directory_id: UUID
@@ -113,7 +113,7 @@ class AddVoter(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveVoter(Action):
-    """Let a voter of the metadata quorum only follow. `reason`: why, in a few words."""
+    """Make a voter of the metadata quorum an observer. `reason`: why, in a few words."""
 
     node_id: int
     directory_id: UUID
@@ -126,7 +126,7 @@ class RemoveVoter(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class AlterClusterConfig(Action):
-    """Set and delete settings of all brokers that they take while they run (KIP-226)."""
+    """Set and delete dynamic settings of all brokers, without restarts (KIP-226)."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     delete: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class AlterClusterConfig(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class SetFeatureLevels(Action):
-    """Let the whole cluster work at other levels of features: before and after, by name."""
+    """Change the cluster's feature levels: before and after, by name."""
 
     levels: Mapping[str, tuple[int, int]]
 
@@ -151,7 +151,7 @@ class SetFeatureLevels(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class UnregisterBroker(Action):
-    """Let the cluster forget a broker that was stopped for good."""
+    """Unregister a broker that was stopped for good."""
 
     node_id: int
 
@@ -162,7 +162,7 @@ class UnregisterBroker(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ReconfigureBroker(Action):
-    """Give a broker new settings. The backend restarts it where a setting is read at start."""
+    """Give a broker new settings. The backend restarts it for settings read at start."""
 
     node_id: int
     pool: str
@@ -176,7 +176,7 @@ class ReconfigureBroker(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceVolumes(Action):
-    """Give up volumes of a broker, claims by their names, that are bound to a node that is gone."""
+    """Delete a broker's volume claims, by name, that are bound to a node that is gone."""
 
     node_id: int
     machine: str
@@ -190,7 +190,7 @@ class ReplaceVolumes(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class RefillBroker(Action):
-    """Let a broker begin again with new volumes, which the others fill. `bytes_` None: unknown."""
+    """Let a broker start with new volumes, and replicate all again. `bytes_` None: unknown."""
 
     node_id: int
     request_id: str
@@ -237,7 +237,7 @@ class CreatePartitions(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class AlterTopicConfig(Action):
-    """Set and delete a topic's settings. `previous` is what they are now, for the text."""
+    """Set and delete a topic's settings. `previous` has the present ones, for the text."""
 
     topic: str
     set: Mapping[str, str] = field(default_factory=dict)
@@ -267,14 +267,14 @@ class DeleteTopic(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ResetOffsets(Action):
-    """Have an empty group go on at these offsets. `previous` undoes it."""
+    """Let an empty group continue at these offsets. `previous` undoes it."""
 
     group: str
     request_id: str
     offsets: Mapping[TopicPartition, int]
     previous: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_dry_run: bool = False
-    #: A share group has no committed offsets: the brokers set where it starts.
+    #: A share group has no committed offsets: the brokers set its start offsets.
     is_share: bool = False
 
     def describe(self) -> str:
@@ -289,7 +289,7 @@ class ResetOffsets(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaleTarget(Action):
-    """Give a group's workload so many replicas. `is_pause`: `previous` come back afterwards."""
+    """Scale a group's workload. `is_pause`: it gets its `previous` replicas back afterwards."""
 
     target: TargetReference
     replicas: int
@@ -316,7 +316,7 @@ class DeleteGroup(Action):
 
 @dataclass(frozen=True, kw_only=True)
 class StartApplication(Action):
-    """Start (or start again) an application or workload. `fingerprint` names its spec."""
+    """Start or restart an application or workload. `fingerprint` identifies its spec."""
 
     application: str
     fingerprint: str

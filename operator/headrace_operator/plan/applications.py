@@ -1,4 +1,4 @@
-"""Plans applications and workloads: started when their topics are there, restarted on change."""
+"""Plans applications and workloads: started once their topics exist, restarted on change."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Outcome = Action | Problem | Waiting
 
 
 def fingerprint(application: Application) -> str:
-    """Name the application's spec: the same for the same spec."""
+    """Return a fingerprint of the application's spec: the same for the same spec."""
     spec = application.document.get("spec", {})
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def plan_applications(observed: Observed, desired: Desired) -> Iterator[Outcome]:
-    """Compare applications with what runs."""
+    """Compare the desired applications with the running ones."""
     held = held_applications(observed, desired)
     missing = sorted(
         topic.topic_name

@@ -1,9 +1,9 @@
-"""Plans a Cluster's brokers: which to start, to stop, to give new settings. Pure.
+"""Plans a Cluster's brokers: which to start, to stop, to reconfigure. Pure.
 
-Node ids are given once: a pool's new broker takes the lowest free id, and a pool shrinks from its
-highest. Settings roll one broker at a time and only while every partition is whole, so that a
-change of settings never costs availability (`rolling`); what brokers take while they run is set
-for all of them at once. Who of them votes in the metadata quorum is `voters`' to say.
+A pool's new broker gets the lowest free node id, and a pool shrinks from its highest id. New
+settings roll out one broker at a time and only while every partition is fully in sync, so that they
+never cost availability (`rolling`). Dynamic settings are set for all brokers at once. `voters`
+plans who votes in the metadata quorum.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
-#: Kafka's quickstarts begin at 1 as well; 0 looks like "not set" in too many places.
+#: Kafka's quickstarts begin at 1, too; in too many places 0 looks like "not set".
 FIRST_NODE_ID = 1
 
 
@@ -54,12 +54,12 @@ class BrokerPlan:
     actions: tuple[Action, ...]
     waiting: tuple[Waiting, ...]
     problems: tuple[Problem, ...] = ()
-    #: All that is to be done, restarts that wait for their turn among it.
+    #: Everything to be done, including restarts that wait for their turn.
     proposal: tuple[Action, ...] = ()
 
 
 def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> BrokerPlan:
-    """Compare pools with brokers; `desired` has the Topics that say how many replicas to keep."""
+    """Compare pools with brokers; `desired` has the Topics, which say how many replicas to keep."""
     if problem := _unsafe(cluster):
         return BrokerPlan(actions=(), waiting=(), problems=(problem,))
     config = _start_config(observed, cluster)
@@ -74,11 +74,11 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     ]
     losses = list(plan_losses(observed, cluster))
     refills = list(plan_refills(observed, cluster))
-    # One that still waits holds up nobody: what it waits for may be a restart.
+    # A waiting one does not block the rest: it may wait for a restart.
     late = [each for each in refills if not isinstance(each, RefillBroker)]
     if not any(isinstance(each, MoveReplicas) for each in outcomes):
         outcomes += [each for each in refills if each not in late]
-    # A refused drain does not hold up new settings.
+    # A refused drain does not block new settings.
     if not actions and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
     if observed.cluster is not None:
@@ -89,7 +89,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         outcomes += plan_features(cluster, observed.cluster, is_settled=not busy)
     # Nor does a change of voters that waits for a broker, which may need these settings.
     outcomes += [*late, *(each for each in voting if isinstance(each, Waiting))]
-    # Said first: all else waits for these.
+    # First, because everything else waits for these.
     outcomes = [*losses, *outcomes]
     actions += [each for each in outcomes if isinstance(each, Action)]
     restarts = [
@@ -97,7 +97,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     ]
     return BrokerPlan(
         actions=tuple(actions),
-        # What the backend waits for is what holds up the actions: conditions say it first.
+        # The backend's waits are what blocks the actions: conditions report them first.
         waiting=(
             *_pending(observed, cluster),
             *(each for each in outcomes if isinstance(each, Waiting)),
@@ -110,7 +110,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
 def _compare_pools(
     observed: Observed, cluster: Cluster, config: Mapping[str, str]
 ) -> tuple[list[Action], list[ObservedBroker]]:
-    """Return what starts the brokers that pools want, and those that no pool wants."""
+    """Return the actions that start missing brokers, and the brokers that no pool wants."""
     brokers = observed.cluster.brokers if observed.cluster else ()
     actions: list[Action] = []
     surplus: list[ObservedBroker] = []
@@ -144,7 +144,7 @@ def _compare_pools(
 
 
 def _unsafe(cluster: Cluster) -> Problem | None:
-    """Refuse to serve without the protection that a listener asks for."""
+    """Refuse to serve without the protection that a listener requires."""
     for listener in cluster.spec.listeners:
         if listener.tls.enabled or listener.authentication.type != "None":
             message = (
@@ -156,14 +156,14 @@ def _unsafe(cluster: Cluster) -> Problem | None:
 
 
 def target_of(cluster: Cluster) -> str:
-    """Name what the brokers of this spec are to become: the same until the spec changes.
+    """Return a name for the state that this spec leads to: the same until the spec changes.
 
-    Whoever writes it into `approvedPlan` approves all steps that lead there, and nothing else.
+    A user who writes it into `approvedPlan` approves all steps to that state, and nothing else.
     """
     spec = cluster.spec
     relevant: tuple[object, ...] = (
         *(spec.pools, spec.listeners, sorted(spec.config.items()), spec.version),
-        # Only where they are set: what was approved before these fields existed stays approved.
+        # Only if set: plans approved before these fields existed stay approved.
         *((spec.image,) if spec.image else ()),
         *(spec.image_pull_secrets or ()),
         *((sorted(spec.features.items()),) if spec.features else ()),
@@ -210,7 +210,7 @@ def _plan_live_config(observed: Observed, cluster: Cluster) -> Iterator[AlterClu
 
 
 def _plan_balance(observed: Observed, cluster: Cluster) -> list[Action | Waiting]:
-    """Give brokers that joined their share, so many partitions at a time."""
+    """Give brokers that joined their share, a limited number of partitions at a time."""
     seen = observed.cluster
     moves = moves_left(seen) if seen is not None else {}
     if seen is None or not moves:
@@ -229,7 +229,7 @@ def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:
 
 
 def config_text(value: str | int) -> str:
-    """Return a setting as the broker writes it."""
+    """Return a setting in the broker's text form."""
     return str(value).strip()
 
 

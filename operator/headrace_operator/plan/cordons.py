@@ -1,7 +1,7 @@
 """Plans which brokers get no new replicas while they are drained. Pure.
 
-Who is cordoned by whom is a setting of the cluster itself: what somebody cordoned by hand stays so,
-and another operator, or this one after a restart, still knows what it has to take back.
+A setting of the cluster itself records which brokers the operator cordoned. So brokers that a user
+cordoned stay so, and another operator, or this one after a restart, knows what to uncordon.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def plan_cordons(
     draining: Collection[int],
     leaving: Collection[int],
 ) -> Iterator[CordonBrokers]:
-    """Cordon those `draining`; uncordon those that were, and are not `leaving` any more."""
+    """Cordon the `draining` brokers; uncordon earlier ones that are not `leaving` any longer."""
     if seen is None or seen.live_config is None:
         return
     drained = drained_brokers(seen)
     alive = {each.node_id for each in seen.brokers if each.is_registered and "broker" in each.roles}
     known = {each.node_id for each in seen.brokers} | set(seen.departed)
     cordoned = (set(draining) & alive) - drained
-    # One that is down cannot be asked; it is uncordoned when it is back.
+    # A broker that is down cannot be changed; it is uncordoned when it is back.
     uncordoned = (drained - set(leaving)) & alive
     after = ((drained & known) | cordoned) - uncordoned
     if after != drained:

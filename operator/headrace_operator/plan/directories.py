@@ -1,7 +1,7 @@
 """Which replicas should move between the log directories of their own broker.
 
-Two wishes: that a directory be left, because it goes away, or that the bytes be spread evenly,
-because there is a new one. Brokers are looked at one by one: nothing here moves between them.
+There are two reasons: a directory is to be emptied because it goes away, or a new directory is to
+get its share of the bytes. Each broker is planned by itself: nothing here moves between brokers.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Directory:
     path: str
     is_online: bool = True
     free_bytes: int = -1
-    """-1 where that is not known."""
+    """-1 if not known."""
     replicas: tuple[Replica, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """How much its replicas take, copies that are under way included."""
+        """The size of its replicas, including copies in progress."""
         return sum(each.bytes for each in self.replicas)
 
 
@@ -56,10 +56,10 @@ class DirectoryMove:
 
 
 def plan_leaving(directories: Iterable[Directory], path: str) -> list[DirectoryMove]:
-    """Return what moves every replica off a path, each to the emptiest other directory.
+    """Return moves of all replicas off a path, each to the emptiest other directory.
 
-    Raises ValueError where a broker that has the path has no other directory to go to, or where it
-    would not fit: nothing is moved by halves.
+    Raises ValueError if a broker with that path has no other directory, or not enough space: then
+    nothing is moved.
     """
     moves: list[DirectoryMove] = []
     for broker, held in sorted(_by_broker(directories).items()):
@@ -88,7 +88,7 @@ def plan_leaving(directories: Iterable[Directory], path: str) -> list[DirectoryM
 
 
 def plan_balance(directories: Iterable[Directory]) -> list[DirectoryMove]:
-    """Return what spreads each broker's bytes, and where they are equal its replicas, evenly."""
+    """Return moves that balance each broker's bytes, and at equal bytes its replicas."""
     moves: list[DirectoryMove] = []
     for broker, held in sorted(_by_broker(directories).items()):
         usable = {each.path: each for each in held if each.is_online}
@@ -116,7 +116,7 @@ def _balance(broker: int, placed: dict[str, list[Replica]]) -> list[DirectoryMov
         ]
         if not movable:
             return moves
-        # What halves the difference, or comes nearest to it.
+        # The replica that comes nearest to halving the difference.
         chosen = min(movable, key=lambda each: (abs(gap - 2 * each.bytes), each))
         placed[source].remove(chosen)
         placed[target].append(replace(chosen))

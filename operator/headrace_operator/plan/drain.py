@@ -1,7 +1,7 @@
-"""Where the replicas of brokers that leave go. Pure; the same input gives the same moves.
+"""Plans where the replicas of leaving brokers go. Pure; equal input gives equal moves.
 
-A replica goes to the broker with the fewest, in a rack where its partition is not yet, and takes
-the place that it had in the list: who is preferred as leader stays as even as it was.
+A replica goes to the broker with the fewest replicas, in a rack that its partition does not use
+yet, and keeps its place in the list: so preferred leaders stay as balanced as before.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ REFUSALS_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """New replicas of the partitions that must move, and why it may not be done."""
+    """New replicas for the partitions that must move, and why that may be refused."""
 
     moves: Mapping[TopicPartition, tuple[int, ...]]
     refusals: tuple[str, ...] = ()
 
     @property
     def refusal(self) -> str:
-        """All refusals as one text; empty when the moves can be made."""
+        """All refusals as one text; empty if the moves can be made."""
         shown = list(self.refusals[:REFUSALS_SHOWN])
         if len(self.refusals) > REFUSALS_SHOWN:
             shown.append(f"and {len(self.refusals) - REFUSALS_SHOWN} partitions more")
@@ -46,8 +46,9 @@ def plan_drain(
 ) -> Drain:
     """Plan moves of every replica on `leaving` to `staying` (racks by id).
 
-    Partitions that are `moving` already are left to finish: they have old and new replicas now.
-    A partition gets no more replicas than brokers stay, unless `kept` says why its topic must not.
+    Partitions that are `moving` already are left to finish: they have old and new replicas now. A
+    partition gets no more replicas than there are staying brokers, unless `kept` gives a reason why
+    its topic must keep them.
     """
     load = Counter(
         replica
@@ -87,14 +88,14 @@ def _replaced(
     staying: Mapping[int, str | None],
     load: Counter[int],
 ) -> Iterator[int]:
-    """Yield the replicas with those that leave replaced, and count the new ones in `load`."""
+    """Yield the replicas with leaving brokers replaced; count the new ones in `load`."""
     taken = {replica for replica in partition.replicas if replica not in leaving}
     for replica in partition.replicas:
         if replica not in leaving:
             yield replica
             continue
         if len(taken) == len(staying):
-            # Every broker that stays has one.
+            # Every staying broker has a replica.
             continue
         racks = {staying.get(each) for each in taken} - {None}
         chosen = min(

@@ -1,9 +1,9 @@
-"""Plans another replication factor of a topic that exists. Pure; the same input, the same moves.
+"""Plans another replication factor for an existing topic. Pure; equal input gives equal moves.
 
-A partition gets replicas on the brokers with the fewest, in racks where it is not yet, and gives up
-those that are out of sync first: what stays is in sync. How many partitions move at once, and how
-fast, is the Cluster's. A leader asks for no more replicas in sync than there are, so fewer of them
-refuse no write.
+A partition gets new replicas on the brokers with the fewest, in racks that it does not use yet. It
+gives up out-of-sync replicas first, so the remaining ones are in sync. The Cluster sets how many
+partitions move at once, and how fast. A leader never requires more in-sync replicas than there are
+replicas, so fewer of them make no write fail.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ WAITS_SHOWN = 3
 def plan_factor(
     topic: Topic, existing: ObservedTopic, observed: Observed, cluster: Cluster, room: int
 ) -> Iterator[ChangeReplicationFactor | Problem | Waiting]:
-    """Plan the next moves that bring the topic to `spec.replicas`, or say what they wait for.
+    """Plan the next moves towards `spec.replicas`, or say what they wait for.
 
-    `room`: partitions that may still begin to move. What gives up replicas copies nothing, and
-    needs none.
+    `room`: how many partitions may still begin to move. Removing replicas copies nothing, and needs
+    none.
     """
     wanted, seen = topic.spec.replicas, observed.cluster
     if wanted is None or seen is None:
@@ -94,10 +94,10 @@ def plan_factor(
 def _different(
     topic: Topic, existing: ObservedTopic, seen: ObservedCluster, wanted: int
 ) -> dict[TopicPartition, ObservedPartition]:
-    """Return the partitions that should have another number of replicas, and do not move already.
+    """Return the partitions that need another number of replicas and are not moving already.
 
-    Brokers learn the end of a move one after the other, so for a moment a partition seems to have
-    the old replicas beside the new ones. So replicas are given up only where the spec changed.
+    Brokers learn of the end of a move at different times, so for a moment a partition seems to have
+    its old replicas beside the new ones. So replicas are removed only if the spec has changed.
     """
     is_changed = topic.metadata.generation != topic.status.reconciled_generation
     drained = drained_brokers(seen)
@@ -117,7 +117,7 @@ def _different(
 def _under_way(
     topic: Topic, existing: ObservedTopic, seen: ObservedCluster, wanted: int
 ) -> Iterator[Waiting]:
-    """Wait for partitions that get more replicas, and not for those that only get other ones."""
+    """Wait for partitions that get more replicas, but not for those that only get other ones."""
     coming = 0
     for index in range(existing.partitions):
         key = (topic.topic_name, index)
@@ -132,7 +132,7 @@ def _under_way(
 def _surplus(
     topic: Topic, existing: ObservedTopic, seen: ObservedCluster, wanted: int
 ) -> Iterator[Problem]:
-    """Say that somebody else gave the topic more replicas: they are left to it."""
+    """Report that another client gave the topic more replicas: they are left alone."""
     if existing.replicas > wanted and not any(
         (topic.topic_name, index) in seen.reassigning for index in range(existing.partitions)
     ):

@@ -1,8 +1,8 @@
-"""Plans the levels of features that the spec names: the second step of an upgrade. Pure.
+"""Plans the feature levels in the spec: the second step of an upgrade. Pure.
 
-An image can be taken back, a level mostly cannot. So levels are the spec's own words, and they are
-set when every broker runs what the spec says and can work at them. What the spec does not name
-stays; what would lose metadata, brokers refuse.
+An image can be rolled back, a feature level mostly cannot. So levels change only if the spec names
+them, and only when every broker runs the spec's image and supports them. Features that the spec
+does not name stay as they are. The brokers refuse a change that would lose metadata.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def plan_features(
 
 
 def differing_features(cluster: Cluster, features: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Return the levels that the spec wants otherwise: what is, and what it wants, by name."""
+    """Return the levels that differ from the spec: present and wanted, by name."""
     return {
         name: (features.get(name, 0), level)
         for name, level in sorted(cluster.spec.features.items())

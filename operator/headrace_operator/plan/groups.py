@@ -1,12 +1,12 @@
 """Plans consumer groups: one-shot resets of offsets, deletion. Pure.
 
-A reset is done once for each request id: `status.lastReset` remembers it, and with it the offsets
-that undo it. Kafka refuses to change the offsets of a group with members, so a reset waits until
-the group is empty, or stops its consumer (`whenActive: ScaleDown`), which the next plan starts.
+A reset is done once for each request id: `status.lastReset` records it with the offsets that undo
+it. Kafka refuses to change the offsets of a group with members, so a reset waits until the group is
+empty, or stops its consumers (`whenActive: ScaleDown`), which the next plan starts again.
 
-A Spark job is no member of its group: the group looks empty while the job runs, and the job's next
-commit would undo the reset. So a SparkApplication counts as active while it runs, and is not
-started before the reset is done; when it starts, it follows the reset with a new generation of its
+A Spark job is not a member of its group: the group looks empty while the job runs, and the job's
+next commit would undo the reset. So a SparkApplication counts as active while it runs, and is not
+started before the reset is done. When it starts, it applies the reset by a new generation of its
 checkpoint (`spark_operator_jobs/README.md`).
 """
 
@@ -42,12 +42,12 @@ Outcome = Action | Problem | Waiting
 
 #: States in which Kafka lets a group's offsets be changed.
 EMPTY_STATES = frozenset({"Empty", "Dead", ""})
-#: As many offsets as a status holds (crds/consumergroups.headrace.dev.yaml).
+#: The most offsets that a status holds (crds/consumergroups.headrace.dev.yaml).
 PARTITIONS_MAX = 1000
 
 
 def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
-    """Compare consumer groups with what the brokers have."""
+    """Compare consumer groups with those of the brokers."""
     owners: dict[str, ConsumerGroup] = {}
     going = [group for group in desired.groups if group.key in desired.deleted]
     coming = {topic.topic_name for topic in desired.topics if topic.key not in desired.deleted}
@@ -73,7 +73,7 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
             if not _is_doing(group, reset, observed):
                 yield from _plan_resume(group, observed)
     for group in going:
-        # Another resource may still describe the same group: then it stays.
+        # If another resource still describes the same group, it stays.
         if group.group_id not in owners:
             owners[group.group_id] = group
             yield from _plan_deletion(group, observed.groups.get(group.group_id))
@@ -82,9 +82,9 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
 
 
 def type_problem(group: ConsumerGroup, existing: ObservedGroup | None) -> Problem | None:
-    """Say that the brokers have a group of another kind than the spec; None where they do not.
+    """Report that the brokers' group is of another kind than the spec's; None if it is not.
 
-    A share group is never another kind and back. Between the others members decide (KIP-848).
+    A share group never changes its kind. For the other kinds the members decide (KIP-848).
     """
     wanted = (group.spec.type or "").lower()
     if not wanted or existing is None or existing.state in {"Dead", ""} or existing.type == wanted:
@@ -102,7 +102,7 @@ def type_problem(group: ConsumerGroup, existing: ObservedGroup | None) -> Proble
 
 
 def pending_reset(group: ConsumerGroup) -> Reset | None:
-    """Return the reset that was asked for and not yet done."""
+    """Return the reset that was requested and is not done yet."""
     reset, last = group.spec.reset, group.status.last_reset
     if reset is None or last is None or last.request_id != reset.request_id:
         return reset
@@ -132,13 +132,13 @@ def held_applications(observed: Observed, desired: Desired) -> frozenset[Key]:
 
 
 def target_key(group: ConsumerGroup) -> Key | None:
-    """Name the workload that reads in this group."""
+    """Return the workload that reads in this group."""
     target = group.spec.target_ref
     return (target.kind, group.metadata.namespace, target.name) if target else None
 
 
 def _is_active(group: ConsumerGroup, existing: ObservedGroup, observed: Observed) -> bool:
-    """Whether somebody reads in the group, whose next commit would undo a reset."""
+    """Whether a consumer is active in the group, whose next commit would undo a reset."""
     if existing.state not in EMPTY_STATES or not _is_spark(group):
         return existing.state not in EMPTY_STATES
     target = observed.targets.get(group.key)
@@ -187,7 +187,7 @@ def _plan_reset(
         offsets=offsets,
         previous=_previous(group, reset, existing, offsets),
         is_dry_run=reset.dry_run,
-        # Where there is none yet, the brokers make a share group that begins there.
+        # If there is none yet, the brokers create a share group that starts there.
         is_share=existing.is_share or group.spec.type == "Share",
     )
 
@@ -198,7 +198,7 @@ def _previous(
     existing: ObservedGroup,
     offsets: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """Return what undoes the reset: of one that was begun, what was noted before it began."""
+    """Return the offsets that undo the reset: if it was begun, those recorded before."""
     last = group.status.last_reset
     if last is not None and last.request_id == reset.request_id and last.state == "Started":
         return {(each.topic, each.partition): each.offset for each in last.previous_offsets}
@@ -206,7 +206,7 @@ def _previous(
 
 
 def _is_doing(group: ConsumerGroup, reset: Reset | None, observed: Observed) -> bool:
-    """Whether the target has to stay stopped for a reset that can still be done."""
+    """Whether the target must stay stopped for a reset that can still be done."""
     if reset is None or reset.dry_run or reset.when_active != "ScaleDown":
         return False
     existing = observed.groups.get(group.group_id, ObservedGroup(state=""))
@@ -214,14 +214,14 @@ def _is_doing(group: ConsumerGroup, reset: Reset | None, observed: Observed) -> 
 
 
 def _plan_resume(group: ConsumerGroup, observed: Observed) -> Iterator[Outcome]:
-    """Give the target its replicas back; afterwards the lag policy has its say again."""
+    """Give the target its replicas back; afterwards the lag policy applies again."""
     before, target = group.status.paused_replicas, observed.targets.get(group.key)
     if before is None:
         yield from plan_scaling(group, observed)
     elif problem := target_problem(group, observed):
         yield problem
     elif target is not None and group.spec.target_ref is not None:
-        # Somebody may have started it meanwhile; then only the note is removed.
+        # A user may have started it in the meantime; then only the record is removed.
         yield ScaleTarget(
             resource=group.key,
             target=group.spec.target_ref,
@@ -249,7 +249,7 @@ def _offsets_of_reset(
 def reset_partitions(
     group: ConsumerGroup, reset: Reset, existing: ObservedGroup, observed: Observed
 ) -> list[TopicPartition]:
-    """Return the partitions that a reset concerns: of its topics, the group's, or all committed."""
+    """Return the reset's partitions: those of its topics, of the group, or all committed ones."""
     if reset.to.offsets is not None:
         return [(entry.topic, entry.partition) for entry in reset.to.offsets]
     topics = reset.topics or group.spec.topics or tuple({topic for topic, _ in existing.offsets})
@@ -266,8 +266,8 @@ def reset_offsets(
 ) -> tuple[dict[TopicPartition, int], str]:
     """Return the new offsets, or what is wrong with the request.
 
-    Offsets are kept within what the log still has, as Kafka's own reset does; offsets that the
-    user wrote are not moved in silence: one out of range is a problem.
+    Computed offsets are clamped to the log, as Kafka's own reset does. Offsets that the user wrote
+    are not changed silently: one out of range is a problem.
     """
     if not partitions:
         return {}, "none of the topics exists; correct spec.reset.topics or spec.topics"

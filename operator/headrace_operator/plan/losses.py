@@ -1,7 +1,7 @@
-"""Brokers whose node is gone: what they wait for, what a person can do, which volumes to replace.
+"""Brokers whose node is gone: what they wait for, how to help, which volumes to replace.
 
-A volume is given up only where the node that it was bound to does not exist any more, the pool says
-so, and nothing of the broker's is only there.
+A volume is given up only if the node that it is bound to no longer exists, the pool allows it, and
+no data of the broker exists only there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RISKS_SHOWN = 3
 
 
 def plan_losses(observed: Observed, cluster: Cluster) -> Iterator[Action | Waiting]:
-    """Say which broker waits for which node; replace the volumes that may be."""
+    """Report which broker waits for which node; replace volumes where that is allowed."""
     seen = observed.cluster
     if seen is None:
         return
@@ -56,7 +56,7 @@ def plan_losses(observed: Observed, cluster: Cluster) -> Iterator[Action | Waiti
 
 
 def _risks(seen: ObservedCluster, broker: ObservedBroker) -> Iterator[str]:
-    """Say what would be lost, or cannot be known to be elsewhere."""
+    """Name the data that would be lost, or whose copies are unknown."""
     if not seen.is_reachable:
         yield "the other brokers do not answer"
         return

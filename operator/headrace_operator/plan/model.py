@@ -1,8 +1,8 @@
-"""The values that a plan is made from and made of. Pure: no client, no clock, no randomness.
+"""The input and output values of a plan. Pure: no client, no clock, no randomness.
 
-`Observed` is what brokers and processes say, `Desired` what the manifests say, an `Action` is an
-effect that somebody else performs (`headrace_operator.apply` for topics and groups, a backend for
-brokers and applications).
+`Observed` is the present state from brokers and processes, `Desired` the state in the manifests. An
+`Action` is carried out elsewhere: by `headrace_operator.apply` for topics and groups, by a backend
+for brokers and applications.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _empty() -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLoss:
-    """A node that a broker waits for. `volumes`: its claims whose volumes are bound to that node.
+    """A node that a broker waits for. `volumes`: the broker's claims bound to that node.
 
-    `is_gone`: the Node does not exist any more, and nobody says that it comes back.
+    `is_gone`: the Node no longer exists, and no user has said that it will return.
     """
 
     machine: str
@@ -58,43 +58,43 @@ class ObservedBroker:
     config: Mapping[str, str] = field(default_factory=_empty)
     is_running: bool = True
     is_registered: bool = True
-    #: Whether it says itself that it may be used: what sends clients to it waits for that.
+    #: Whether it reports ready: clients are sent to it only then.
     is_ready: bool = True
     address: str = ""
-    #: host:port of its controller listener; empty where it has none.
+    #: host:port of its controller listener; empty if it has none.
     controller_address: str = ""
-    #: Partitions that have a replica here: it is not stopped for good before this is 0.
+    #: Partitions with a replica here: the broker is stopped for good only at 0.
     replicas: int = 0
     rack: str | None = None
-    #: Where the backend knows it to be; None: wherever it says.
+    #: Its rack as the backend knows it; None: the one in its settings.
     placed_rack: str | None = None
-    #: Its place in the pool where that says who leaves first (a StatefulSet's ordinal).
+    #: Its place in the pool if that decides who leaves first (a StatefulSet's ordinal).
     ordinal: int | None = None
-    #: What besides settings differs from what it should be started from.
+    #: What else, besides settings, differs from what it should be started from.
     outdated: tuple[str, ...] = ()
-    #: Where clients outside find it now, by listener: `host:port`; `:port` on its own machine.
+    #: Its present addresses for outside clients, by listener: `host:port`; `:port` on its own node.
     addresses: Mapping[str, str] = field(default_factory=_empty)
-    #: What its process advertises to them, by the same listeners; None: not known.
+    #: What its process advertises for the same listeners; None: not known.
     advertised: Mapping[str, str] | None = None
-    #: Names that process: another one may advertise something else.
+    #: Identifies that process: another one may advertise other addresses.
     process: str = ""
-    #: Why it does not run and will not by itself; a broker that recovers is not failing.
+    #: Why it does not run and will not recover by itself; a recovering broker is not failing.
     failing: str = ""
-    #: Whether it served from other volumes than it has now: what it knew is gone.
+    #: Whether its volumes were replaced since it last served: its data is gone.
     is_disk_lost: bool = False
-    #: Whether it has been failing for so long that nobody need wait for it.
+    #: Whether it has been failing for so long that nothing waits for it any longer.
     is_stuck: bool = False
     #: The node that it waits for, with its volume.
     loss: NodeLoss | None = None
     #: The last request for new volumes that was begun for it.
     replacement: str = ""
-    #: Whether it is not filled again yet since then.
+    #: Whether it still lacks replicas since then.
     is_refilling: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedPartition:
-    """Who has a partition. `replicas`: the preferred leader first. `leader` -1: nobody leads."""
+    """A partition's replicas, the preferred leader first. `leader` -1: there is no leader."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class ObservedPartition:
 class ObservedReplica:
     """A replica of the metadata log: a node with one particular disk (KIP-853).
 
-    `behind_ms`: how long ago it had all that the leader has; None: never, as far as that knows.
+    `behind_ms`: how long ago it was caught up with the leader; None: never, or unknown.
     """
 
     node_id: int
@@ -120,83 +120,83 @@ class ObservedReplica:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedQuorum:
-    """Who leads and votes in the metadata quorum, and who only follows its log."""
+    """The metadata quorum's leader, voters and observers."""
 
     leader_id: int
     voters: tuple[ObservedReplica, ...]
     observers: tuple[ObservedReplica, ...] = ()
 
     def votes(self, node_id: int) -> bool:
-        """Whether a node votes, with whatever disk."""
+        """Whether a node votes, with any disk."""
         return any(voter.node_id == node_id for voter in self.voters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedCluster:
-    """The brokers that exist. `is_reachable`: the admin client got answers."""
+    """The existing brokers. `is_reachable`: the admin client got answers."""
 
     cluster_id: str | None = None
     bootstrap_servers: str = ""
     brokers: tuple[ObservedBroker, ...] = ()
-    #: All partitions, those of internal topics too.
+    #: All partitions, including those of internal topics.
     partitions: Mapping[TopicPartition, ObservedPartition] = field(default_factory=dict)
     #: Partitions whose replicas are being moved.
     reassigning: frozenset[TopicPartition] = frozenset()
-    #: The replicas that are being added to these.
+    #: The replicas that are being added to them.
     adding: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
-    #: Bytes of each replica, by broker; asked for while replicas move.
+    #: Bytes of each replica, by broker; queried while replicas move.
     sizes: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
-    #: When a partition was first seen with fewer replicas in sync than it has (RFC 3339).
+    #: When a partition was first seen under-replicated (RFC 3339).
     out_of_sync_since: Mapping[TopicPartition, str] = field(default_factory=dict)
-    #: Whether settings that brokers take while they run are set so, and are in no broker's file.
+    #: Whether dynamic settings are set dynamically, and in no broker's file.
     has_live_config: bool = False
-    #: Those settings as the whole cluster has them; None: not asked.
+    #: Those settings as the whole cluster has them; None: not queried.
     live_config: Mapping[str, str] | None = None
-    #: New replicas for partitions, so that brokers that joined get their share; None: not asked.
+    #: New replicas that give brokers that joined their share; None: not queried.
     balance: Mapping[TopicPartition, tuple[int, ...]] | None = None
     #: What the backend waits for, one sentence each.
     pending: tuple[str, ...] = ()
-    #: Brokers that are registered, are gone, and that the backend does not know any more.
+    #: Registered brokers that are gone and unknown to the backend.
     departed: tuple[int, ...] = ()
-    #: Log directories that are nearly full or have failed, a sentence each.
+    #: Log directories that are nearly full or have failed, one sentence each.
     full: tuple[str, ...] = ()
-    #: Who votes in the metadata quorum; None: not asked, or nobody leads it now.
+    #: The metadata quorum; None: not queried, or it has no leader now.
     quorum: ObservedQuorum | None = None
-    #: The levels that features work at, by name; None: not asked.
+    #: The finalized levels of features, by name; None: not queried.
     features: Mapping[str, int] | None = None
-    #: The levels that each broker can work at, lowest and highest.
+    #: The levels that each broker supports, lowest and highest.
     supported_features: Mapping[int, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
-    #: Whether it was ever seen to serve: before that, nobody can lose anything by a restart.
+    #: Whether it ever served: before that, a restart cannot interrupt any client.
     is_formed: bool = True
     is_reachable: bool = True
-    #: Why it is not.
+    #: Why it is not reachable.
     error: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTopic:
-    """A topic as the brokers have it. `config` holds what the topic itself overrides."""
+    """A topic as the brokers have it. `config` holds the topic's own overrides."""
 
     partitions: int
     replicas: int
     config: Mapping[str, str] = field(default_factory=_empty)
     topic_id: str = ""
-    #: Partitions whose in-sync set is smaller than their replicas, and those without a leader.
+    #: Partitions with an incomplete in-sync set, and those without a leader.
     under_replicated: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedMember:
-    """A member of a consumer group and what it was assigned."""
+    """A member of a consumer group and its assignment."""
 
     member_id: str
     client_id: str
     host: str
     assignment: tuple[TopicPartition, ...] = ()
-    #: Of a static member (KIP-345); '' where it is not.
+    #: Of a static member (KIP-345); '' for others.
     instance_id: str = ""
-    #: Which of the group's assignments it has; None in a classic group.
+    #: The epoch of its assignment; None in a classic group.
     epoch: int | None = None
 
 
@@ -204,8 +204,8 @@ class ObservedMember:
 class ObservedGroup:
     """A group: committed offsets (a share group's start offsets), the bounds of those partitions.
 
-    `reset_offsets`: the offsets that a requested reset comes to, looked up by whoever observes
-    (a timestamp becomes an offset only by asking the broker).
+    `reset_offsets`: the target offsets of a requested reset, which the observer looks up (only the
+    brokers can map a timestamp to an offset).
     """
 
     state: str
@@ -216,17 +216,17 @@ class ObservedGroup:
     reset_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     lag_seconds: int | None = None
     type: str = "classic"  # or consumer (KIP-848), share (KIP-932)
-    #: What the brokers say themselves: a share group is done with records beyond its start, too.
+    #: The lag as the brokers report it: a share group has finished records beyond its start, too.
     told_lag: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: Who assigns partitions: `range`, `uniform`, `simple` …; '' where nobody has.
+    #: The assignor: `range`, `uniform`, `simple` …; '' if there is none.
     assignor: str = ""
-    #: Of members and what they subscribe to, and of the assignment; None in a classic group.
+    #: The epochs of the group and of its assignment; None in a classic group.
     epoch: int | None = None
     assignment_epoch: int | None = None
 
     @property
     def lag(self) -> Mapping[TopicPartition, int]:
-        """Records that the group is not done with, for every partition that it has begun."""
+        """Records that the group has not finished, for every partition that it has begun."""
         return {
             partition: self.told_lag.get(partition, max(0, self.end_offsets[partition] - offset))
             for partition, offset in self.offsets.items()
@@ -235,17 +235,17 @@ class ObservedGroup:
 
     @property
     def lag_records(self) -> int:
-        """Records behind the end, all partitions together."""
+        """Records behind the end, summed over all partitions."""
         return sum(self.lag.values())
 
     @property
     def is_share(self) -> bool:
-        """Whether members read partitions together, and acknowledge each record (KIP-932)."""
+        """Whether members share partitions, and acknowledge each record (KIP-932)."""
         return self.type == "share"
 
     @property
     def progress(self) -> Mapping[TopicPartition, int]:
-        """How far it has come: its offsets, with what a share group is done with beyond them."""
+        """Its offsets, plus the records that a share group has finished beyond them."""
         if not self.is_share:
             return self.offsets
         return {key: self.end_offsets[key] - records for key, records in self.lag.items()}
@@ -253,39 +253,39 @@ class ObservedGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTarget:
-    """What a ConsumerGroup's `targetRef` names: how many replicas it should have and has."""
+    """The target of a ConsumerGroup's `targetRef`: its desired and present replicas."""
 
     replicas: int
     running: int = 0
-    #: Why it cannot be scaled; '' where it can.
+    #: Why it cannot be scaled; '' if it can.
     error: str = ""
-    #: Whether it is there and does not let the group scale it.
+    #: Whether it exists and does not allow the group to scale it.
     is_refused: bool = False
     #: Whether the error is a temporary one of the API server.
     is_unknown: bool = False
-    #: Why lag does not change how many there are, though it can be stopped and started.
+    #: Why lag does not scale it, though it can be stopped and started.
     fixed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """What several looks at a group showed. The observer keeps it; losing it costs a delay."""
+    """The result of several observations of a group. The observer keeps it; its loss costs time."""
 
     now_ms: int
     lag_records: int = 0
     consumed_per_second: float = 0.0
     produced_per_second: float = 0.0
-    #: The most that one replica worked off while there was more to do; 0: not seen yet.
+    #: The highest rate of one replica under load; 0: not seen yet.
     capacity_per_second: float = 0.0
-    #: When replicas were changed last, by this operator.
+    #: When this operator last changed the replicas.
     scaled_at_ms: int = 0
-    #: What each look asked for, oldest first.
+    #: The recommendation of each observation, oldest first.
     recommendations: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedApplication:
-    """A process or workload of the backend. `fingerprint`: what it was started from."""
+    """A process or workload of the backend. `fingerprint`: of the spec it was started from."""
 
     is_running: bool
     fingerprint: str = ""
@@ -293,13 +293,13 @@ class ObservedApplication:
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:
-    """All that is known at one moment. `cluster` is None before anything is started."""
+    """The state at one moment. `cluster` is None before anything is started."""
 
     cluster: ObservedCluster | None = None
     topics: Mapping[str, ObservedTopic] = field(default_factory=dict)
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     applications: Mapping[Key, ObservedApplication] = field(default_factory=dict)
-    #: By the ConsumerGroup's key. Only where the backend scales workloads itself.
+    #: By the ConsumerGroup's key. Only if the backend scales workloads itself.
     targets: Mapping[Key, ObservedTarget] = field(default_factory=dict)
     trends: Mapping[Key, Trend] = field(default_factory=dict)
 
@@ -309,44 +309,44 @@ Application: TypeAlias = SparkApplication | Deployment
 
 @dataclass(frozen=True, kw_only=True)
 class Desired:
-    """One cluster and what refers to it. `deleted`: resources whose deletion was asked for."""
+    """One cluster and the resources that refer to it. `deleted`: those marked for deletion."""
 
     cluster: Cluster | None = None
     topics: tuple[Topic, ...] = ()
     groups: tuple[ConsumerGroup, ...] = ()
     applications: tuple[Application, ...] = ()
     deleted: frozenset[Key] = frozenset()
-    #: Namespaces that the Cluster's `allowedTopics` selects by their labels.
+    #: Namespaces whose labels the Cluster's `allowedTopics` selects.
     selected_namespaces: frozenset[str] = frozenset()
-    #: Whether these are all Topics and groups of the cluster, or some whose turn it is.
+    #: Whether these are all Topics and groups of the cluster, or only those that are due.
     is_complete: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """An effect. `resource` is whose spec asks for it."""
+    """An action. `resource` is the one whose spec asks for it."""
 
     resource: Key
 
     def describe(self) -> str:
-        """One line for a dry run; lines of a change begin with what changes."""
+        """Describe the action in a line for a dry run; lines of a change begin with its subject."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Something that the spec wants and that cannot or must not be done."""
+    """Something that the spec asks for and that cannot or must not be done."""
 
     resource: Key
     reason: Reason
     message: str
-    #: A stalled resource needs a change by a person; the others only say something.
+    #: A stalled resource needs a change by a user; the others only report something.
     is_stalling: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Something that will be done once what `message` names has happened."""
+    """Something that will be done once the event in `message` has happened."""
 
     resource: Key
     reason: Reason
@@ -355,14 +355,14 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to do, in order; what cannot be done; what is not yet possible."""
+    """What to do, in order; what cannot be done; what must wait."""
 
     actions: tuple[Action, ...] = ()
     problems: tuple[Problem, ...] = ()
     waiting: tuple[Waiting, ...] = ()
-    #: What would happen to the cluster once its `approvedPlan` names `hash` (updatePolicy: Plan).
+    #: Actions on the cluster once its `approvedPlan` has this `hash` (updatePolicy: Plan).
     proposed: tuple[Action, ...] = ()
-    #: Names what the cluster is to become. It holds while the plan is carried out step by step.
+    #: Names the cluster's next state; it stays the same while the plan is carried out in steps.
     target: str = ""
 
     @property
@@ -372,7 +372,7 @@ class Plan:
 
     @property
     def hash(self) -> str:
-        """Names what is proposed; writing it into `spec.approvedPlan` approves it."""
+        """The name of the proposal; writing it into `spec.approvedPlan` approves it."""
         return self.target or hash_of(self.proposed)
 
     def describe(self) -> str:
@@ -393,6 +393,6 @@ class Plan:
 
 
 def hash_of(actions: tuple[Action, ...]) -> str:
-    """Return a short name of these actions, the same for the same effects."""
+    """Return a short name of these actions, the same for the same actions."""
     text = "\n".join(repr(action) for action in actions)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,8 +1,9 @@
-"""How fast replicas move, how many at once and how far that is: moves leave room for clients.
+"""How fast replicas move, how many at once, and their progress: moves leave room for clients.
 
-The throttle is a setting of the whole cluster, set before the first move and taken back after the
-last, and no topic's: nothing of a person's reassignment is touched, and none is left behind. While
-moves are paused none begins, and what moves goes on, as in a plan that a person has approved. Pure.
+The throttle is a cluster-wide setting, set before the first move and removed after the last. No
+topic settings are used, so a user's own reassignment is not affected, and nothing is left behind.
+While moves are paused none begins; those in progress continue, as in a plan that a user has
+approved. Pure.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ MOVES_THROTTLE = "headrace.moves.throttle"
 
 @dataclass(frozen=True, kw_only=True)
 class MovesProgress:
-    """How far the moves are. Bytes are None while no broker has said how large replicas are.
+    """The progress of moves. Bytes are None while no broker has reported replica sizes.
 
-    `seconds_left`: at the throttle; None: there is none, or the bytes are not known.
+    `seconds_left`: at the throttle; None: there is no throttle, or the bytes are not known.
     """
 
     partitions_moving: int
@@ -57,7 +58,7 @@ def next_moves(
     moves: Mapping[TopicPartition, tuple[int, ...]],
     leaving: tuple[int, ...],
 ) -> Iterator[MoveReplicas | Waiting]:
-    """Yield the next of these moves, as many as there is room for beside what moves already."""
+    """Yield the next moves, as many as may run beside those in progress."""
     if cluster.spec.moves.paused:
         if moves:
             message = f"spec.moves.paused: new replicas of {len(moves)} partitions wait"
@@ -75,14 +76,14 @@ def next_moves(
 
 
 def new_throttle(cluster: Cluster, seen: ObservedCluster) -> int | None:
-    """Return the throttle to set before replicas move; None: it is as it should be already."""
+    """Return the throttle to set before replicas move; None: it is set already."""
     wanted = int(parse_quantity(str(cluster.spec.moves.throttle)))
     has = (seen.live_config or {}).get(MOVES_THROTTLE)
     return None if str(wanted or None) == str(has) else wanted
 
 
 def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[AlterClusterConfig]:
-    """Take the throttle back where nothing moves and nothing is to move any more."""
+    """Remove the throttle once nothing moves and nothing is to move."""
     has = (seen.live_config or {}).get(MOVES_THROTTLE)
     if has is not None and not seen.reassigning:
         yield AlterClusterConfig(
@@ -93,7 +94,7 @@ def plan_end_of_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[Al
 
 
 def plan_throttle(cluster: Cluster, seen: ObservedCluster) -> Iterator[AlterClusterConfig]:
-    """Follow the spec's throttle while replicas move: who finds it wrong need not wait for them."""
+    """Apply a changed throttle of the spec while replicas move, without waiting for them."""
     has = (seen.live_config or {}).get(MOVES_THROTTLE)
     wanted = new_throttle(cluster, seen)
     if has is not None and wanted is not None and seen.reassigning:
@@ -111,10 +112,10 @@ def ends_throttle(outcome: object) -> bool:
 
 
 def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return what of the balance is not so yet.
+    """Return the remaining moves of the balance.
 
-    A partition whose replicas have their new order is led by the first of them after the next
-    election of preferred leaders, which the controller holds by itself.
+    If a partition's replicas are in their new order already, the controller's next preferred leader
+    election makes the first of them leader, without a move.
     """
     return {
         key: replicas
@@ -124,7 +125,7 @@ def moves_left(seen: ObservedCluster) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def progress_of(cluster: Cluster, seen: ObservedCluster) -> MovesProgress | None:
-    """Return how far the operator's moves, and any others, are; None: there are none."""
+    """Return the progress of the operator's and any other moves; None: there are none."""
     drained = drained_brokers(seen)
     staying = [
         each.node_id
@@ -147,7 +148,7 @@ def progress_of(cluster: Cluster, seen: ObservedCluster) -> MovesProgress | None
         elif leaving := drained & set(partition.replicas):
             left.add(key)
             for node_id in staying:
-                # Where they go is settled when they do.
+                # Their destination is decided when they begin.
                 copies[node_id] += whole * len(leaving) // len(staying)
     if not left:
         return None

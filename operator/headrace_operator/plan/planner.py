@@ -1,4 +1,4 @@
-"""`plan`: from what is and what should be to what to do. Pure; converged input plans nothing."""
+"""`plan`: from present and desired state to actions. Pure; converged input plans nothing."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 
 def plan(observed: Observed, desired: Desired) -> Plan:
-    """Compare both and say what to do, what cannot be done and what has to wait.
+    """Compare both states; return what to do, what cannot be done and what must wait.
 
-    The order of actions is an order in which they can be performed: brokers, topics, groups,
-    applications. One resource's problem never keeps another resource from its actions.
+    The actions are in an order in which they can be carried out: brokers, topics, groups,
+    applications. A problem of one resource never blocks the actions of another.
     """
     cluster = desired.cluster
     if cluster is None:
@@ -78,7 +78,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
 def _plan_topics(
     observed: Observed, desired: Desired, outcomes: list[Action | Problem | Waiting]
 ) -> list[Action | Problem | Waiting]:
-    """Plan topics beside what brokers do: both share what may move at once, and its throttle."""
+    """Plan topics together with brokers: they share the limit of moves and its throttle."""
     busy = sum(len(each.moves) for each in outcomes if isinstance(each, MoveReplicas))
     found = list(plan_topics(observed, desired, busy=busy))
     if any(isinstance(each, ChangeReplicationFactor) and each.copies for each in found):
@@ -87,7 +87,7 @@ def _plan_topics(
 
 
 def is_usable(observed: Observed) -> bool:
-    """Whether topics can be asked for: the admin client got answers and a broker is there."""
+    """Whether topics can be managed: the admin client got answers and there is a broker."""
     cluster = observed.cluster
     return cluster is not None and cluster.is_reachable and count_brokers(observed) > 0
 
@@ -120,7 +120,7 @@ def _no_cluster(resource: Topic | ConsumerGroup) -> Problem:
 
 
 def _accept(desired: Desired, cluster: Cluster) -> tuple[Desired, list[Problem]]:
-    """Leave out what does not belong to the cluster, or may not."""
+    """Leave out resources that do not belong to the cluster, or are not allowed to."""
     problems: list[Problem] = []
     topics: list[Topic] = []
     groups: list[ConsumerGroup] = []
@@ -189,7 +189,7 @@ def _say_what_is_full(observed: Observed, cluster: Cluster) -> Iterator[Problem]
 
 
 def _say_what_fails(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
-    """Say why no broker answers, where a pod says so and waiting has not helped."""
+    """Report why no broker answers, if a pod gives a reason and waiting has not helped."""
     brokers = observed.cluster.brokers if observed.cluster else ()
     voters = [broker for broker in brokers if "controller" in broker.roles]
     lost = [broker for broker in voters if broker.is_disk_lost]
@@ -207,7 +207,7 @@ def _say_what_fails(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
 
 
 def failures_of(brokers: Iterable[ObservedBroker]) -> str:
-    """Say of each broker that fails why, those that say the same together."""
+    """Return why each failing broker fails; brokers with the same reason share one text."""
     found: dict[str, list[str]] = {}
     for broker in brokers:
         if broker.failing:
@@ -232,7 +232,7 @@ def _plan_cluster_deletion(
         return
     resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
     for resource in resources:
-        # What is in its brokers goes, or stays, with the cluster: nothing is left to clean up.
+        # Its data goes, or stays, with the cluster's brokers: nothing is left to clean up.
         if resource.key not in desired.deleted:
             message = f"{cluster.title} is being deleted"
             yield Waiting(resource=resource.key, reason=Reason.WAITING_FOR_CLUSTER, message=message)

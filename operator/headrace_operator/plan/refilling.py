@@ -1,8 +1,9 @@
-"""Brokers that are to begin again with new volumes, because a person says so. Pure.
+"""Brokers that start again with new volumes, at a user's request. Pure.
 
-The broker keeps its id and its place; its replicas are copied from the others, once. So nothing of
-its may be only there, and nobody else may be away or behind while it is: what would be lost, or
-would refuse writes, is named and waited for. One broker at a time.
+The broker keeps its id and its place, and its replicas are copied from the other brokers once. So
+none of its data may exist only there, and no other broker may be down or lagging meanwhile.
+Whatever would be lost, or would refuse writes, is named, and the broker waits. One broker at a
+time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SHOWN = 3
 def plan_refills(
     observed: Observed, cluster: Cluster
 ) -> Iterator[RefillBroker | Problem | Waiting]:
-    """Plan `spec.replaceVolumes`: the next broker, or why there is none yet."""
+    """Plan `spec.replaceVolumes`: the next broker, or why it cannot be replaced yet."""
     seen = observed.cluster
     if seen is None:
         return
@@ -76,7 +77,7 @@ def _refill(cluster: Cluster, seen: ObservedCluster, request: VolumeReplacement)
 
 
 def _refusal(seen: ObservedCluster, broker: ObservedBroker) -> str:
-    """Say what a person has to change first; '' where waiting is enough."""
+    """Return what a user has to change first; '' if waiting is enough."""
     if broker.ordinal is None:
         return "this machine's brokers have none: stop it, and delete its directory"
     only = [
@@ -122,7 +123,7 @@ def _blockers(observed: Observed, seen: ObservedCluster, broker: ObservedBroker)
             listed = ", ".join(map(str, sorted(behind)))
             yield f"{topic}-{index} is not in sync on broker {listed or 'any'}"
     if broker.is_registered:
-        # Where it is away already, nothing more is refused without it.
+        # If it is down already, its absence makes no further writes fail.
         yield from without_reserve(observed, seen, broker)
 
 

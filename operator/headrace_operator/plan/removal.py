@@ -1,10 +1,10 @@
-"""Plans the end of brokers that no pool wants. Pure.
+"""Plans the removal of brokers that no pool wants. Pure.
 
 First they are cordoned, then their replicas move, then they lose their vote (`voters`), then they
-stop. Nothing is stopped that is still needed: not a broker with replicas, not a voter of the
-metadata quorum. What cannot be done safely is a problem that says why, and leaves everything as it
-is. Where fewer brokers are left than a topic has replicas, it gets fewer only if nobody said
-otherwise: neither its Topic, nor its min.insync.replicas, nor the cluster's settings.
+stop. A broker that is still needed is not stopped: neither one with replicas nor a voter of the
+metadata quorum. An unsafe removal becomes a problem with the reason, and nothing changes. If fewer
+brokers remain than a topic has replicas, the topic gets fewer, unless its Topic, its
+min.insync.replicas or the cluster's settings require the number.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["plan_removal"]
 
-#: The brokers' own topics: as many replicas as there can be.
+#: The internal topics: they get as many replicas as possible.
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-#: Settings of the cluster that ask for so many brokers.
+#: Cluster settings that require this many brokers.
 COUNTED_SETTINGS = (
     "min.insync.replicas",
     "default.replication.factor",
@@ -59,7 +59,7 @@ def plan_removal(
         return
     leaving = {broker.node_id for broker in surplus}
     if surplus and not seen.is_reachable:
-        # What they hold is not known: only a start is safe.
+        # Their replicas are not known: only a start is safe.
         yield from _starts(cluster, surplus, config)
         names = _names([broker for broker in surplus if broker.is_running])
         message = f"{names} is looked at when the brokers answer"
@@ -90,7 +90,7 @@ def plan_removal(
 def _starts(
     cluster: Cluster, surplus: Sequence[ObservedBroker], config: Mapping[str, str]
 ) -> Iterator[StartBroker]:
-    """Start those that do not run: only they can say, and give away, what they hold."""
+    """Start stopped ones: only a running broker can report and move its replicas."""
     for broker in surplus:
         if not broker.is_running:
             yield StartBroker(
@@ -105,13 +105,13 @@ def _starts(
 def _refusal(
     seen: ObservedCluster, cluster: Cluster, surplus: Sequence[ObservedBroker]
 ) -> Problem | None:
-    """Keep the brokers where nobody who stays could vote in the metadata quorum."""
+    """Keep the brokers if no remaining node could vote in the metadata quorum."""
     voters = [broker for broker in surplus if _votes(seen, broker)]
     staying = [broker for broker in seen.brokers if broker not in surplus]
     if not voters or (seen.quorum is not None and wanted_voters(cluster, staying, seen.quorum)):
         return None
     if seen.quorum is None and any("controller" in broker.roles for broker in staying):
-        # Brokers that do not answer now will say who votes when they do.
+        # Brokers that do not answer now will report the voters when they do.
         return None
     return _refused(
         cluster,
@@ -121,7 +121,7 @@ def _refusal(
 
 
 def _votes(seen: ObservedCluster, broker: ObservedBroker) -> bool:
-    """Whether a broker votes; a controller does as long as nothing else is known."""
+    """Whether a broker votes; a controller counts as voter while the quorum is unknown."""
     if seen.quorum is None:
         return "controller" in broker.roles
     return seen.quorum.votes(broker.node_id)
@@ -162,9 +162,9 @@ def _drain(
 
 
 def _kept_topics(observed: Observed, desired: Desired, left: int) -> Mapping[str, str]:
-    """Say of each topic with more replicas than brokers are left why it must keep them.
+    """Return why each topic with more replicas than remaining brokers must keep them.
 
-    Topics that may get fewer are not in it.
+    Topics that may get fewer replicas are left out.
     """
     seen, cluster = observed.cluster, desired.cluster
     if seen is None or cluster is None:
@@ -196,9 +196,9 @@ def _just_moved(
 ) -> set[TopicPartition]:
     """Return partitions with more replicas than others of their topic.
 
-    Brokers learn the end of a move one after the other, so the one that was asked for partitions
-    may still have the old replicas beside the new ones when the controller lists no move any more.
-    Partitions that are to have fewer replicas are asked for that again: it changes nothing twice.
+    Brokers learn of the end of a move at different times, so the broker that was asked may still
+    report old replicas beside the new ones when the controller lists no move any longer. For
+    partitions that get fewer replicas the same change is then requested again, which has no effect.
     """
     least: dict[str, int] = {}
     for (topic, _), partition in partitions.items():

@@ -16,7 +16,7 @@ __all__ = ["ReplicaCounts", "count_replicas"]
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaCounts:
-    """By broker: what it leads, has, and has in sync; and what is wrong with partitions."""
+    """By broker: leaders, replicas and in-sync replicas; and problems of partitions."""
 
     leaders: Counter[int] = field(default_factory=Counter)
     replicas: Counter[int] = field(default_factory=Counter)

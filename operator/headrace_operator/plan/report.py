@@ -1,7 +1,7 @@
-"""`report`: the whole status of each resource, as Kubernetes stores it. Pure.
+"""`report`: the complete status of each resource, as Kubernetes stores it. Pure.
 
-Conditions are `status`'s; around them stands what was observed. `observedGeneration` follows only
-when a generation was worked off or is stalled: until then kstatus sees that it is in progress.
+`status` makes the conditions; this module adds what was observed. `observedGeneration` changes only
+when a generation is reconciled or stalled: until then kstatus sees that it is in progress.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["changed", "is_lag_only", "report", "reset_note"]
 
 PENDING_MAX = 32
 TOPICS_MAX = 20
-#: Numbers that move all the time while a group reads.
+#: Numbers that change all the time while a group reads.
 LAG_FIELDS = ("lagRecords", "lagSeconds", "topics")
 ORPHANS_MAX = 20
 TEXT_MAX = 1024
@@ -38,15 +38,15 @@ Status = dict[str, Any]
 def report(
     observed: Observed, desired: Desired, plan: Plan, *, now: str = UNKNOWN_SINCE
 ) -> Mapping[Key, Status]:
-    """Return the status that each Cluster, Topic and ConsumerGroup of `desired` should have.
+    """Return the status of each Cluster, Topic and ConsumerGroup in `desired`.
 
-    `now` is RFC 3339, used for conditions whose status changes. What cannot be observed now stays
-    as the resource's status says it was.
+    `now` is RFC 3339, used for conditions whose status changes. Fields that cannot be observed now
+    keep their value in the resource's status.
     """
     conditions = status(observed, desired, plan, now=now)
     found: dict[Key, Status] = {}
     if desired.cluster is not None and desired.cluster.spec.paused:
-        # A paused cluster is not observed: what is known of the rest stays.
+        # A paused cluster is not observed: the other known fields stay.
         desired = replace(desired, topics=(), groups=())
     pending: dict[Key, list[str]] = {}
     for action in plan.actions:
@@ -64,12 +64,12 @@ def report(
 
 
 def changed(previous: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a status has to be written. Conditions have no order."""
+    """Whether a status has to be written. The order of conditions does not matter."""
     return _normalized(previous) != _normalized(wanted)
 
 
 def is_lag_only(previous: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether nothing but the numbers of lag differs: that may wait."""
+    """Whether only the lag numbers differ: such a status may be written later."""
     without = [
         {key: value for key, value in each.items() if key not in LAG_FIELDS}
         for each in (previous, wanted)
@@ -197,7 +197,7 @@ def _cluster(
 
 
 def _moves(cluster: Cluster, progress: MovesProgress) -> Status:
-    """Return how far moves are, of all bytes that there were to copy when they began."""
+    """Return the progress of moves, relative to all bytes to copy when they began."""
     document: Status = {
         "partitionsMoving": progress.partitions_moving,
         "partitionsLeft": progress.partitions_left,
@@ -218,7 +218,7 @@ def _kept(previous: msgspec.Struct, names: tuple[str, ...]) -> Status:
 
 
 def reset_note(reset: ResetOffsets, *, state: str, completed_at: str = "") -> Status:
-    """Return the `lastReset` of a reset that begins (Started) or is over (Done)."""
+    """Return the `lastReset` of a reset that begins (Started) or is complete (Done)."""
     note: Status = {"requestId": reset.request_id, "state": state}
     if completed_at:
         note["completedAt"] = completed_at

@@ -1,9 +1,9 @@
-"""Plans which broker is restarted next, and says what it waits for. Pure.
+"""Plans which broker is restarted next, or what the restart waits for. Pure.
 
-One broker at a time, controllers last and the active one after them, and only while every partition
-is whole: a restart takes one replica out, so nothing falls below min.insync.replicas and no broker
-that still catches up is touched. A broker that fails because of what it was started from holds up
-nothing that would help it.
+One broker at a time, controllers last and the active controller after them, and only while every
+partition is fully in sync. A restart takes one replica out, so no partition falls below
+min.insync.replicas, and no broker that still catches up is restarted. A broker that fails because
+of its own start configuration does not block the restart that would fix it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = [
 ]
 
 BLOCKERS_SHOWN = 3
-#: Kafka's default, where neither the topic nor the cluster says anything.
+#: Kafka's default, if neither the topic nor the cluster sets it.
 MIN_IN_SYNC_DEFAULT = "1"
 
 
 def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
-    """Say each difference as `key: old -> new`."""
+    """Return each difference as `key: old -> new`."""
     return tuple(
         f"{key}: {current.get(key, 'default')} -> {wanted.get(key, 'default')}"
         for key in sorted({*current, *wanted})
@@ -45,9 +45,9 @@ def config_changes(current: Mapping[str, str], wanted: Mapping[str, str]) -> tup
 
 
 def address_changes(broker: ObservedBroker) -> tuple[str, ...]:
-    """Say where a broker advertises another address than it has.
+    """Return where a broker advertises other addresses than its present ones.
 
-    A listener that it does not advertise is not compared; what is not known changes nothing.
+    A listener that it does not advertise is not compared; unknown addresses change nothing.
     """
     advertised = broker.advertised or {}
     changes = []
@@ -69,7 +69,7 @@ def address_changes(broker: ObservedBroker) -> tuple[str, ...]:
 def plan_roll(
     observed: Observed, cluster: Cluster, config: Mapping[str, str]
 ) -> list[Action | Waiting]:
-    """Plan the next restart, or say why there is none yet; nothing when all brokers are current."""
+    """Plan the next restart, or why there is none yet; nothing if all brokers are current."""
     outdated = outdated_brokers(observed, cluster, config)
     if not outdated:
         return []
@@ -95,7 +95,7 @@ def plan_roll(
 def outdated_brokers(
     observed: Observed, cluster: Cluster, config: Mapping[str, str]
 ) -> list[ObservedBroker]:
-    """Return the brokers that have to be restarted, in the order in which they are."""
+    """Return the brokers that must be restarted, in order."""
     pools = {pool.name for pool in cluster.spec.pools}
     brokers = observed.cluster.brokers if observed.cluster else ()
     outdated = [
@@ -107,7 +107,7 @@ def outdated_brokers(
     active = quorum.leader_id if quorum else None
     return sorted(
         outdated,
-        # The active one last: else each restart of a controller would be followed by an election.
+        # The active one last: otherwise each restart of a controller would cause an election.
         key=lambda broker: (
             "controller" in broker.roles,
             broker.node_id == active,
@@ -119,7 +119,7 @@ def outdated_brokers(
 def restart(
     cluster: Cluster, broker: ObservedBroker, config: Mapping[str, str]
 ) -> ReconfigureBroker:
-    """Make the action that restarts a broker as it should be."""
+    """Return the action that restarts a broker with its wanted settings."""
     return ReconfigureBroker(
         resource=cluster.key,
         node_id=broker.node_id,
@@ -130,7 +130,7 @@ def restart(
 
 
 def _outdated(broker: ObservedBroker) -> tuple[str, ...]:
-    """Say what besides settings differs from what it should run with."""
+    """Return what else, besides settings, differs from its desired state."""
     reasons = (*broker.outdated, *address_changes(broker))
     if broker.placed_rack in (None, broker.rack) or not broker.is_registered:
         return reasons
@@ -161,7 +161,7 @@ def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
 
 def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
     for (topic, index), partition in sorted(seen.partitions.items()):
-        # With one replica there is nothing to wait for: it goes with its broker anyway.
+        # A single replica needs no waiting: it goes down with its broker anyway.
         if len(partition.replicas) > 1 and partition.is_under_replicated:
             since = seen.out_of_sync_since.get((topic, index))
             yield (
@@ -173,7 +173,7 @@ def _out_of_sync(seen: ObservedCluster) -> Iterator[str]:
 def without_reserve(
     observed: Observed, seen: ObservedCluster, broker: ObservedBroker
 ) -> Iterator[str]:
-    """Name topics that refuse writes as soon as one replica is down."""
+    """Return topics that refuse writes as soon as one replica is down."""
     lowest: dict[str, int] = defaultdict(lambda: 1 << 30)
     for (topic, _), partition in seen.partitions.items():
         if broker.node_id in partition.replicas and len(partition.replicas) > 1:

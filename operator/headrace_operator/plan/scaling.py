@@ -1,10 +1,10 @@
-"""How many consumers a group should have, from its lag and what they were seen to work off. Pure.
+"""How many consumers a group should have, from its lag and their measured rate. Pure.
 
-`recommend` looks at one moment; `stabilised` keeps a moment from being acted on alone: more come at
-once, fewer only when fewer were enough for the whole `scaleDownDelay` (as the HPA does it).
-A partition has one reader, so there are never more consumers than partitions, nor more than
-partitions that are behind: a hot partition is not read faster by standbys (keda #3997, #4483).
-Members of a share group read a partition together, so partitions are no bound there.
+`recommend` uses one observation; `stabilised` smooths them: scale-up is immediate, scale-down
+happens only if fewer replicas were enough for the whole `scaleDownDelay` (as in the HPA). A
+partition has one reader, so there are never more consumers than partitions, nor more than
+partitions with lag: standbys do not speed up a hot partition (keda #3997, #4483). Members of a
+share group share partitions, so there partitions are no limit.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ __all__ = [
     "target_problem",
 ]
 
-#: Half of what was measured, twice what runs: no step is larger.
+#: A step at most doubles the running replicas.
 GROWTH_MAX = 2
-#: After a change, what is measured is first of all the rebalance.
+#: After a change, measurements mostly show the rebalance.
 SETTLING_MS = 15_000
-#: Fewer are tried when the lag is below this share of what is allowed.
+#: Fewer replicas are tried when the lag is below this share of the allowed lag.
 COMFORT = 0.5
 
 
 def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | Problem | Waiting]:
-    """Plan the replicas of a group's target by its lag policy."""
+    """Plan the replicas of a group's target according to its lag policy."""
     policy, reference = group.spec.lag_policy, group.spec.target_ref
     if policy is None or reference is None:
         return
@@ -65,7 +65,7 @@ def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | 
 
 
 def target_problem(group: ConsumerGroup, observed: Observed) -> Problem | Waiting | None:
-    """Say why a group's target can be neither scaled nor stopped; None where it can."""
+    """Return why a group's target can be neither scaled nor stopped; None if it can."""
     target, reference = observed.targets.get(group.key), group.spec.target_ref
     if target is None or reference is None or not target.error:
         return None
@@ -77,10 +77,10 @@ def target_problem(group: ConsumerGroup, observed: Observed) -> Problem | Waitin
 
 
 def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas: int) -> int:
-    """Return how many consumers this moment asks for."""
+    """Return how many consumers this observation asks for."""
     lag = existing.lag_records
     if not existing.offsets:
-        # The group never committed: start one reader where there is anything to read.
+        # The group never committed: start one reader if there is anything to read.
         wanted = replicas or int(any(existing.end_offsets.values()))
     elif replicas == 0:
         wanted = 1 if lag else 0
@@ -103,7 +103,8 @@ def recommend(policy: LagPolicy, existing: ObservedGroup, trend: Trend, replicas
 def _by_drain_time(drain_time: str, lag: int, trend: Trend, replicas: int) -> int:
     seconds = max(1.0, parse_duration_ms(drain_time) / 1000)
     if not trend.capacity_per_second:
-        # No reader was ever saturated, so the rate of one is not known: with one fewer it shows.
+        # No reader was ever saturated, so its maximum rate is unknown; one reader fewer will show
+        # it.
         return replicas if lag else replicas - 1
     needed = trend.produced_per_second + lag / seconds
     return math.ceil(needed / trend.capacity_per_second - 1e-9)
@@ -118,7 +119,7 @@ def _by_share(lag: int | None, allowed: int, replicas: int) -> int:
 
 
 def stabilised(policy: LagPolicy, trend: Trend, replicas: int) -> int:
-    """Return what to scale to now; `trend.recommendations` ends with the newest."""
+    """Return the replicas to scale to now; `trend.recommendations` ends with the newest."""
     if not trend.recommendations:
         return replicas
     newest = trend.recommendations[-1][1]
@@ -133,7 +134,7 @@ def stabilised(policy: LagPolicy, trend: Trend, replicas: int) -> int:
 
 
 def drain_seconds(existing: ObservedGroup, trend: Trend | None) -> float | None:
-    """Return in how many seconds the lag is worked off at the measured rates; None: not known."""
+    """Return how many seconds the lag takes at the measured rates; None: not known."""
     if not existing.lag_records:
         return 0.0
     if trend is None or not trend.consumed_per_second:
@@ -144,9 +145,9 @@ def drain_seconds(existing: ObservedGroup, trend: Trend | None) -> float | None:
 def is_within_target(
     policy: LagPolicy, existing: ObservedGroup | None, trend: Trend | None
 ) -> bool | None:
-    """Whether the group is as far behind as it may be; None: not known.
+    """Whether the lag is within its limit; None: not known.
 
-    The lag of a group that never committed is not known: the readers' reset policy decides.
+    The lag of a group that never committed is not known: it depends on the readers' reset policy.
     """
     if existing is None or not existing.offsets:
         return None

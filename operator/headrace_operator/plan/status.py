@@ -1,7 +1,7 @@
-"""`status`: the conditions of each resource, from what was observed and planned. Pure.
+"""`status`: the conditions of each resource, from its observation and the plan. Pure.
 
-kstatus' three: `Ready` says how it is, `Reconciling` and `Stalled` are true only while something
-is in progress or needs a person. Reasons are `Reason`'s; messages say what is waited for.
+kstatus' three conditions: `Ready` is the state; `Reconciling` and `Stalled` are true only while
+something is in progress, or needs a user. Reasons are `Reason`'s; messages say what is awaited.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from headrace_operator.resources import LagPolicy
 
 Verdict: TypeAlias = "tuple[Literal['True', 'False', 'Unknown'], Reason, str]"
-#: What stalls a resource, what is only worth saying, and what is in progress.
+#: What stalls a resource, what is only reported, and what is in progress.
 _Findings: TypeAlias = "tuple[Problem | None, str, tuple[Reason, str] | None]"
 _NOTHING: _Findings = (None, "", None)
 
-#: How conditions begin, before anything has looked at the resource (the CRDs' status default).
+#: The initial conditions, before a controller has seen the resource (the CRDs' status default).
 UNKNOWN_SINCE = "1970-01-01T00:00:00Z"
 
 
@@ -48,9 +48,9 @@ def status(
 ) -> Mapping[Key, tuple[Condition, ...]]:
     """Return Ready, Reconciling and Stalled for every resource of `desired`.
 
-    `plan` is what remained to do when `observed` was seen, so a resource with an action is not
-    ready yet. `now` is RFC 3339 and is used only for a condition whose status changes: the same
-    input twice gives the same conditions, so that a converged resource is not written again.
+    `plan` is what remained to do when `observed` was taken, so a resource with an action is not
+    ready yet. `now` is RFC 3339 and is used only for a condition whose status changes: equal input
+    gives equal conditions, so a converged resource is not written again.
     """
     resources: list[Cluster | Topic | ConsumerGroup | Application] = [
         *desired.topics,
@@ -76,7 +76,7 @@ def _conditions(
     stalled, notes, progress = findings
     unhealthy = _unhealthy(resource, observed)
     if progress is None and isinstance(resource, Cluster):
-        # Brokers that are missing are waited for: a Cluster that cannot start is not idle.
+        # Missing brokers are in progress: a Cluster that cannot start is not idle.
         progress = unhealthy
     ready: Verdict
     if stalled is not None:
@@ -108,7 +108,7 @@ def _conditions(
 
 
 def _reconciling(stalled: Problem | None, progress: tuple[Reason, str] | None) -> Verdict:
-    """Say what is in progress. Whoever reads kstatus stops at the first that is true of both."""
+    """Report what is in progress. A kstatus reader stops at the first condition that is true."""
     if stalled is not None:
         return "False", stalled.reason, progress[1] if progress else "a person has to act first"
     if progress is not None:
@@ -158,7 +158,7 @@ def _condition(
 
 
 def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
-    """Return what the plan says of each resource, reading it once: it may be long."""
+    """Return the plan's findings for each resource; reads the plan once, as it may be long."""
     problems: dict[Key, list[Problem]] = {}
     waiting: dict[Key, Waiting] = {}
     actions: dict[Key, list[str]] = {}
@@ -173,7 +173,7 @@ def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
         mine = problems.get(key, [])
         progress: tuple[Reason, str] | None = None
         if key in actions:
-            # What is done may itself be waiting for something (an address, room on a node).
+            # An action in progress may itself wait for something (an address, room on a node).
             waits = [waiting[key].message] if key in waiting else []
             progress = (Reason.RECONCILING, "; ".join(actions[key] + waits))
         elif key in waiting:
@@ -189,7 +189,7 @@ def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
 def _unhealthy(
     resource: Cluster | Topic | ConsumerGroup | Application, observed: Observed
 ) -> tuple[Reason, str] | None:
-    """Say what keeps a resource from being ready though nothing can be done about it here."""
+    """Return why a resource is not ready though there is nothing to do about it here."""
     if isinstance(resource, Cluster):
         brokers = observed.cluster.brokers if observed.cluster else ()
         failures = failures_of(brokers)

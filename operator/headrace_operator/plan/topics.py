@@ -1,8 +1,8 @@
 """Plans topics: creation, partitions, settings, deletion, drift. Pure.
 
-A difference is the user's change when the spec's generation is newer than the one that was last
-reconciled, and is then always applied. Otherwise somebody else made it: drift, treated as
-`spec.drift` says. An existing topic is adopted: it is compared like one that was created here.
+If the spec's generation is newer than the last reconciled one, a difference is the user's change
+and is always applied. Otherwise another client made it: that is drift, handled according to
+`spec.drift`. An existing topic is adopted: it is compared like one that the operator created.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 Outcome = Action | Problem | Waiting
 
-#: The throttle of moves (KIP-73), set while replicas move. It is no drift: without it a
-#: reassignment that was to be slow would run at full speed. What a spec has set goes with
-#: it: the status remembers that.
+#: The throttle of moves (KIP-73), set while replicas move. It does not count as drift: without it a
+#: throttled reassignment would run at full speed. A throttle from a spec is removed with the spec's
+#: field: the status remembers it.
 MOVERS_SETTINGS = frozenset(
     {"follower.replication.throttled.replicas", "leader.replication.throttled.replicas"}
 )
 
 
 def plan_topics(observed: Observed, desired: Desired, *, busy: int = 0) -> Iterator[Outcome]:
-    """Compare topics with what the brokers have. Topics that no manifest names are left alone.
+    """Compare topics with those of the brokers. Topics without a manifest are left alone.
 
     `busy`: partitions that brokers are about to move besides.
     """
@@ -71,7 +71,7 @@ def plan_topics(observed: Observed, desired: Desired, *, busy: int = 0) -> Itera
                         room -= outcome.copies
                     yield outcome
     for topic in going:
-        # Another resource may still describe the same topic: then it stays.
+        # If another resource still describes the same topic, it stays.
         if topic.topic_name not in owners:
             owners[topic.topic_name] = topic
             yield from _plan_deletion(topic, observed.topics.get(topic.topic_name))
@@ -169,7 +169,7 @@ def _drift(topic: Topic, action: Action) -> Problem:
 
 
 def config_difference(topic: Topic, existing: ObservedTopic) -> AlterTopicConfig | None:
-    """Return what brings the topic's own settings to the spec's, or None."""
+    """Return the change from the topic's own settings to the spec's, or None."""
     wanted = {key: config_text(value) for key, value in topic.spec.config.items()}
     unmanaged = set(topic.spec.unmanaged_config)
     changed = {
@@ -193,9 +193,9 @@ def config_difference(topic: Topic, existing: ObservedTopic) -> AlterTopicConfig
 
 
 def applied_throttles(topic: Topic, existing: ObservedTopic) -> dict[str, str]:
-    """Return which settings of movers the topic has from its own spec, or had from it last.
+    """Return the throttle settings that the topic has from its spec, or last had from it.
 
-    A value that somebody has changed since is not the spec's any more.
+    A value that another client has changed since no longer belongs to the spec.
     """
     found = {}
     for key in sorted(MOVERS_SETTINGS - set(topic.spec.unmanaged_config)):
@@ -212,7 +212,7 @@ def _same(current: str | None, wanted: str) -> bool:
 
 
 def _canonical(value: str) -> str:
-    # Brokers keep the text they were given: `compact, delete` and `TRUE` stay as they are.
+    # Brokers keep the original text: `compact, delete` and `TRUE` stay as they are.
     lowered = value.strip().lower()
     if lowered in ("true", "false"):
         return lowered
@@ -224,7 +224,7 @@ def _plan_deletion(topic: Topic, existing: ObservedTopic | None) -> Iterator[Out
     if existing is None or policy == "Retain":
         return
     if topic.status.topic_id and existing.topic_id not in ("", topic.status.topic_id):
-        # Somebody created another topic of this name: it never belonged to this resource.
+        # Another client created a new topic with this name: it never belonged to this resource.
         return
     if policy == "Protect":
         message = (

@@ -1,7 +1,7 @@
-"""How fast a group reads and how much comes in, from several looks at it. Pure.
+"""How fast a group reads and how fast records arrive, from several observations. Pure.
 
-A `Sample` is one look, a `Trend` what all of them say together. The observer keeps both in
-memory: a restart costs a few looks, and one `scaleDownDelay` before anything shrinks.
+A `Sample` is one observation, a `Trend` the result of all of them. The observer keeps both in
+memory: a restart costs a few observations, and one `scaleDownDelay` before any scale-down.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Sample", "advance", "remember"]
 
-#: Looks closer together than this measure noise.
+#: Observations closer together than this measure noise.
 INTERVAL_MS_MIN = 1_000
-#: The weight of the newest look.
+#: The weight of the newest observation.
 WEIGHT = 0.5
-#: However long the delay is, so many recommendations are kept.
+#: The limit of stored recommendations, however long the delay is.
 RECOMMENDATIONS_MAX = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Where a group and its partitions stood."""
+    """The positions of a group and its partitions."""
 
     at_ms: int
     offsets: Mapping[TopicPartition, int]
@@ -46,7 +46,7 @@ def advance(
     *,
     now_ms: int,
 ) -> tuple[Trend, Sample]:
-    """Return what is known after another look."""
+    """Return the trend after another observation."""
     sample = Sample(at_ms=now_ms, offsets=group.progress, end_offsets=group.end_offsets)
     if known is None:
         trend = Trend(now_ms=now_ms, lag_records=group.lag_records)
@@ -73,7 +73,8 @@ def _measured(
         readers = min(readers, len(group.end_offsets))
     is_settled = before.at_ms - trend.scaled_at_ms >= SETTLING_MS
     if readers and consumed and is_settled and _was_behind(before) and group.lag_records:
-        # Readers that always had more to do show their rate. In time slower code shows, too.
+        # Readers that were always busy show their maximum rate. Slower code shows after some time,
+        # too.
         each = consumed / readers
         capacity = max(each, _blend(capacity, each)) if capacity else each
     return replace(
@@ -91,7 +92,7 @@ def _was_behind(before: Sample) -> bool:
 
 
 def _gained(before: Mapping[TopicPartition, int], after: Mapping[TopicPartition, int]) -> int:
-    """Count what was added to partitions that both looks saw; a reset backwards is no reading."""
+    """Count the increase in partitions of both observations; a reset backwards is no reading."""
     return sum(max(0, after[key] - at) for key, at in before.items() if key in after)
 
 
@@ -102,10 +103,10 @@ def _blend(known: float, newest: float) -> float:
 def remember(
     recommendations: tuple[tuple[int, int], ...], newest: tuple[int, int], delay_ms: int
 ) -> tuple[tuple[int, int], ...]:
-    """Add what a look asked for; what is older than the delay goes, save the last before it.
+    """Add a recommendation; drop those older than the delay, except the last one before it.
 
-    That one says that looks go back far enough. Looks that are close together are kept as the
-    largest of them, so that a long delay takes no more room than a short one.
+    That one shows that observations go back far enough. Recommendations close together are merged
+    into their maximum, so that a long delay takes no more memory than a short one.
     """
     since = newest[0] - delay_ms
     kept = list(recommendations)

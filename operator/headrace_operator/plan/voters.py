@@ -1,9 +1,9 @@
-"""Plans who votes in the metadata quorum (KIP-853): one change at a time. Pure.
+"""Plans the voters of the metadata quorum (KIP-853): one change at a time. Pure.
 
-The pools say who should vote: all nodes that are only controllers, else up to three of those that
-can be both, always an odd number. A node that joins votes before another loses its vote. A node
-that leaves loses its vote after its replicas have moved away, the active controller last. No change
-is planned that would leave the voters without a majority that has all of the log.
+The pools say who should vote: all controller-only nodes, else up to three combined nodes, always an
+odd number. A joining node gets its vote before another loses its own. A leaving node loses its vote
+after its replicas have moved away, the active controller last. No change is planned that would
+leave the voters without a caught-up majority.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["VOTERS_MAX", "count_voters", "plan_voters", "wanted_voters"]
 
-#: Three voters survive the loss of one; more only make each metadata change slower.
+#: Three voters survive the loss of one; more only slow down each metadata change.
 VOTERS_MAX = 3
-#: A replica that fetches has all of the log every half second; one that has not for so long is
-#: stopped, cut off, or far behind.
+#: A replica that fetches catches up every half second; one that has not for this long is stopped,
+#: cut off, or far behind.
 BEHIND_MS_MAX = 5_000
 
 
 def count_voters(cluster: Cluster) -> int:
-    """Count the nodes of these pools that should vote.
+    """Return how many nodes of these pools should vote.
 
-    All nodes that are nothing but controllers; else as many as there can be of those that are
-    both, up to three, and an odd number: two voters stop when either of them does.
+    All controller-only nodes; else as many combined nodes as possible, up to three, and an odd
+    number: two voters stop when either of them does.
     """
     pools = cluster.spec.pools
     dedicated = sum(pool.replicas for pool in pools if pool.roles == ("controller",))
@@ -50,7 +50,7 @@ def count_voters(cluster: Cluster) -> int:
 def wanted_voters(
     cluster: Cluster, staying: Sequence[ObservedBroker], quorum: ObservedQuorum
 ) -> tuple[int, ...]:
-    """Return which of the brokers that stay should vote; present voters come first."""
+    """Return which of the staying brokers should vote; present voters come first."""
     able = [broker for broker in staying if "controller" in broker.roles]
     dedicated = [broker.node_id for broker in able if "broker" not in broker.roles]
     if dedicated:
@@ -76,7 +76,7 @@ def plan_voters(
         return
     emptied = [voter for voter in quorum.voters if _is_replaced(voter, quorum)]
     joining = [node_id for node_id in wanted if not quorum.votes(node_id)]
-    # A node that this backend does not have is somebody else's, and keeps its vote.
+    # A node that this backend does not know belongs to another one, and keeps its vote.
     surplus = [
         voter for voter in quorum.voters if voter.node_id in brokers and voter.node_id not in wanted
     ]
@@ -89,11 +89,11 @@ def plan_voters(
             " all of the metadata log, and its former vote is gone",
         )
     elif joining:
-        # Voters with a leader have a majority; adding one that has caught up keeps it.
+        # Voters with a leader have a majority; adding a caught-up voter keeps it.
         yield from _addition(cluster, quorum, brokers[joining[0]])
     else:
         going = [voter for voter in surplus if voter.node_id in leaving]
-        # Surplus voters that stay come after those that leave, which may have to stay, too.
+        # Staying surplus voters come after the leaving ones, which may have to stay, too.
         ready = [
             each for each in going or surplus if not (going and brokers[each.node_id].replicas)
         ]
@@ -148,7 +148,7 @@ def _addition(
 
 
 def _is_replaced(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
-    """Whether the node is back with another disk, so that this one never comes back."""
+    """Whether the node is back with another disk, so that this disk never returns."""
     return not _is_current(voter) and any(
         each.node_id == voter.node_id and each.directory_id != voter.directory_id
         for each in quorum.observers
@@ -157,9 +157,9 @@ def _is_replaced(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
 
 
 def _has_another_disk(voter: ObservedReplica, quorum: ObservedQuorum) -> bool:
-    """Whether the node is coming back with another disk than the one that votes.
+    """Whether the node returns with another disk than the one that votes.
 
-    Its former disk, which votes no more, is listed as a silent observer for some minutes.
+    Its former disk, which no longer votes, stays listed as a silent observer for some minutes.
     """
     others = [
         each
