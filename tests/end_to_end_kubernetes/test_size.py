@@ -129,22 +129,37 @@ def test_a_broker_begins_again_with_new_volumes_when_a_person_asks_for_it(cluste
 
 
 def test_a_certain_broker_leaves_for_good_with_its_volume(namespace, operator):
-    """One broker less, and nothing left of what the second one was: its volume, and its node."""
+    """Four become three, and the second is drained first: no replica is missing at any time."""
     during = "a certain broker leaves"
     pool = {"name": "a", "replicas": 4, "storage": {"size": "1Gi", "deletionPolicy": "Delete"}}
-    with KubeCluster(namespace, pools=[pool]) as cluster, may_give_up_volumes(operator):
+    with KubeCluster(namespace, pools=[pool]) as cluster:
         with judged(cluster, during) as workload:
             pod = cluster.pod_of(2)
             before = volume_of(cluster, pod)
             cluster.pool["replicas"] = 3
-            cluster.spec["replaceVolumes"] = [{"broker": 2, "requestId": "gone"}]
+            cluster.spec["removeBrokers"] = [2]
             cluster.apply()
-            cluster.wait_ready(400)
+            wait_until(lambda: 2 not in holders(cluster), 180, "its replicas to be elsewhere")
+            wait_until(lambda: condition(cluster.resource(), "Stalled")["status"] == "True", 60)
+            message = condition(cluster.resource(), "Stalled")["message"]
+            assert "cannot delete resource" in message, message
+            assert volume_of(cluster, pod) == before, "the operator may not"
+            workload.progress()
+            with may_give_up_volumes(operator):
+                cluster.wait_ready(400)
             workload.progress()
             cluster.wait_in_sync(topic_of(during))
         assert volume_of(cluster, pod) not in (None, before)
-        assert holders(cluster) == {1, 2, 3}
-        wait_until(lambda: len(cluster.claims()) == 3, 60, "the claim of the fourth to go")
+        assert holders(cluster) == {1, 3, 5}
+        (told,) = cluster.resource()["status"]["pools"]
+        assert told == {"name": "a", "nodeIds": [1, 3, 5], "ready": 3}
+        assert [each["ordinal"] for each in cluster.identity()["nodes"]] == [0, 2, 1]
+        # Its id is nobody's as long as it is named.
+        cluster.pool["replicas"] = 4
+        cluster.apply()
+        cluster.wait_ready(200)
+        assert {each["nodeId"] for each in cluster.identity()["nodes"]} == {1, 3, 4, 5}
+        assert len(cluster.claims()) == 4
 
 
 def test_a_broker_with_two_volumes_uses_both(namespace):

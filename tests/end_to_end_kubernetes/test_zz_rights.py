@@ -10,7 +10,7 @@ from headrace_operator.kubernetes.api.rights import Right
 from support.kube import ROOT, KubeOperator
 from support.kube_rights import granted, watching
 
-#: Added by who wants it (`lostNodePolicy`, `replaceVolumes`).
+#: Added by who wants it (`lostNodePolicy`, `replaceVolumes`, `removeBrokers`).
 LOST_VOLUMES = ROOT / "manifests/components/lost-volumes/role.yaml"
 #: What is granted for others than our own requests.
 FOR_OTHERS = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.plan import Observed, ObservedBroker, ObservedCluster
-from headrace_operator.plan.brokers import FIRST_NODE_ID, config_text
+from headrace_operator.plan.brokers import config_text
+from headrace_operator.plan.pools import FIRST_NODE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

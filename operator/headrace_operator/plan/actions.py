@@ -35,10 +35,13 @@ class StopBroker(Action):
 
     node_id: int
     pool: str
+    #: Who begins in its place, which the pool keeps, with new volumes.
+    successor: int | None = None
 
     def describe(self) -> str:
         """See Action."""
-        return f"- broker {self.node_id} (pool {self.pool})"
+        after = "" if self.successor is None else f"; broker {self.successor} begins in its place"
+        return f"- broker {self.node_id} (pool {self.pool}){after}"
 
 
 @dataclass(frozen=True, kw_only=True)

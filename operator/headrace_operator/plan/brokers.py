@@ -1,9 +1,8 @@
 """Plans a Cluster's brokers: which to start, to stop, to reconfigure. Pure.
 
-A pool's new broker gets the lowest free node id, and a pool shrinks from its highest id. New
-settings roll out one broker at a time and only while every partition is fully in sync, so that they
-never cost availability (`rolling`). Dynamic settings are set for all brokers at once. `voters`
-plans who votes in the metadata quorum.
+`pools` plans which brokers there are. New settings roll out one broker at a time and only while
+every partition is fully in sync, so that they never cost availability (`rolling`). Dynamic settings
+are set for all brokers at once. `voters` plans who votes in the metadata quorum.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from headrace_operator.plan.actions import (
     AlterClusterConfig,
     MoveReplicas,
     RefillBroker,
-    StartBroker,
     UnregisterBroker,
 )
 from headrace_operator.plan.features import plan_features
@@ -27,24 +25,20 @@ from headrace_operator.plan.model import (
     Action,
     Desired,
     Observed,
-    ObservedBroker,
     Problem,
     Waiting,
 )
 from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_throttle, plan_throttle
+from headrace_operator.plan.pools import compare_pools
 from headrace_operator.plan.refilling import plan_refills
 from headrace_operator.plan.removal import plan_removal
 from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
-from headrace_operator.plan.voters import count_voters, plan_voters
-from headrace_operator.resources import Cluster, Pool, Reason
+from headrace_operator.plan.voters import plan_voters
+from headrace_operator.resources import Cluster, Reason
 from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-
-#: Kafka's quickstarts begin at 1, too; in too many places 0 looks like "not set".
-FIRST_NODE_ID = 1
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +57,14 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     if problem := _unsafe(cluster):
         return BrokerPlan(actions=(), waiting=(), problems=(problem,))
     config = _start_config(observed, cluster)
-    actions, surplus = _compare_pools(observed, cluster, config)
-    leaving = {broker.node_id for broker in surplus}
-    voting = list(plan_voters(cluster, observed.cluster, leaving))
+    pools = compare_pools(observed, cluster, config)
+    actions: list[Action] = list(pools.starts)
+    leaving = {broker.node_id for broker in pools.surplus}
+    voting = list(
+        plan_voters(cluster, observed.cluster, leaving, are_followed=bool(pools.successors))
+    )
     outcomes: list[Action | Problem | Waiting] = [
-        *plan_removal(observed, desired, surplus, config),
+        *plan_removal(observed, desired, pools, config),
         *(each for each in voting if isinstance(each, Action)),
         *_departed(observed, cluster),
         *_plan_live_config(observed, cluster),
@@ -107,42 +104,6 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     )
 
 
-def _compare_pools(
-    observed: Observed, cluster: Cluster, config: Mapping[str, str]
-) -> tuple[list[Action], list[ObservedBroker]]:
-    """Return the actions that start missing brokers, and the brokers that no pool wants."""
-    brokers = observed.cluster.brokers if observed.cluster else ()
-    actions: list[Action] = []
-    surplus: list[ObservedBroker] = []
-    kept: dict[str, list[ObservedBroker]] = {}
-    for pool in cluster.spec.pools:
-        mine = sorted(
-            (broker for broker in brokers if broker.pool == pool.name),
-            key=lambda broker: (broker.ordinal or 0, broker.node_id),
-        )
-        kept[pool.name] = mine[: pool.replicas]
-        surplus += reversed(mine[pool.replicas :])
-    surplus += [broker for broker in brokers if broker.pool not in kept]
-    voters_left = count_voters(cluster) - sum(
-        "controller" in broker.roles for mine in kept.values() for broker in mine
-    )
-    are_dedicated = any(pool.roles == ("controller",) for pool in cluster.spec.pools)
-    taken = {broker.node_id for broker in brokers}
-    for pool in cluster.spec.pools:
-        actions += [
-            _start(cluster, pool, (broker.node_id, broker.roles), config)
-            for broker in kept[pool.name]
-            if not broker.is_running
-        ]
-        for _ in range(pool.replicas - len(kept[pool.name])):
-            node_id = _lowest_free(taken)
-            taken.add(node_id)
-            roles = _new_roles(pool, may_vote=voters_left > 0 and not are_dedicated)
-            voters_left -= "controller" in roles
-            actions.append(_start(cluster, pool, (node_id, roles), config))
-    return actions, surplus
-
-
 def _unsafe(cluster: Cluster) -> Problem | None:
     """Refuse to serve without the protection that a listener requires."""
     for listener in cluster.spec.listeners:
@@ -168,6 +129,7 @@ def target_of(cluster: Cluster) -> str:
         *(spec.image_pull_secrets or ()),
         *((sorted(spec.features.items()),) if spec.features else ()),
         *(spec.replace_volumes or ()),
+        *((sorted(spec.remove_brokers),) if spec.remove_brokers else ()),
     )
     return hashlib.sha256(msgspec.json.encode(relevant, order="deterministic")).hexdigest()[:16]
 
@@ -231,31 +193,3 @@ def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:
 def config_text(value: str | int) -> str:
     """Return a setting in the broker's text form."""
     return str(value).strip()
-
-
-def _lowest_free(taken: set[int]) -> int:
-    node_id = FIRST_NODE_ID
-    while node_id in taken:
-        node_id += 1
-    return node_id
-
-
-def _new_roles(pool: Pool, *, may_vote: bool) -> tuple[str, ...]:
-    if may_vote or "broker" not in pool.roles:
-        return pool.roles
-    return ("broker",)
-
-
-def _start(
-    cluster: Cluster, pool: Pool, node: tuple[int, tuple[str, ...]], config: Mapping[str, str]
-) -> StartBroker:
-    node_id, roles = node
-    rack = pool.racks[node_id % len(pool.racks)] if pool.racks else None
-    return StartBroker(
-        resource=cluster.key,
-        node_id=node_id,
-        pool=pool.name,
-        roles=roles,
-        config=config,
-        rack=rack,
-    )

@@ -90,6 +90,8 @@ class ObservedBroker:
     replacement: str = ""
     #: Whether it still lacks replicas since then.
     is_refilling: bool = False
+    #: The broker that was removed, in whose place this one begins; None when it has begun.
+    succeeds: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

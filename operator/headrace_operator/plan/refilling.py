@@ -129,6 +129,8 @@ def _blockers(observed: Observed, seen: ObservedCluster, broker: ObservedBroker)
 
 def _progress(seen: ObservedCluster, broker: ObservedBroker) -> str:
     title = f"broker {broker.node_id} begins again with new volumes"
+    if broker.succeeds is not None:
+        title = f"broker {broker.node_id} begins in the place of broker {broker.succeeds}"
     if broker.failing:
         return f"{title}: {broker.failing}"
     if not broker.is_registered:

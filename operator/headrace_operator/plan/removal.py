@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ObservedPartition,
         TopicPartition,
     )
+    from headrace_operator.plan.pools import ComparedPools
     from headrace_operator.resources import Cluster
 
 __all__ = ["plan_removal"]
@@ -50,11 +51,11 @@ COUNTED_SETTINGS = (
 def plan_removal(
     observed: Observed,
     desired: Desired,
-    surplus: Sequence[ObservedBroker],
+    pools: ComparedPools,
     config: Mapping[str, str],
 ) -> Iterator[Action | Problem | Waiting]:
-    """Plan the removal of these brokers."""
-    seen, cluster = observed.cluster, desired.cluster
+    """Plan the removal of the brokers that no pool wants."""
+    seen, cluster, surplus = observed.cluster, desired.cluster, pools.surplus
     if seen is None or cluster is None:
         return
     leaving = {broker.node_id for broker in surplus}
@@ -78,7 +79,12 @@ def plan_removal(
             message = f"broker {broker.node_id} has no replicas; it stops when it votes no more"
             yield Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_VOTERS, message=message)
         else:
-            yield StopBroker(resource=cluster.key, node_id=broker.node_id, pool=broker.pool)
+            yield StopBroker(
+                resource=cluster.key,
+                node_id=broker.node_id,
+                pool=broker.pool,
+                successor=pools.successors.get(broker.node_id),
+            )
     full = [broker for broker in surplus if broker.is_running and broker.replicas]
     drain = list(_drain(observed, desired, surplus, full)) if full else []
     is_refused = any(isinstance(each, Problem) for each in drain)

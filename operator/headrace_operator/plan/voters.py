@@ -48,7 +48,11 @@ def count_voters(cluster: Cluster) -> int:
 
 
 def wanted_voters(
-    cluster: Cluster, staying: Sequence[ObservedBroker], quorum: ObservedQuorum
+    cluster: Cluster,
+    staying: Sequence[ObservedBroker],
+    quorum: ObservedQuorum,
+    *,
+    is_odd: bool = True,
 ) -> tuple[int, ...]:
     """Return which of the staying brokers should vote; present voters come first."""
     able = [broker for broker in staying if "controller" in broker.roles]
@@ -59,19 +63,28 @@ def wanted_voters(
         (broker.node_id for broker in able),
         key=lambda node_id: (not quorum.votes(node_id), node_id),
     )
-    return tuple(sorted(ranked[: _odd(min(count_voters(cluster), len(ranked)))]))
+    count = min(count_voters(cluster), len(ranked))
+    return tuple(sorted(ranked[: _odd(count) if is_odd else count]))
 
 
 def plan_voters(
-    cluster: Cluster, seen: ObservedCluster | None, leaving: Collection[int]
+    cluster: Cluster,
+    seen: ObservedCluster | None,
+    leaving: Collection[int],
+    *,
+    are_followed: bool = False,
 ) -> Iterator[AddVoter | RemoveVoter | Waiting]:
-    """Plan the next change of the voters, if one is due; `leaving`: brokers that no pool wants."""
+    """Plan the next change of the voters, if one is due; `leaving`: brokers that no pool wants.
+
+    `are_followed`: others begin in their places soon, and vote. Two copies of the metadata until
+    then are more than the one that an odd number would leave.
+    """
     quorum = seen.quorum if seen is not None else None
     if seen is None or quorum is None:
         return
     brokers = {broker.node_id: broker for broker in seen.brokers}
     staying = [broker for broker in seen.brokers if broker.node_id not in leaving]
-    wanted = wanted_voters(cluster, staying, quorum)
+    wanted = wanted_voters(cluster, staying, quorum, is_odd=not are_followed)
     if not wanted:
         return
     emptied = [voter for voter in quorum.voters if _is_replaced(voter, quorum)]

@@ -44,6 +44,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     replacement: str = ""
     #: While it is under way: uids of the volume claims and of the pod that it does not keep.
     given_up: tuple[str, ...] = ()
+    #: While it begins in a place that a removed broker had: that one's id.
+    succeeds: int | None = None
 
     @property
     def is_broker(self) -> bool:

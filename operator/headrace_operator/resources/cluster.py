@@ -154,6 +154,8 @@ class ClusterSpec(Spec, frozen=True, kw_only=True):
     image_pull_secrets: tuple[LocalObjectReference, ...] = ()
     moves: Moves = Moves()
     replace_volumes: tuple[VolumeReplacement, ...] = ()
+    #: Node ids of brokers that are to leave: drained, and gone for good.
+    remove_brokers: tuple[int, ...] = ()
     #: Levels that the whole cluster is to work at, by feature; the others stay.
     features: dict[str, int] = msgspec.field(default_factory=dict)
     listeners: tuple[Listener, ...] = (Listener(name="plain"),)

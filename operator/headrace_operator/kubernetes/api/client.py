@@ -253,6 +253,7 @@ class KubernetesClient(Transport):
         uid: str | None = None,
         propagation: str = "Background",
         grace_period: int | None = None,
+        is_dry_run: bool = False,
     ) -> bool:
         """Delete the object that `reference` names; False: there was none (or not of this uid)."""
         metadata = reference["metadata"]
@@ -261,6 +262,8 @@ class KubernetesClient(Transport):
             options["preconditions"] = {"uid": uid}
         if grace_period is not None:
             options["gracePeriodSeconds"] = grace_period
+        if is_dry_run:
+            options["dryRun"] = ["All"]
         try:
             where = await self.resource_type(reference["apiVersion"], reference["kind"])
             path = where.path(metadata.get("namespace"), metadata["name"])

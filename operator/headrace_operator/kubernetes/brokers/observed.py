@@ -66,6 +66,9 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
     wanted = static_config(cluster)
     if pod is not None and pod["metadata"].get("deletionTimestamp"):
         pod = None
+    if pod is not None and node.succeeds is not None and pod["metadata"]["uid"] in node.given_up:
+        # It is another broker's still.
+        pod = None
     annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
     # A pod that is missing or about to end will be made from the current description.
     config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
@@ -96,6 +99,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         is_stuck=is_stuck(pod, seen.now),
         replacement=node.replacement,
         is_refilling=bool(node.given_up),
+        succeeds=node.succeeds,
         is_disk_lost=_is_disk_lost(identity, node, seen.claims.get(pod_name(cluster, node), ())),
     )
 

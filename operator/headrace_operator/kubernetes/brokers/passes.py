@@ -18,7 +18,14 @@ from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals, check_owner
 from headrace_operator.kubernetes.brokers.levels import with_levels
 from headrace_operator.kubernetes.brokers.observed import is_owned
-from headrace_operator.kubernetes.brokers.refilling import give_up, with_refills, without_refilled
+from headrace_operator.kubernetes.brokers.refilling import (
+    give_up,
+    may_give_up,
+    uids_of,
+    with_refills,
+    with_successor,
+    without_refilled,
+)
 from headrace_operator.kubernetes.brokers.rollback import noted
 from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
@@ -229,8 +236,19 @@ class BrokersPass:
         return started(identity, node)
 
     async def _without_stopped(self, identity: Identity, actions: Sequence[StopBroker]) -> Identity:
-        """Take away brokers, each only as the last of its pool: a set shrinks from its end."""
-        wanted = {action.node_id for action in actions}
+        """Take away brokers, each as the last of its pool: a set shrinks from its end.
+
+        In another place another one begins.
+        """
+        for action in actions:
+            former = identity.node(action.node_id)
+            if former is None or action.successor is None:
+                continue
+            # Else this one would be drained, and its place never free.
+            if await may_give_up(self._cluster, former, self._tools, self._refusals):
+                uids = uids_of(self._cluster, former, self._tools, self._pods)
+                identity = with_successor(self._cluster, identity, former, action.successor, uids)
+        wanted = {action.node_id for action in actions if action.successor is None}
         for node in sorted(identity.nodes, key=lambda node: -node.ordinal):
             if node.node_id not in wanted:
                 continue

@@ -12,6 +12,7 @@ import msgspec
 
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.observed import is_ready
+from headrace_operator.render.identity import Node, started, stopped
 from headrace_operator.render.names import pod_name
 
 if TYPE_CHECKING:
@@ -21,10 +22,17 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.brokers.keeper import Refusals
     from headrace_operator.kubernetes.brokers.tools import Tools
     from headrace_operator.plan import ObservedCluster, RefillBroker
-    from headrace_operator.render.identity import Identity, Node
+    from headrace_operator.render.identity import Identity
     from headrace_operator.resources import Cluster
 
-__all__ = ["give_up", "with_refills", "without_refilled"]
+__all__ = [
+    "give_up",
+    "may_give_up",
+    "uids_of",
+    "with_refills",
+    "with_successor",
+    "without_refilled",
+]
 
 
 def with_refills(
@@ -37,7 +45,8 @@ def with_refills(
     """Return it with what these brokers do not keep any more, without what was taken back."""
     asked = {(each.broker, each.request_id) for each in cluster.spec.replace_volumes}
     for node in identity.nodes:
-        if node.given_up and (node.node_id, node.replacement) not in asked:
+        is_asked = node.succeeds is not None or (node.node_id, node.replacement) in asked
+        if node.given_up and not is_asked:
             pod = pods.get(pod_name(cluster, node), {"metadata": {}})
             claims = tools.identities.claims_of(cluster, node)
             if not any(each["metadata"].get("deletionTimestamp") for each in [pod, *claims]):
@@ -47,13 +56,54 @@ def with_refills(
         known = identity.node(action.node_id)
         if known is None:
             continue
-        live = pods.get(pod_name(cluster, known))
-        uids = claim_uids(tools.identities.claims_of(cluster, known))
-        uids += (str(live["metadata"]["uid"]),) if live is not None else ()
+        uids = uids_of(cluster, known, tools, pods)
         identity = identity.replaced(
             msgspec.structs.replace(known, replacement=action.request_id, given_up=uids)
         )
     return identity
+
+
+async def may_give_up(cluster: Cluster, node: Node, tools: Tools, refusals: Refusals) -> bool:
+    """Whether the volumes of a broker may be deleted; it is recorded what is refused."""
+    before = len(refusals.failures)
+    for claim in tools.identities.claims_of(cluster, node):
+        with refusals.recorded(claim):
+            await tools.client.delete(claim, uid=claim["metadata"]["uid"], is_dry_run=True)
+    return len(refusals.failures) == before
+
+
+def with_successor(
+    cluster: Cluster,
+    identity: Identity,
+    former: Node,
+    node_id: int,
+    given_up: tuple[str, ...],
+) -> Identity:
+    """Return it with another broker in the place of one that leaves, on volumes of its own."""
+    asked = cluster.spec.replace_volumes
+    node = Node(
+        node_id=node_id,
+        pool=former.pool,
+        ordinal=former.ordinal,
+        roles=former.roles,
+        rack=former.rack,
+        # The Services of the place stay.
+        node_ports=former.node_ports,
+        addresses=former.addresses,
+        replacement=next((each.request_id for each in asked if each.broker == node_id), ""),
+        given_up=given_up,
+        succeeds=former.node_id,
+    )
+    return started(stopped(identity, former.node_id), node)
+
+
+def uids_of(
+    cluster: Cluster, node: Node, tools: Tools, pods: Mapping[str, Object]
+) -> tuple[str, ...]:
+    """Return what a broker has that is made anew: its volume claims and its pod."""
+    live = pods.get(pod_name(cluster, node))
+    uids = claim_uids(tools.identities.claims_of(cluster, node))
+    return uids + ((str(live["metadata"]["uid"]),) if live is not None else ())
 
 
 def without_refilled(
@@ -72,7 +122,8 @@ def without_refilled(
         if node.given_up and node.node_id in ready and not kept and not is_behind:
             pod = tools.store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
             if pod is not None and pod["metadata"]["uid"] not in node.given_up:
-                identity = identity.replaced(msgspec.structs.replace(node, given_up=()))
+                node_now = msgspec.structs.replace(node, given_up=(), succeeds=None)
+                identity = identity.replaced(node_now)
     return identity
 
 
