@@ -63,13 +63,15 @@ class OperatorProcess:
     def __init__(
         self, directory: Path, namespaces: list[str], reach: dict[str, str], *more: str
     ) -> None:
+        """`more`: other options; without namespaces one of them says where the lease is."""
         self.port = free_port()
         self._directory = directory
         self._starts = 0
         self._command = [str(_COMMAND), "operator", "run", "--listen", f"{LOOPBACK}:{self.port}"]
         self._command += [f"--namespace={name}" for name in namespaces]
         self._command += [f"--reach={where}={address}" for where, address in reach.items()]
-        self._command += [f"--lease-namespace={namespaces[0]}", *more]
+        self._command += [f"--lease-namespace={name}" for name in namespaces[:1]]
+        self._command += more
         self.process: ManagedProcess
 
     def __enter__(self) -> Self:
@@ -88,6 +90,10 @@ class OperatorProcess:
 
     def stop(self) -> None:
         self.process.stop()
+
+    def log(self) -> str:
+        """Return what it has logged since its last start."""
+        return (self._directory / f"operator-{self._starts}.log").read_text()
 
     def fetch(self, path: str) -> tuple[int, str]:
         """GET a page of its own; status 0 where nobody answers."""

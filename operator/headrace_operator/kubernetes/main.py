@@ -30,6 +30,7 @@ from headrace_operator.kubernetes.freshness import PROBE_SECONDS, Freshness, Wat
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.namespaces import Namespaces
+from headrace_operator.kubernetes.neighbours import Neighbours, lease_metadata
 from headrace_operator.kubernetes.own_image import find_own_image
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
@@ -95,12 +96,14 @@ async def run_operator(config: OperatorConfig) -> None:
     async with KubernetesClient(
         connection, on_request=metrics.count_request, timeout_seconds=REQUEST_SECONDS
     ) as plain:
+        lease_namespace = config.lease_namespace or connection.default_namespace
         election = Election(
             plain,
-            namespace=config.lease_namespace or connection.default_namespace,
+            namespace=lease_namespace,
             name=LEASE_NAME,
             identity=f"{os.uname().nodename}_{uuid.uuid4().hex[:8]}",
             clock=time.monotonic,
+            metadata=lease_metadata(config.namespaces),
         )
         async with KubernetesClient(
             connection,
@@ -111,7 +114,9 @@ async def run_operator(config: OperatorConfig) -> None:
             # Before anything is watched, by any replica: it creates the CRD or does nothing.
             with_spark = config.is_spark_runner and await install_definition(plain)
             own = config.broker_image or await find_own_image(plain, connection.default_namespace)
-            config = replace(config, broker_image=own or DEFAULT_IMAGE)
+            config = replace(
+                config, broker_image=own or DEFAULT_IMAGE, lease_namespace=lease_namespace
+            )
             _log.info("brokers of new Clusters run", image=config.broker_image)
             operator = _Operator(config, connection, client, election, metrics)
             await operator.run(stop, with_spark=with_spark)
@@ -140,6 +145,8 @@ class _Operator:
         )
         self._queue = WorkQueue(time.monotonic, random.Random())  # noqa: S311 - jitter
         self._admins = Admins(election.check)
+        own = (config.lease_namespace or connection.default_namespace, LEASE_NAME)
+        self._neighbours = Neighbours(client, own, time.monotonic, self._see_all)
         self._silent: set[asyncio.Task[None]] = set()
         self._reconciler = ClusterReconciler(
             Surroundings(
@@ -151,6 +158,7 @@ class _Operator:
                 workloads=Workloads(client),
                 namespaces=Namespaces(client, time.monotonic),
                 on_action=self._on_action,
+                serves=self._neighbours.serves,
             )
         )
         self._informer = Informer(store, register, self._queue, self._reconciler)
@@ -193,6 +201,9 @@ class _Operator:
                 config.probe_seconds,
             )
             parts = [watching, self._election.run(), self._lead(), self._freshness.run()]
+            if not config.namespaces:
+                await self._neighbours.look()
+                parts.append(self._neighbours.run())
             tasks = [asyncio.create_task(each) for each in parts]
             tasks.append(asyncio.create_task(_until(stop)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +239,10 @@ class _Operator:
         while True:
             key = await self._queue.take()
             kind, namespace, name = key
-            if kind != "Cluster" or not self._reconciler.is_silent((namespace, name)):
+            if not self._neighbours.serves(namespace):
+                # It is due again when that changes.
+                self._queue.done(key)
+            elif kind != "Cluster" or not self._reconciler.is_silent((namespace, name)):
                 await self._reconcile_and_give_back(key)
             elif len(self._silent) >= SILENT_AT_ONCE:
                 self._queue.done(key)
@@ -254,6 +268,9 @@ class _Operator:
             else:
                 outcome = await self._reconciler.reconcile((namespace, name))
             scope = outcome.scope
+            if scope == "everything" and self._reconciler.is_silent((namespace, name)):
+                # It waited for brokers that do not answer: that is no measure of our own work.
+                scope = "silent"
             if outcome.is_converged:
                 self._queue.succeeded(key)
                 self._metrics.last_success.labels(*key).set_to_current_time()
@@ -283,6 +300,9 @@ class _Operator:
         if again is None:
             return Outcome(scope="application", again_seconds=RESYNC_SECONDS_MAX)
         return Outcome(scope="application", again_seconds=again, is_converged=False)
+
+    def _see_all(self) -> None:
+        self._informer.mark_all()
 
     def _on_action(self, action: Action, failure: Failure | None) -> None:
         result = "failure" if failure else "success"

@@ -120,6 +120,8 @@ class Surroundings:
     workloads: Workloads
     namespaces: Namespaces
     on_action: Callable[[Action, Failure | None], None]
+    #: Whether resources of a namespace are ours, and not another operator's.
+    serves: Callable[[str], bool] = lambda _namespace: True
 
 
 class ClusterReconciler:
@@ -252,7 +254,8 @@ class _Pass:
         """Collect what the pass is about, as it is now."""
         is_complete = self._scope != "some" or cluster is None
         register = self._around.register
-        resources = register.of_cluster(self._key) if is_complete else self._dirty()
+        found = register.of_cluster(self._key) if is_complete else self._dirty()
+        resources = [each for each in found if self._around.serves(each.metadata.namespace)]
         if cluster is None:
             return desired_of(None, resources)
         if is_complete:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -17,7 +18,7 @@ import structlog
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
@@ -45,13 +46,18 @@ class Election:
         name: str,
         identity: str,
         clock: Callable[[], float],
+        metadata: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
-        """`client` must be one without a fence; `clock` is monotonic, in seconds."""
+        """`client` must be one without a fence; `clock` is monotonic, in seconds.
+
+        `metadata`: labels and annotations that the Lease is to have.
+        """
         self._client = client
         self._namespace = namespace
         self._name = name
         self._identity = identity
         self._clock = clock
+        self._metadata = metadata
         self._held_until = float("-inf")
         self._seen: tuple[Any, ...] = ()
         self._seen_at = float("-inf")
@@ -122,7 +128,7 @@ class Election:
             "leaseDurationSeconds": int(LEASE_SECONDS),
             "renewTime": now,
         }
-        metadata: Object = {"name": self._name, "namespace": self._namespace}
+        metadata: Object = {"name": self._name, "namespace": self._namespace, **self._metadata}
         body: Object = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
