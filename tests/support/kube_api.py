@@ -3,7 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPSConnection, RemoteDisconnected
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 from threading import local
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,8 +40,9 @@ class Api:
         try:
             self._own.http.request(method, path, body=data, headers=headers)
             response = self._own.http.getresponse()
-        except RemoteDisconnected:
+        except (RemoteDisconnected, ConnectionError, SSLError):
             # The server closes what was idle for long; the same object opens another connection.
+            self._own.http.close()
             self._own.http.request(method, path, body=data, headers=headers)
             response = self._own.http.getresponse()
         content = response.read()
