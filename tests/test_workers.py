@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from support.processes import free_port
-from support.workers import LEFT_TO_TEST_ALL
+from support.workers import LEFT_TO_TEST_ALL, scope_of
 
 _TESTS = Path(__file__).parent
 _TAKE_PORTS = """
@@ -30,6 +30,16 @@ def test_no_two_processes_are_given_the_same_port():
     for taker in takers:
         taker.communicate()
     assert len(taken) == len(set(taken)) == 1000
+
+
+def test_a_shared_spark_session_is_one_workers_and_drivers_spread_where_spark_is_alone():
+    shared = {"tests/jobs/test_delivery.py", "tests/jobs/test_postgres_sink.py"}
+    drivers = {"tests/jobs/test_crashes.py", "tests/e2e/test_up.py"}
+    for chosen in ("spark", "not long"):
+        assert {scope_of(each, chosen) for each in shared} == {"spark"}
+    assert {scope_of(each, "spark") for each in drivers} == drivers
+    assert {scope_of(each, "not long") for each in drivers} == {"spark"}
+    assert {scope_of(each, "not spark") for each in shared | drivers} == shared | drivers
 
 
 def test_what_is_left_to_test_all_is_there():

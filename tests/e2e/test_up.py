@@ -17,10 +17,12 @@ from support.processes import wait_until
 from support.topics import read_topic
 from support.up import Up, command
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "manifests" / "examples" / "cpu-load"
 WINDOW_SECONDS = 10
+#: Until Spark has started and a window is closed, beside others.
+PATIENCE_SECONDS = 240
 
 
 def window_key(value: dict[str, Any]) -> tuple[float, str, int]:
@@ -69,24 +71,34 @@ def wait_for_no_members(pids: list[int]) -> None:
     assert members == []
 
 
-def test_windows_of_real_readings_arrive_and_a_second_up_goes_on(data: Path) -> None:
+@pytest.mark.spark
+def test_windows_of_real_readings_arrive_an_interrupt_ends_all_and_a_second_up_goes_on(
+    data: Path,
+) -> None:
     # The brokers stop with `up`, so what they have is read while it runs.
-    first = Up(EXAMPLE, data, "--rate", "2", "--for", "75s")
+    first = Up(EXAMPLE, data, "--rate", "2")
     try:
-        first.wait_for("cpu-load-windows: window", 90)
+        first.wait_for("cpu-load-windows: window", PATIENCE_SECONDS)
         wait_until(lambda: first.output.count("cpu-load-windows: window") >= 4, 60, "4 windows")
         bootstrap = first.state()["bootstrap_servers"]
         windows = read_topic(bootstrap, "cpu-load-windows")
         readings = read_topic(bootstrap, "cpu-load")
         check_windows(windows, readings)
-        assert first.wait() == 0, first.output
+        pids = [process["pid"] for process in first.state()["processes"]]
+        assert len(pids) == 5
+        os.kill(first.pid, signal.SIGINT)
+        assert first.wait(60) == 0, first.output
     finally:
         first.kill_if_running()
+    wait_for_no_members([*pids, first.pid])
+    assert first.state()["processes"] == []
+    order = first.output.index("stopped cpu-load"), first.output.index("stopped brokers")
+    assert order[0] < order[1]
     assert "results read from cpu-load-windows" in first.output
     assert "records of lag left to cpu-load-job" in first.output
     second = Up(EXAMPLE, data, "--for", "75s")
     try:
-        second.wait_for("cpu-load-windows: window", 90)
+        second.wait_for("cpu-load-windows: window", PATIENCE_SECONDS)
         bootstrap = second.state()["bootstrap_servers"]
         again = read_topic(bootstrap, "cpu-load-windows")
         check_windows(again, read_topic(bootstrap, "cpu-load"))
@@ -101,26 +113,11 @@ def test_windows_of_real_readings_arrive_and_a_second_up_goes_on(data: Path) -> 
     assert not (data / "cpu").exists()
 
 
-def test_an_interrupt_leaves_no_process_behind(data: Path) -> None:
-    up = Up(EXAMPLE, data)
-    try:
-        up.wait_for("job cpu-load: reading", 90)
-        pids = [process["pid"] for process in up.state()["processes"]]
-        assert len(pids) == 5
-        os.kill(up.pid, signal.SIGINT)
-        assert up.wait(60) == 0, up.output
-    finally:
-        up.kill_if_running()
-    wait_for_no_members([*pids, up.pid])
-    assert up.state()["processes"] == []
-    order = up.output.index("stopped cpu-load"), up.output.index("stopped brokers")
-    assert order[0] < order[1]
-
-
+@pytest.mark.spark
 def test_a_second_interrupt_ends_everything_at_once(data: Path) -> None:
     up = Up(EXAMPLE, data)
     try:
-        up.wait_for("job cpu-load: Spark is starting", 60)
+        up.wait_for("job cpu-load: Spark is starting", PATIENCE_SECONDS)
         time.sleep(8)  # into the start of the JVM, which takes its time to stop
         pids = [process["pid"] for process in up.state()["processes"]]
         os.kill(up.pid, signal.SIGINT)

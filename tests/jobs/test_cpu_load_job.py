@@ -20,8 +20,10 @@ from headrace_operator.plan import ResetOffsets
 from support.jobs import JobProcess
 from support.processes import ManagedProcess, free_port, wait_until
 
+pytestmark = pytest.mark.timeout(900)
+
 NOON = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
-STEP_SECONDS = 90
+STEP_SECONDS = 240
 DEAD_LETTER_BYTES_MAX = 10_000
 
 

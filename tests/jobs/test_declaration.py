@@ -153,6 +153,7 @@ def test_a_new_job_counts_as_its_own_test_says(new_job, spark, monkeypatch):
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_users_own_module_runs_from_its_manifest_without_a_fork_of_ours(
     new_job, broker, tmp_path
 ):
@@ -177,7 +178,7 @@ def test_a_users_own_module_runs_from_its_manifest_without_a_fork_of_ours(
     assert producer.flush(30) == 0
     job = JobProcess(tmp_path, application, broker.bootstrap)
     job.start()
-    wait_until(lambda: not job.process.is_running, 120, "the end of what was there")
+    wait_until(lambda: not job.process.is_running, 400, "the end of what was there")
     job.close()
     settings = {"group.id": "reader", "auto.offset.reset": "earliest"}
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, **settings})

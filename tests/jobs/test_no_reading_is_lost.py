@@ -22,7 +22,7 @@ from support.jobs import JobProcess
 from support.processes import wait_until
 from support.spark_driver import driver_environment
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NOON = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
 READINGS = 6_000
@@ -115,7 +115,7 @@ def run(example_application, broker, tmp_path):
         job = JobProcess(tmp_path, document, broker.bootstrap)
         jobs.append(job)
         job.start()
-        wait_until(lambda: not job.process.is_running, 180, "the end of what was there")
+        wait_until(lambda: not job.process.is_running, 400, "the end of what was there")
         assert "the query failed" not in job.output, job.output
         return job
 

@@ -1,11 +1,13 @@
 """How tests are shared out among pytest-xdist's workers: a file stays with one of them.
 
-What a file's tests share (a cluster, a broker, a Spark session) is then made once, and whatever
-starts Spark stays with one worker. Long files begin first, so that the short ones fill the end.
+What a file's tests share (a cluster, a broker) is then made once. Tests that share a Spark session
+stay with one worker; in a run of Spark's tests alone, those that start drivers of their own go to
+whoever is free. Long files begin first, so that the short ones fill the end.
 Marks that follow from where a test stands are given here: `cluster` by what it imports, `long` by
 its file.
 """
 
+import ast
 import functools
 import sys
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 _ROOT = Path(__file__).parent.parent.parent
-#: Where jobs are tested: the files share a Spark session.
+#: Where jobs are tested: files share a Spark session, or start drivers of their own.
 _JOBS = "tests/jobs/"
 #: Which marks say that a file takes long, the longest first.
 _LONG = ("spark", "slow", "java")
@@ -52,17 +54,35 @@ class FileScheduling(LoadScopeScheduling):
 
     def __init__(self, config: pytest.Config, log: object) -> None:
         config.option.loadscopereorder = False
+        self._chosen = config.option.markexpr
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.split("::", 1)[0]
-        # Two at a time start Spark so slowly on two cores that what waits for it gives up.
-        return "spark" if path.startswith(_JOBS) or _starts_spark(path) else path
+        return scope_of(nodeid.split("::", 1)[0], self._chosen)
+
+
+def scope_of(path: str, chosen: str) -> str:
+    """Return whose tests stay with one worker, where `-m` chose some of them."""
+    if chosen == "not spark" or not (path.startswith(_JOBS) or _starts_spark(path)):
+        return path
+    # Among other tests two at a time start Spark so slowly that what waits for it gives up.
+    return path if chosen == "spark" and not _uses_the_session(path) else "spark"
 
 
 @functools.cache
 def _starts_spark(path: str) -> bool:
     return "mark.spark" in (_ROOT / path).read_text()
+
+
+@functools.cache
+def _uses_the_session(path: str) -> bool:
+    """Whether anything in a file asks for the fixture `spark`."""
+    functions = [
+        each
+        for each in ast.walk(ast.parse((_ROOT / path).read_text()))
+        if isinstance(each, ast.FunctionDef)
+    ]
+    return any(each.arg == "spark" for function in functions for each in function.args.args)
 
 
 def long_files_first(items: list[pytest.Item]) -> None:
