@@ -17,6 +17,7 @@ Imports no PySpark: a declaration is read by tools that have no JVM.
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace_jobs.sinks.protocol import Sink
 
-__all__ = ["Delivery", "Job", "Parameter", "Topic", "problems"]
+__all__ = ["Delivery", "Job", "Parameter", "Topic", "mistakes", "problems"]
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -98,7 +99,9 @@ class Job:
 
 def problems(job: Job) -> list[str]:
     """Return why this job cannot run as declared; empty when it can. Pure."""
-    found = []
+    found = mistakes(job)
+    if found:
+        return found
     if not _NAME.fullmatch(job.name):
         found.append(f"name {job.name!r}: lower-case letters, digits and - only, as in Kubernetes")
     if not job.sources:
@@ -119,4 +122,52 @@ def problems(job: Job) -> list[str]:
         reason = sink.refusal(job.delivery, job.output_mode)
         if reason is not None:
             found.append(f"delivery {job.delivery} cannot hold in {sink.describe()}: {reason}")
+    return found or _misfits(job)
+
+
+def mistakes(job: Job) -> list[str]:
+    """Return which fields have values of another kind: nobody has to run a type checker. Pure."""
+    found = [
+        f"{name}: {getattr(job, name)!r} is no {kind.__name__}"
+        for name, kind in (("name", str), ("generation", int), ("shadow", bool))
+        if not isinstance(getattr(job, name), kind)
+    ]
+    if not callable(job.transform):
+        found.append(f"transform: {job.transform!r} is no function")
+    if job.delivery not in list(Delivery):
+        found.append(f"delivery: {job.delivery!r} is none of {', '.join(Delivery)}")
+    if job.output_mode not in ("append", "update"):
+        found.append(f"output_mode: {job.output_mode!r} is neither append nor update")
+    for name, one, many in (
+        ("sources", "Topic", "Topic"),
+        ("sinks", "sink", "sinks"),
+        ("parameters", "Parameter", "Parameter"),
+    ):
+        values: Any = getattr(job, name)
+        if not isinstance(values, (tuple, list)):
+            found.append(f"{name}: a tuple of {many}, as in {name}=(…,)")
+            continue
+        found += [f"{name}: {each!r} is no {one}" for each in values if not _is_a(one, each)]
     return found
+
+
+def _is_a(kind: str, value: object) -> bool:
+    if kind == "sink":
+        return all(callable(getattr(value, name, None)) for name in ("describe", "open", "refusal"))
+    return isinstance(value, Topic if kind == "Topic" else Parameter)
+
+
+def _misfits(job: Job) -> list[str]:
+    """Return why the transform cannot be called with what it gets."""
+    names = [each.name.replace("-", "_") for each in job.parameters]
+    try:
+        signature = inspect.signature(job.transform)
+        by_name = [*names, *(["output_mode"] if "output_mode" in signature.parameters else [])]
+        signature.bind(*job.sources, **dict.fromkeys(by_name))
+    except ValueError:
+        return []  # of a function that does not tell
+    except TypeError as error:
+        sources = ", ".join(source.name for source in job.sources) or "no source"
+        given = f", and {', '.join(names)} by name" if names else ""
+        return [f"transform: {error}; it gets a frame for each of {sources}{given}"]
+    return []

@@ -108,3 +108,30 @@ def create_topic(broker: HeadraceBroker, name: str, *, partitions: int) -> None:
         admin.create_topics([NewTopic(name, partitions, 1)])
     finally:
         admin.close()
+
+
+def test_read_committed_leaves_out_what_transactions_aborted_or_have_open(
+    broker: HeadraceBroker,
+) -> None:
+    create_topic(broker, "whole", partitions=2)
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "job"}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    for value in ("committed", "aborted", "open"):
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.produce("whole", value.encode(), partition=partition)
+        assert producer.flush(60) == 0
+        if value == "committed":
+            producer.commit_transaction(60)
+        elif value == "aborted":
+            producer.abort_transaction(60)
+    read = headrace(broker, "consume", "whole", "--isolation-level", "read_committed")
+    assert read.splitlines() == ["committed"] * 2
+    # As Kafka's tools do, where nothing is asked for.
+    assert sorted(headrace(broker, "consume", "whole").splitlines()) == sorted(
+        ["committed", "aborted", "open"] * 2
+    )
+    producer.abort_transaction(60)
+    read = headrace(broker, "consume", "whole", "--isolation-level", "read_committed")
+    assert read.splitlines() == ["committed"] * 2

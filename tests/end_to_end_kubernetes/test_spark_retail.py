@@ -48,7 +48,8 @@ def records(namespace: str, topic: str) -> list[str]:
     """What is in a topic of the example, by partition and offset."""
     text = kubectl(
         *("-n", namespace, "exec", "shop-brokers-0", "--", "headrace", "consume"),
-        *(f"retail-{topic}", "--from", "earliest", "--bootstrap-server", "shop-bootstrap:9092"),
+        *(f"retail-{topic}", "--isolation-level", "read_committed"),
+        *("--bootstrap-server", "shop-bootstrap:9092"),
         check=False,
     )
     return text.splitlines()

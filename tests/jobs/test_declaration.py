@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_cli.main import main as headrace_main
-from headrace_jobs.declaration import Job, Topic, problems
+from headrace_jobs.declaration import Job, Parameter, Topic, problems
 from headrace_jobs.jobs.cpu_load import JOB as CPU_LOAD
 from headrace_jobs.jobs.run import DeclarationError, load_job
 from headrace_jobs.progress.offsets import offsets_of
@@ -60,6 +60,34 @@ def test_what_cannot_hold_is_refused_with_the_reason(change, reason):
     assert reason in problem
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"name": None}, "name: None is no str"),
+        ({"sources": Topic("a")}, "sources: a tuple of Topic, as in sources=(…,)"),
+        ({"sources": ("a",)}, "sources: 'a' is no Topic"),
+        ({"sinks": OUT}, "sinks: a tuple of sinks, as in sinks=(…,)"),
+        ({"sinks": ("out",)}, "sinks: 'out' is no sink"),
+        ({"delivery": "exactly_once"}, "delivery: 'exactly_once' is none of at-most-once, at-leas"),
+        ({"generation": "2"}, "generation: '2' is no int"),
+        ({"output_mode": "complete"}, "output_mode: 'complete' is neither append nor update"),
+        ({"transform": "passed_on"}, "transform: 'passed_on' is no function"),
+        (
+            {"sources": (Topic("a"), Topic("b", name="other"))},
+            "transform: too many positional arguments; it gets a frame for each of input, other",
+        ),
+        (
+            {"parameters": (Parameter(name="so-long", help="…"),)},
+            "got an unexpected keyword argument 'so_long'; it gets a frame for each of input, and",
+        ),
+        ({"parameters": ("window",)}, "parameters: 'window' is no Parameter"),
+    ],
+)
+def test_what_is_declared_with_another_kind_of_value_is_refused_by_its_name(change, reason):
+    (problem,) = problems(declared(**change))
+    assert reason in problem
+
+
 def test_each_source_gets_the_offsets_of_its_own_topic():
     both = json.dumps({"sales": {"0": 7}, "shipments": {"0": 9, "1": 3}})
     assert json.loads(offsets_of("shipments", both)) == {"shipments": {"0": 9, "1": 3}}
@@ -92,6 +120,38 @@ def test_a_job_is_refused_before_anything_starts():
 def test_a_module_without_a_job_is_an_error_that_says_so(module, message):
     with pytest.raises(DeclarationError, match=message):
         load_job(module)
+
+
+IMPORT = "from headrace_jobs.declaration import Job\n"
+MISTAKEN = {
+    "unknown": (
+        f"{IMPORT}JOB = Job(name='unknown', source=())\n",
+        "unknown.py, line 2: TypeError: Job.__init__() got an unexpected keyword argument 'source'",
+    ),
+    "unparsed": ("JOB = (\n", "unparsed.py, line 1: SyntaxError: '(' was never closed"),
+    "needy": ("import nobody_has_this\n", "needy.py, line 1: ModuleNotFoundError: No module named"),
+    "plain": (
+        f"{IMPORT}JOB = Job(name='x', sources=(), transform=1, sinks=1)",
+        "the JOB of module plain: transform: 1 is no function; sinks: a tuple of sinks",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKEN)
+def test_a_mistake_in_a_module_is_said_with_its_line_and_without_a_stack(name, tmp_path):
+    text, reason = MISTAKEN[name]
+    (tmp_path / f"{name}.py").write_text(text)
+    done = run_module(f"{name}.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+    # And where only the sinks are asked.
+    command = [Path(sys.executable).parent / "headrace", "jobs", "generations", f"{name}.py"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 TWO_TOPICS = """

@@ -44,6 +44,19 @@ class RecordFormat(StrEnum):
     FULL = "full"
 
 
+class IsolationLevel(StrEnum):
+    """What is read of transactions, in Kafka's own words."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+_Isolation = Annotated[
+    IsolationLevel,
+    typer.Option(help="read_committed: leave out what transactions aborted, or have open."),
+]
+
+
 def consume(  # noqa: PLR0913 - each is an option of the command line
     topic: TopicName,
     *,
@@ -74,6 +87,7 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", help="Stop after so many.", min=1)
     ] = None,
+    isolation_level: _Isolation = IsolationLevel.READ_UNCOMMITTED,
     output: Annotated[
         RecordFormat,
         typer.Option(
@@ -100,7 +114,7 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
     signal.signal(signal.SIGTERM, _interrupt)
     with contextlib.suppress(KeyboardInterrupt), explain_kafka_errors(target):
         open_consumer = _open_when_there if follow else _open
-        consumer = open_consumer(target, topic, group, position, partition)
+        consumer = open_consumer(target, topic, group, position, partition, isolation_level)
         try:
             stop_at = None if follow else _end_offsets(consumer, topic, end)
             wanted = _Wanted(output, max_messages, None if key is None else key.encode())
@@ -185,13 +199,14 @@ def _open_when_there(
     group: str | None,
     position: Position,
     only: list[int] | None = None,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Any:
     """Open a consumer as soon as brokers answer and know the topic; say once what is missing."""
     said = ""
     while True:
         try:
             with explain_kafka_errors(target):
-                return _open(target, topic, group, position, only)
+                return _open(target, topic, group, position, only, isolation_level)
         except CommandError as error:
             if str(error) != said:
                 said = str(error)
@@ -206,6 +221,7 @@ def _open(
     group: str | None,
     position: Position,
     only: list[int] | None = None,
+    isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Any:
     from kafka import KafkaConsumer, TopicPartition
 
@@ -217,6 +233,7 @@ def _open(
         **target.client_settings,
         group_id=group,
         enable_auto_commit=False,
+        isolation_level=isolation_level.value,
         auto_offset_reset="latest" if position.kind is PositionKind.LATEST else "earliest",
         allow_auto_create_topics=False,
         bootstrap_timeout_ms=BOOTSTRAP_TIMEOUT_MS,

@@ -13,8 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace_jobs.declaration import Job
+from headrace_jobs.declaration import Job, mistakes
 from headrace_jobs.jobs.declared import run_declared
+from headrace_jobs.jobs.mistakes import told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ class DeclarationError(Exception):
 def load_job(module: str) -> Job:
     """Import a module, or the module of a file, and return its `JOB`.
 
-    Raises `DeclarationError` where there is none; an error of the module's own code is its own.
+    Raises `DeclarationError` where there is none to be had, with the line that says so.
     """
     if module.endswith(".py"):
         path = Path(module).resolve()
@@ -50,9 +51,15 @@ def load_job(module: str) -> Job:
         raise DeclarationError(
             f"no module {module}: install it, put it on PYTHONPATH, or name its file"
         )
-    job = getattr(importlib.import_module(module), "JOB", None)
+    try:
+        job = getattr(importlib.import_module(module), "JOB", None)
+    except Exception as error:
+        raise DeclarationError(f"module {module} cannot be imported: {told(error)}") from error
     if not isinstance(job, Job):
         raise DeclarationError(f"module {module} has no JOB that is a headrace_jobs Job")
+    wrong = mistakes(job)
+    if wrong:
+        raise DeclarationError(f"the JOB of module {module}: {'; '.join(wrong)}")
     return job
 
 

@@ -20,6 +20,7 @@ import structlog
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
+from headrace_jobs.jobs.mistakes import told
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, prepare
@@ -285,6 +286,9 @@ def _start(session: SparkSession, settings: JobSettings, parts: _Parts) -> Any:
 
 
 def _results(session: SparkSession, settings: JobSettings, parts: _Parts) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
     frames = [
         read_stream(
             session,
@@ -298,7 +302,15 @@ def _results(session: SparkSession, settings: JobSettings, parts: _Parts) -> Dat
         )
         for topic in settings.input_topics
     ]
-    return parts.job.transform(*frames, **parts.parameters)
+    try:
+        results = parts.job.transform(*frames, **parts.parameters)
+    except PySparkException:
+        raise
+    except Exception as error:
+        raise JobError(f"the transform failed: {told(error)}") from error
+    if not isinstance(results, DataFrame):
+        raise JobError(f"the transform returned no DataFrame but {results!r}")
+    return results
 
 
 def _dead_letters(settings: JobSettings) -> DeadLetters | None:
