@@ -19,6 +19,7 @@ from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
 from support.peer import Peer
 from support.postgres import PostgresServer, running_postgres
+from support.shared_classes import shared_class_options
 
 JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
@@ -31,13 +32,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
     from pyspark.sql import SparkSession
 
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    shared, java_options = shared_class_options()
     session = (
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.driver.memory", "512m")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", f"{JAVA_OPTIONS} {java_options}")
+        .config("spark.driver.extraClassPath", shared[-1] if shared else "")
         .config("spark.jars", ",".join(map(str, resolve())))
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")

@@ -23,6 +23,7 @@ from headrace_jobs.progress.checkpoint import committed_position
 from headrace_jobs.session import LOG4J_CONFIGURATION
 from support.crashing_job import EXECUTOR_POINTS, POINTS
 from support.processes import ManagedProcess, wait_until
+from support.shared_classes import shared_class_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -45,12 +46,14 @@ only_long = pytest.mark.skipif(not IS_LONG, reason="the long form: make crashes"
 
 def submit(master):
     """Return the driver's arguments for Spark."""
+    shared, java_options = shared_class_options()
     return shlex.join(
         [
+            *shared,
             *("--master", master, "--driver-memory", "512m"),
             *("--conf", "spark.executor.memory=512m"),
             *("--jars", ",".join(map(str, resolve()))),
-            *("--driver-java-options", JAVA_OPTIONS),
+            *("--driver-java-options", f"{JAVA_OPTIONS} {java_options}"),
             *("--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}"),
             *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
             *("--conf", "spark.driver.host=127.0.0.1"),

@@ -8,6 +8,7 @@ import pyspark
 
 from headrace_jobs.jars import resolve
 from headrace_jobs.session import LOG4J_CONFIGURATION
+from support.shared_classes import shared_class_options
 
 _JAVA_OPTIONS = (
     f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()} "
@@ -21,10 +22,12 @@ def driver_environment(master: str = "local[2]") -> dict[str, str]:
 
     `local-cluster[1,1,512]` has an executor that is a process of its own.
     """
+    shared, java_options = shared_class_options()
     submit = [
+        *shared,
         *("--master", master, "--driver-memory", "512m", "--executor-memory", "512m"),
         *("--jars", ",".join(map(str, resolve()))),
-        *("--driver-java-options", _JAVA_OPTIONS),
+        *("--driver-java-options", f"{_JAVA_OPTIONS} {java_options}"),
         *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
         *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
         *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
