@@ -1,12 +1,15 @@
 """`make benchmark-jobs`: what jobs cost beside hand-written PySpark, and what exactly once costs.
 
 Preloads a topic, then runs each engine over all of it, to its end, and prints records for each
-second of the processors' time (all children counted) and the memory at most. Outputs are compared:
-where a window differs, the status is 1. Flink SQL is one of the engines, in one thread;
-Kafka Streams, quixstreams, bytewax and pathway are not in it.
+second of the processors' time (all children counted) and the memory at most. What a start takes is
+measured by a run over a hundredth of the records, and taken away in the second figure. Outputs are
+compared: where a window differs, the status is 1. Flink SQL is one of the engines, in one thread;
+Kafka Streams, quixstreams, bytewax and pathway are not in it. Last, the driver of a live job is
+killed, and the time is taken until its successor has written what came meanwhile.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -41,6 +44,8 @@ NOON_MS = 1_769_860_800_000
 JAVA = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
 HANDWRITTEN = str(Path(__file__).with_name("handwritten_windows.py"))
 FLINK = str(Path(__file__).parents[1] / "conformance/engines/FlinkCpuWindows.java")
+DELIVERIES = ("at-least-once", "exactly-once")
+RECOVERY_SECONDS_MAX = 300
 BROKER = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -121,14 +126,14 @@ def windows(bootstrap: str, topic: str) -> dict[tuple[str, str, int], tuple[floa
     return found
 
 
-def flink(bootstrap: str, folder: Path) -> list[str] | None:
+def flink(bootstrap: str, source: str, target: str, place: str) -> list[str] | None:
     """Return the command that makes the windows by Flink SQL; None where it is missing."""
     try:
         jars = flink_jar_directory()
     except (JavaMissingError, subprocess.SubprocessError) as error:
         say(f"Flink is missing ({error}): it is NOT MEASURED")
         return None
-    arguments = [FLINK, bootstrap, "in", "flink", "flink", str(folder / "flink")]
+    arguments = [FLINK, bootstrap, source, target, target, place]
     return java_command(["-Xmx2g", *FLINK_JVM], *arguments, jars=jars)
 
 
@@ -158,67 +163,140 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+class Engines:
+    """The commands of each engine, over one topic."""
+
+    def __init__(self, bootstrap: str, folder: Path, source: str) -> None:
+        self._bootstrap = bootstrap
+        self._folder = folder / source
+        self._source = source
+        #: Engine → the topic that it writes to.
+        self.outputs = {
+            name: f"{source}-{topic}"
+            for name, topic in (
+                ("cpu-load", "ours"),
+                ("hand-written PySpark", "theirs"),
+                ("Flink SQL", "flink"),
+            )
+        }
+        #: Engine → the table that it writes to.
+        self.tables = {
+            f"PostgreSQL, {delivery}": f"t_{uuid.uuid4().hex[:8]}" for delivery in DELIVERIES
+        }
+
+    def command(self, name: str) -> list[str] | None:
+        """Return how to run an engine; None where it is missing."""
+        if name == "cpu-load":
+            more = ["--output-topic", self.outputs[name], "--end-of-input"]
+            return [*self.job("headrace_jobs.jobs.cpu_load", name, *more), "--available-now"]
+        if name == "hand-written PySpark":
+            places = [self._bootstrap, self._source, self.outputs[name], self._place(name)]
+            return [sys.executable, HANDWRITTEN, *places]
+        if name == "Flink SQL":
+            return flink(self._bootstrap, self._source, self.outputs[name], self._place(name))
+        delivery = name.rpartition(" ")[2]
+        job = self.job("support.counted_job", delivery, "--delivery", delivery)
+        return [*job, "--available-now"]
+
+    def job(self, module: str, name: str, *arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "headrace_jobs.jobs.run", module, "--no-console"]
+        command += ["--bootstrap-servers", self._bootstrap, "--input-topic", self._source]
+        return [*command, "--checkpoint", self._place(name), *arguments]
+
+    def _place(self, name: str) -> str:
+        return str(self._folder / name.replace(" ", "-"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=20_000_000)
-    records = parser.parse_args().records
+    parser.add_argument("--only", action="append", help="this engine; may be repeated")
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="headrace-benchmark-"))
     environment = submit(",".join(map(str, resolve())))
-    with HeadraceBroker(folder, BROKER) as broker:
+    sizes = {"few": arguments.records // 100, "in": arguments.records}
+    with contextlib.ExitStack() as cleanup:
+        broker = cleanup.enter_context(HeadraceBroker(folder, BROKER))
+        engines = {source: Engines(broker.bootstrap, folder, source) for source in sizes}
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        outputs = {"cpu-load": "ours", "hand-written PySpark": "theirs", "Flink SQL": "flink"}
-        topics = [
-            NewTopic("in", PARTITIONS, 1),
-            *(NewTopic(each, 1, 1) for each in outputs.values()),
-        ]
+        topics = [NewTopic(source, PARTITIONS, 1) for source in (*sizes, "live")]
+        topics += [NewTopic(to, 1, 1) for each in engines.values() for to in each.outputs.values()]
         for future in admin.create_topics(topics).values():
             future.result(30)
-        preload(broker.bootstrap, "in", records)
-
-        def job(module: str, name: str, *arguments: str) -> list[str]:
-            command = [sys.executable, "-m", "headrace_jobs.jobs.run", module]
-            command += ["--bootstrap-servers", broker.bootstrap, "--input-topic", "in"]
-            command += ["--checkpoint", str(folder / name), "--available-now", "--no-console"]
-            return [*command, *arguments]
-
-        engines = {
-            "cpu-load": job(
-                *("headrace_jobs.jobs.cpu_load", "cpu-load"),
-                *("--output-topic", "ours", "--end-of-input"),
-            ),
-            "hand-written PySpark": [
-                *(sys.executable, HANDWRITTEN, broker.bootstrap, "in", "theirs"),
-                str(folder / "handwritten"),
-            ],
-        }
-        command = flink(broker.bootstrap, folder)
-        if command is not None:
-            engines["Flink SQL"] = command
+        for source, records in sizes.items():
+            preload(broker.bootstrap, source, records)
         binaries = postgres_binaries()
         server = PostgresServer(binaries) if binaries is not None else None
-        tables = {}
         if server is None:
             say("PostgreSQL is missing: what exactly once costs is NOT MEASURED")
         else:
+            cleanup.callback(server.close)
             server.start()
-            for delivery in ("at-least-once", "exactly-once"):
-                tables[f"PostgreSQL, {delivery}"] = f"t_{uuid.uuid4().hex[:8]}"
-                engines[f"PostgreSQL, {delivery}"] = job(
-                    "support.counted_job", delivery, "--delivery", delivery
-                )
-        try:
-            run_all(engines, tables, environment, server, records)
-        finally:
-            if server is not None:
-                server.close()
-        compare(
-            {name: windows(broker.bootstrap, outputs[name]) for name in engines if name in outputs}
-        )
+        names = [*engines["in"].outputs, *(engines["in"].tables if server else ())]
+        chosen = [name for name in names if name in (arguments.only or names)]
+        done = run_all(engines, sizes, chosen, environment, server)
+        if server is not None and (not arguments.only or "recovery" in arguments.only):
+            live = Engines(broker.bootstrap, folder, "live")
+            seconds = recovery(live, broker.bootstrap, environment, server)
+            say(f"{'recovery after kill -9':32} {seconds:8.1f} s")
+        outputs = engines["in"].outputs
+        compare({name: windows(broker.bootstrap, outputs[name]) for name in done & outputs.keys()})
+
+
+def recovery(
+    engines: Engines, bootstrap: str, environment: dict[str, str], server: PostgresServer
+) -> float:
+    """Kill the driver of a live job and start it at once; how long until what came is written."""
+    name = "PostgreSQL, exactly-once"
+    table = engines.tables[name]
+    places = {"COUNTED_DSN": server.dsn, "COUNTED_TABLE": table}
+    command = engines.job("support.counted_job", name, "--trigger", "500ms")
+    producer = Producer({"bootstrap.servers": bootstrap})
+
+    def written(total: int) -> None:
+        query = f"SELECT count(*) FROM {table}"  # noqa: S608 - ours
+        deadline = time.monotonic() + RECOVERY_SECONDS_MAX
+        while time.monotonic() < deadline:
+            if server.query(f"SELECT to_regclass('{table}')")[0][0] is not None:
+                ((count,),) = server.query(query)
+                if count == total:
+                    return
+            time.sleep(0.05)
+        raise RuntimeError(f"the job did not write {total} rows")
+
+    def send() -> None:
+        producer.produce("live", "record")
+        if producer.flush(30):
+            raise RuntimeError("the record was not stored")
+
+    send()
+    first = subprocess.Popen(
+        command, env=os.environ | environment | places, stdout=subprocess.DEVNULL
+    )
+    written(1)
+    time.sleep(5)  # into the quiet between batches
+    family = [psutil.Process(first.pid), *psutil.Process(first.pid).children(recursive=True)]
+    for each in family:
+        each.kill()
+    began = time.monotonic()
+    first.wait()
+    send()
+    second = subprocess.Popen(
+        command, env=os.environ | environment | places, stdout=subprocess.DEVNULL
+    )
+    try:
+        written(2)
+        return time.monotonic() - began
+    finally:
+        second.terminate()
+        second.wait()
 
 
 def compare(found: dict[str, dict[tuple[str, str, int], tuple[float, int]]]) -> None:
     """Say how many windows are those of ours; end with status 1 where some are not."""
-    ours = found["cpu-load"]
+    ours = found.get("cpu-load")
+    if ours is None or len(found) == 1:
+        return
     is_alike = bool(ours)
     for name, windows_of in found.items():
         alike = sum(ours.get(key) == window for key, window in windows_of.items())
@@ -229,17 +307,38 @@ def compare(found: dict[str, dict[tuple[str, str, int], tuple[float, int]]]) -> 
         sys.exit("the outputs differ")
 
 
-def run_all(engines, tables, environment, server, records) -> None:
-    for name, command in engines.items():
-        more = {"COUNTED_DSN": server.dsn if server else "", "COUNTED_TABLE": tables.get(name, "")}
-        seconds, cpu, memory = measure(command, environment | more)
+def run_all(
+    engines: dict[str, Engines],
+    sizes: dict[str, int],
+    names: list[str],
+    environment: dict[str, str],
+    server: PostgresServer | None,
+) -> set[str]:
+    """Measure each engine; returns those that could be run."""
+    done = set()
+    for name in names:
+        found = {}
+        for source, records in sizes.items():
+            command = engines[source].command(name)
+            if command is None:
+                break
+            table = engines[source].tables.get(name, "")
+            places = {"COUNTED_DSN": server.dsn if server else "", "COUNTED_TABLE": table}
+            found[source] = measure(command, environment | places)
+            if table and server:
+                ((count,),) = server.query(f"SELECT count(*) FROM {table}")  # noqa: S608 - ours
+                if count != records:
+                    raise RuntimeError(f"{name}: {count:,} rows of {records:,}")
+        if "in" not in found:
+            continue
+        done.add(name)
+        seconds, cpu, memory = found["in"]
+        more = (sizes["in"] - sizes["few"]) / max(cpu - found["few"][1], 0.1)
         say(
-            f"{name:32} {seconds:8.1f} s {cpu:8.1f} CPU s {records / cpu:10,.0f} records/CPU s"
-            f" {memory:8,.0f} MiB",
+            f"{name:32} {seconds:8.1f} s {cpu:8.1f} CPU s {sizes['in'] / cpu:10,.0f} records/CPU s,"
+            f" {more:10,.0f} after the start ({found['few'][1]:.1f} CPU s); {memory:8,.0f} MiB"
         )
-        if name in tables:
-            ((count,),) = server.query(f"SELECT count(*) FROM {tables[name]}")  # noqa: S608 - ours
-            say(f"{'':32} {count:,} rows of {records:,}")
+    return done
 
 
 if __name__ == "__main__":
