@@ -1,6 +1,6 @@
-"""One connection to the brokers of each Cluster, made when it is needed and fenced.
+"""One connection to the brokers of each Cluster, made on demand and fenced.
 
-Owns the `BrokerAdmin`s. Nothing is sent that changes brokers unless leadership is held.
+Owns the `BrokerAdmin`s. Without leadership no request that changes brokers is sent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Admins:
     """Admin connections by Cluster."""
 
     def __init__(self, fence: Callable[[], None]) -> None:
-        """`fence` raises FencedError when nothing may be changed."""
+        """`fence` raises FencedError while nothing may be changed."""
         self._fence = fence
         self._admins: dict[ClusterKey, BrokerAdmin] = {}
 
     async def of(self, key: ClusterKey, bootstrap_servers: str) -> BrokerAdmin:
-        """Return the connection, a new one where the addresses changed."""
+        """Return the connection; a new one if the addresses have changed."""
         admin = self._admins.get(key)
         if admin is None or admin.bootstrap_servers != bootstrap_servers:
             await self.forget(key)
@@ -36,9 +36,9 @@ class Admins:
         return admin
 
     async def apply(self, admin: BrokerAdmin, actions: Sequence[Action]) -> tuple[Failure, ...]:
-        """Perform actions. Raises FencedError, and nothing is sent from then on.
+        """Carry out actions. Raises FencedError, after which nothing more is sent.
 
-        A batch takes seconds in a thread: leadership is looked at before each of its requests.
+        A batch takes seconds in a thread, so leadership is checked before each of its requests.
         """
         self._fence()
         return await admin.apply(actions, self._fence)

@@ -1,9 +1,9 @@
-"""Compares what watches delivered with what lists return: a dead watch looks like a quiet cluster.
+"""Compares watches with lists: a dead watch looks like a quiet cluster.
 
-Owns this comparison and what it found. What a list shows and the watch does not deliver within
-`stale_seconds` makes the watch stale, and `/healthz` says so. What a watch never delivers, a
-deletion that happened while it was broken, is put right here. An API server that does not answer
-makes nothing stale: another process would see no more.
+Owns this comparison and its results. If a list shows a change that the watch does not deliver
+within `stale_seconds`, the watch is stale, and `/healthz` reports it. A deletion during an
+interruption, which a watch never delivers, is corrected here. If the API server does not answer, no
+watch becomes stale: another process would see no more.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["PROBE_SECONDS", "STALE_PROBES", "Freshness", "Version", "Watching", "compare"]
 
 PROBE_SECONDS = 30.0
-#: A watch may be so many probes late.
+#: A watch may be late by this many probes.
 STALE_PROBES = 2
-#: Lists of thousands of objects cost something: they take at most this share of the time, as long
-#: as the next comes within so many probes.
+#: Lists of thousands of objects are expensive: they take at most this share of the time, as long as
+#: the next one comes within this many probes.
 PROBING_SHARE = 0.01
 PAUSE_PROBES_MAX = 10
 
@@ -45,9 +45,9 @@ _log = structlog.get_logger("headrace.operator.freshness")
 def compare(
     listed: Mapping[_Name, Version], known: Mapping[_Name, Version], listed_at: int
 ) -> tuple[dict[_Name, Version], set[_Name]]:
-    """Return what the watch has not delivered yet, and what is gone without an event. Pure.
+    """Return the changes that the watch has not delivered yet, and unnoticed deletions. Pure.
 
-    `listed_at` is the list's resourceVersion: what is known from later is no deletion.
+    `listed_at` is the list's resourceVersion: an object that is newer than that was not deleted.
     """
     late = {
         name: version
@@ -62,7 +62,7 @@ def compare(
 
 @dataclass(kw_only=True)
 class _Watch:
-    """What is known of one kind's watch."""
+    """The state of one kind's watch."""
 
     #: Since when (monotonic) it lacks an object, and of what version.
     late: dict[_Name, tuple[float, Version]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Watch:
 
 @dataclass(frozen=True, kw_only=True)
 class Watching:
-    """What is watched, and what came of it."""
+    """What is watched, and how to use the results."""
 
     client: KubernetesClient
     kinds: Sequence[Watched]
@@ -79,12 +79,12 @@ class Watching:
     metrics: OperatorMetrics
     #: What the watch of a kind has delivered.
     known: Callable[[str], Mapping[_Name, Version]]
-    #: Takes an object of a kind for gone.
+    #: Treats an object of a kind as deleted.
     repair: Callable[[str, _Name], None]
 
 
 class Freshness:
-    """Probes every watched kind now and then."""
+    """Probes every watched kind periodically."""
 
     def __init__(
         self, watching: Watching, clock: Callable[[], float], probe_seconds: float = PROBE_SECONDS
@@ -97,7 +97,7 @@ class Freshness:
 
     @property
     def problem(self) -> str:
-        """Which watch is stale; '' when none is."""
+        """The stale watch; '' if there is none."""
         limit = self._probe_seconds * STALE_PROBES
         for kind, watch in self._watches.items():
             age = self._age(watch)
@@ -115,10 +115,10 @@ class Freshness:
                 try:
                     await self.probe(api_version, kind)
                 except KubernetesError as error:
-                    # The time that a silent connection took is no cost of a list.
+                    # Time lost on a silent connection is not a cost of the list.
                     _log.warning("watch not probed", kind=kind, error=str(error))
                     continue
-                # The next kind's turn comes later when this one's list was long.
+                # After a long list the next kind's probe comes later.
                 pause = (self._clock() - began) / PROBING_SHARE
                 await asyncio.sleep(min(pause, self._probe_seconds * PAUSE_PROBES_MAX))
 
@@ -137,7 +137,8 @@ class Freshness:
         known = self._watching.known(kind)
         late, gone = compare(listed, known, listed_at)
         watch = self._watches[kind]
-        # What was late and has come since is not late any more, though it changed once more.
+        # A change that was late and has arrived is no longer late, even if the object changed
+        # again.
         watch.late = {
             name: (
                 watch.late[name]

@@ -1,4 +1,4 @@
-"""What is known of groups over time: how fast they read, and what their targets have.
+"""What is known of groups over time: how fast they read, and their targets' replicas.
 
 Owns one Cluster's trends, in memory.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOK_SECONDS", "GroupWatch"]
 
-#: How often a group is looked at whose readers are scaled by lag.
+#: How often a group is observed if its readers are scaled by lag.
 LOOK_SECONDS = 5.0
 
 
@@ -28,7 +28,7 @@ class GroupWatch:
     """Trends of groups with a lag policy."""
 
     def __init__(self, workloads: Workloads) -> None:
-        """Nothing was seen yet."""
+        """No group has been observed yet."""
         self._workloads = workloads
         self._known: dict[Key, tuple[Trend, Sample]] = {}
 
@@ -42,8 +42,8 @@ class GroupWatch:
     ) -> Observed:
         """Add the targets and trends of `groups`.
 
-        `fresh`: those whose offsets were just asked for; None: all. To take the others' old offsets
-        for a look would say that nothing was read since.
+        `fresh`: those whose offsets were just read; None: all. If the others' old offsets counted
+        as an observation, it would show that nothing was read since.
         """
         asked = list(groups)
         targets = await self._workloads.observe(asked)
@@ -61,11 +61,11 @@ class GroupWatch:
         return replace(observed, targets=targets, trends=trends)
 
     def note_scaled(self, actions: Iterable[ScaleTarget], *, now_ms: int) -> None:
-        """Remember when replicas were changed: what is measured next is the rebalance."""
+        """Record when replicas changed: the next measurement shows the rebalance."""
         for action in actions:
             if (known := self._known.get(action.resource)) is not None:
                 self._known[action.resource] = (replace(known[0], scaled_at_ms=now_ms), known[1])
 
     def forget(self, key: Key) -> None:
-        """Forget a group that is gone."""
+        """Remove a deleted group."""
         self._known.pop(key, None)

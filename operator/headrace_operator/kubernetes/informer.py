@@ -1,8 +1,8 @@
-"""Feeds the store and the register, and turns what changed into keys of the queue.
+"""Feeds the store and the register, and turns changes into keys of the queue.
 
-Owns the mapping from objects to keys. It also lists what is watched now and then: kopf reports
-no deletions that happened while its watch was broken, and a watch that died in silence looks
-like a quiet cluster.
+Owns the mapping from objects to keys. It also lists the watched kinds periodically: kopf reports no
+deletions that happened while its watch was broken, and a watch that died silently looks like a
+quiet cluster.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Informer", "find_cluster", "list_watched"]
 
-#: How long changes of pods are collected: a restart is many of them, and looking costs.
+#: How long changes of pods are collected: a restart is many changes, and a pass is expensive.
 PODS_SECONDS = 0.1
 SPARK_APP_LABEL = "sparkoperator.k8s.io/app-name"
 
 
 class Informer:
-    """What is seen, and what has to be done about it."""
+    """What was seen, and which keys are due."""
 
     def __init__(
         self, store: Store, register: Register, queue: WorkQueue, reconciler: ClusterReconciler
     ) -> None:
-        """Nothing is seen yet."""
+        """Nothing has been seen yet."""
         self._store = store
         self._register = register
         self._queue = queue
         self._reconciler = reconciler
 
     def see(self, obj: Object, *, is_gone: bool) -> None:
-        """Take an event. An older state than the one that is known is ignored."""
+        """Apply an event. A state older than the known one is ignored."""
         kind = obj["kind"]
         trim(obj)
         if kind in ("Topic", "ConsumerGroup"):
@@ -69,7 +69,7 @@ class Informer:
             self._see_owned(obj)
 
     def versions(self, kind: str) -> dict[tuple[str, str], tuple[str, int]]:
-        """Return uid and resourceVersion of everything that was seen of a kind."""
+        """Return uid and resourceVersion of all seen objects of a kind."""
         if kind in ("Topic", "ConsumerGroup"):
             seen = (each.metadata for each in self._register.iterate(kind))
             return {
@@ -81,9 +81,9 @@ class Informer:
         }
 
     def take_for_gone(self, kind: str, name: tuple[str, str]) -> None:
-        """Forget an object whose deletion no watch delivered. Its last state is not known.
+        """Remove an object whose deletion no watch delivered. Its last state is unknown.
 
-        So nothing that it said is deleted from the brokers: its policy may have been changed.
+        So nothing that it described is deleted from the brokers: its policy may have changed.
         """
         if kind not in ("Topic", "ConsumerGroup"):
             if (known := self._store.get(kind, *name)) is not None:
@@ -92,7 +92,7 @@ class Informer:
             self._forget(resource)
 
     def mark_all(self) -> None:
-        """Make every Cluster due, those among them that do not exist and are referred to."""
+        """Mark every Cluster as due, also those that are only referred to."""
         self._register.settle_old(LEASE_SECONDS)
         clusters = {
             (each["metadata"]["namespace"], each["metadata"]["name"])
@@ -154,7 +154,7 @@ class Informer:
 async def list_watched(
     client: KubernetesClient, kinds: Sequence[Watched], namespaces: Sequence[str]
 ) -> list[Object]:
-    """List everything that is watched."""
+    """List all watched objects."""
     found: list[Object] = []
     for api_version, kind in kinds:
         selector = selector_of((api_version, kind))
@@ -164,7 +164,7 @@ async def list_watched(
 
 
 def find_cluster(store: Store, key: ClusterKey) -> Cluster | None:
-    """Return a Cluster as it is now; None: there is none that this version understands."""
+    """Return a Cluster's present state; None: there is none that this version can read."""
     document = store.get("Cluster", *key)
     if document is None:
         return None
@@ -176,7 +176,7 @@ def find_cluster(store: Store, key: ClusterKey) -> Cluster | None:
 
 
 def _intent(obj: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a change of matters: all but the status, which is our own."""
+    """What matters in a change: everything but the status, which the operator writes itself."""
     metadata = obj["metadata"]
     return (
         metadata.get("uid"),
@@ -213,7 +213,7 @@ def _is_newer(obj: Mapping[str, Any], known: Mapping[str, Any], *, is_gone: bool
 
 
 def _is_newer_version(version: str, known: str, *, is_gone: bool) -> bool:
-    """Compare versions as numbers, which they are (KEP-5504 says so at last)."""
+    """Compare versions as numbers, which they are (KEP-5504 finally says so)."""
     if is_gone:
         return int(version) >= int(known)
     return int(version) > int(known)

@@ -1,4 +1,4 @@
-"""Logs as JSON lines, our own and those of libraries."""
+"""Logs as JSON lines, from the operator and its libraries."""
 
 from __future__ import annotations
 

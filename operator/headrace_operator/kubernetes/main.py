@@ -1,4 +1,4 @@
-"""The operator's process: puts informer, queue, lease, reconcilers and HTTP together."""
+"""The operator's process: it connects informer, queue, lease, reconcilers and HTTP."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ __all__ = ["OperatorConfig", "run_operator"]
 
 LEASE_NAME = "headrace-operator"
 WORKERS = 4
-#: Passes over Clusters that did not answer the last time, or are new: each may wait for seconds,
-#: and holds up no worker that others need. Those beyond come a moment later.
+#: Passes over Clusters that did not answer the last time, or are new: each may wait for seconds, so
+#: they must not occupy workers that others need. Surplus ones run a moment later.
 SILENT_AT_ONCE = 128
 SILENT_AGAIN_SECONDS = 1.0
 
@@ -77,16 +77,16 @@ class OperatorConfig:
     port: int = 8080
     lease_namespace: str | None = None
     kubeconfig: Path | None = None
-    #: Brokers that run elsewhere, by the Cluster's namespace and name.
+    #: Brokers outside of Kubernetes, by the Cluster's namespace and name.
     reached: Mapping[tuple[str, str], str] = field(default_factory=dict)
     #: How often watches are compared with lists.
     probe_seconds: float = PROBE_SECONDS
-    #: What brokers run whose Clusters name no image; None: what the operator runs.
+    #: The image of brokers whose Cluster names none; None: the operator's own.
     broker_image: str | None = None
 
 
 async def run_operator(config: OperatorConfig) -> None:
-    """Run until SIGTERM or SIGINT. Raises what ends a part of it."""
+    """Run until SIGTERM or SIGINT. Raises the exception that ended a part of it."""
     connection = find_connection(config.kubeconfig)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -218,7 +218,7 @@ class _Operator:
             await web.cleanup()
 
     async def _lead(self) -> None:
-        """Work while the lease is held; begin from the whole state each time it is won."""
+        """Work while the lease is held; start from the whole state each time it is acquired."""
         while True:
             self._election.changed.clear()
             if self._election.is_leader:
@@ -279,7 +279,7 @@ class _Operator:
                 result = "retry"
                 self._queue.add_after(key, outcome.again_seconds)
         except FencedError:
-            # The next leader begins from the whole state; it may be this process.
+            # The next leader starts from the whole state; it may be this process.
             result = "fenced"
             self._queue.retry(key)
         except KubernetesError as error:

@@ -17,10 +17,10 @@ _DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class OperatorMetrics:
-    """Counters, gauges and histograms in a registry of their own."""
+    """Counters, gauges and histograms in a separate registry."""
 
     def __init__(self) -> None:
-        """Make them all; names are part of the product (manifests/monitoring)."""
+        """Create all metrics; names are part of the product (manifests/monitoring)."""
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._make_own(registry)
@@ -92,8 +92,8 @@ class OperatorMetrics:
         self.writes.labels(write.verb, write.kind, str(write.status)).inc()
 
     def count_request(self, right: Right, status: int) -> None:
-        """Count a request to the API, in the words of Roles."""
+        """Count a request to the API, by the right that it needs."""
         self.requests.labels(right.verb, right.resource, str(status)).inc()
         if right.verb == "patch" and status == _CREATED:
-            # A server-side apply of what was not there needs both.
+            # A server-side apply of a missing object needs both rights.
             self.requests.labels("create", right.resource, str(status)).inc()

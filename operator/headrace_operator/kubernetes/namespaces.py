@@ -1,7 +1,7 @@
 """Which namespaces a Cluster's `allowedTopics` selects by their labels.
 
-Namespaces are listed, not watched: a pass over everything asks, each half minute or so. An
-operator that may not list them (one for a single namespace) finds that none is selected.
+Namespaces are listed, not watched: each full pass asks for them, about every half minute. If the
+operator may not list them (one for a single namespace), none is selected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Namespaces:
         self._found: dict[str, tuple[float, frozenset[str]]] = {}
 
     async def selected(self, cluster: Cluster) -> frozenset[str]:
-        """Return the names; an empty selector selects all, as everywhere in Kubernetes."""
+        """Return the names; an empty selector selects all, as always in Kubernetes."""
         allowed = cluster.spec.allowed_topics.namespaces
         if allowed.from_ != "Selector":
             return frozenset()

@@ -1,7 +1,7 @@
-"""The operator's own image: brokers of new Clusters run the same.
+"""The operator's own image, which brokers of new Clusters run by default.
 
-Its pod says it. So whatever puts another registry, tag or digest into the operator's Deployment
-(kustomize's `images:`) puts it into the brokers, too.
+It is read from the operator's pod. So a registry, tag or digest that is set in the operator's
+Deployment (kustomize's `images:`) also applies to the brokers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONTAINER", "POD_NAME", "find_own_image"]
 
-#: The environment variable that names the pod, and the name of its container.
+#: The environment variable with the pod's name, and the name of its container.
 POD_NAME = "POD_NAME"
 CONTAINER = "operator"
 
@@ -26,9 +26,9 @@ _log = structlog.get_logger("headrace.operator")
 
 
 async def find_own_image(client: KubernetesClient, namespace: str) -> str | None:
-    """Return the image of this pod's container; None outside of a pod, or where it cannot be read.
+    """Return the image of this pod's container; None outside of a pod, or if it is unreadable.
 
-    Raises KubernetesError where it may only be asked too early.
+    Raises KubernetesError if a later attempt may succeed.
     """
     name = os.environ.get(POD_NAME)
     if not name:

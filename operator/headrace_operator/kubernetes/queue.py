@@ -1,7 +1,7 @@
-"""The queue of keys to reconcile: each key once, one worker at a time for each, retries later.
+"""The queue of keys to reconcile: each key once, one worker per key at a time, with retries.
 
-Owns when a key is due and nothing of what is done with it. A key that is added while it is worked
-on becomes due again right after; one that failed comes back later each time, up to a limit.
+Owns when a key is due, not what is done with it. A key that is added while a worker has it becomes
+due again right after that; a failed key returns later each time, up to a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QueueKey: TypeAlias = tuple[str, str, str]
 
 BACKOFF_SECONDS_MIN = 0.2
 BACKOFF_SECONDS_MAX = 60.0
-#: Retries of many keys at once must not come back at once.
+#: Retries of many keys at once must not return at once.
 JITTER = 0.2
 
 
@@ -43,7 +43,7 @@ class WorkQueue:
 
     @property
     def depth(self) -> int:
-        """How many keys are due and not worked on."""
+        """How many keys are due and not taken."""
         return len(self._ready)
 
     def add(self, key: QueueKey) -> None:
@@ -66,11 +66,11 @@ class WorkQueue:
             self._changed.set()
 
     def add_resync(self, key: QueueKey, period_seconds: float) -> None:
-        """Make a key due after about this period: never all keys at one moment."""
+        """Make a key due after about this period, with jitter so that keys spread out."""
         self.add_after(key, period_seconds * (1 + JITTER * (2 * self._rng.random() - 1)))
 
     def retry(self, key: QueueKey) -> float:
-        """Make a failed key due later than the last time; return in how many seconds."""
+        """Make a failed key due, later than the last time; return in how many seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN * float(1 << min(failures, 16)))
@@ -79,11 +79,11 @@ class WorkQueue:
         return delay
 
     def succeeded(self, key: QueueKey) -> None:
-        """Forget the failures of a key."""
+        """Reset the failures of a key."""
         self._failures.pop(key, None)
 
     async def take(self) -> QueueKey:
-        """Wait for a key that is due; nobody else gets it before `done`."""
+        """Wait for a key that is due; no other worker gets it before `done`."""
         while True:
             timeout = self._promote()
             if self._ready:
@@ -98,14 +98,14 @@ class WorkQueue:
                 continue
 
     def done(self, key: QueueKey) -> None:
-        """Give a key back; it is due again when it was added in the meantime."""
+        """Return a key; it is due again if it was added in the meantime."""
         self._working.discard(key)
         if key in self._again:
             self._again.discard(key)
             self.add(key)
 
     def _promote(self) -> float | None:
-        """Move what is due to the ready keys; return the seconds until the next."""
+        """Move due keys to the ready keys; return the seconds until the next is due."""
         now = self._clock()
         while self._heap:
             due, key = self._heap[0]

@@ -1,6 +1,6 @@
-"""Brokers that run elsewhere and are only reached: an operator outside the cluster, and tests.
+"""Brokers that run elsewhere and are only connected to: for an operator outside, and tests.
 
-They are taken to be as the Cluster's pools say; nothing about them is started or changed.
+They are assumed to match the Cluster's pools; nothing about them is started or changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["ReachedBrokers", "ReachedOrOwn"]
 
 
 class ReachedBrokers:
-    """A `BrokerBackend` for brokers that somebody else runs."""
+    """A `BrokerBackend` for brokers that run elsewhere."""
 
     def __init__(self, addresses: Mapping[tuple[str, str], str]) -> None:
         """Bootstrap servers by the Cluster's namespace and name."""
@@ -71,15 +71,15 @@ class ReachedBrokers:
         return {}
 
     async def delete(self, cluster: Cluster) -> str:  # noqa: ARG002
-        """See BrokerBackend; others own what is left."""
+        """See BrokerBackend; the rest belongs to others."""
         return ""
 
 
 class ReachedOrOwn:
-    """A `BrokerBackend` that leaves reached Clusters to the one, and all others to the other."""
+    """A `BrokerBackend` that delegates reached Clusters to one backend, others to another."""
 
     def __init__(self, reached: ReachedBrokers, own: BrokerBackend) -> None:
-        """Who is whose follows from the addresses that were given at the start."""
+        """The addresses given at the start decide which Clusters are reached."""
         self._reached = reached
         self._own = own
 

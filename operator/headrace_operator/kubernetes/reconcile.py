@@ -1,8 +1,8 @@
-"""`reconcile(key)`: one level-triggered pass over a Cluster and what refers to it.
+"""`reconcile(key)`: one level-triggered pass over a Cluster and the resources that refer to it.
 
-Observe, plan, perform, observe what changed, write statuses that differ. A pass looks at what is
-dirty: some Topics and groups, or everything. It may be interrupted anywhere and run again: what it
-needs to remember stands in Kubernetes or in the brokers.
+Observe, plan, carry out, observe the changes, write statuses that differ. A pass covers the dirty
+resources: some Topics and groups, or everything. It may be interrupted anywhere and run again: all
+state that must last is in Kubernetes or in the brokers.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings"]
 
-#: Each round makes the next possible (a topic is created, then seen). The next pass does more.
+#: Each round makes the next possible (a topic is created, then seen). The next pass does the rest.
 ROUNDS_MAX = 3
-#: Looking at everything costs at most this share of one core, however many topics there are.
+#: Full passes take at most this share of one core, however many topics there are.
 LOOKING_SHARE = 0.01
 RESYNC_SECONDS_MIN = 30.0
 RESYNC_SECONDS_MAX = 600.0
-#: What is waited for is looked at again this soon, and then more seldom while it lasts.
+#: A pending change is checked again this soon, and at growing intervals while it lasts.
 WAITING_SECONDS = 1.0
 WAITING_GROWTH_MAX = 8
-#: What was refused will mostly be refused again.
+#: A refused action will mostly be refused again.
 STALLED_GROWTH_MAX = 64
 
 _log = structlog.get_logger("headrace.operator.reconcile")
@@ -74,17 +74,17 @@ class Dirt:
 
 @dataclass(kw_only=True)
 class _Memory:
-    """What makes the next pass cheaper. Losing it costs one full pass."""
+    """State that makes the next pass cheaper. Losing it costs one full pass."""
 
     dirt: Dirt = field(default_factory=Dirt)
-    #: What the brokers said last, without what the backend knows.
+    #: The brokers' last answers, without the backend's observations.
     seen: Observed | None = None
-    #: What a look at everything cost in processor time.
+    #: The processor time of a full pass.
     looking_seconds: float = 0.0
     waited: int = 0
-    #: When everything is looked at again though nothing was heard (monotonic).
+    #: When the next full pass is due without any event (monotonic).
     full_at: float = 0.0
-    #: When groups whose targets matter are looked at again.
+    #: When groups with relevant targets are observed again.
     look_at: float = 0.0
     groups: GroupWatch
     addresses: AddressWatch = field(default_factory=AddressWatch)
@@ -97,7 +97,7 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a pass did. `again_seconds`: when to look again though nothing is heard."""
+    """The result of a pass. `again_seconds`: when the next is due without any event."""
 
     scope: str
     performed: tuple[Action, ...] = ()
@@ -125,7 +125,7 @@ class Surroundings:
 
 
 class ClusterReconciler:
-    """Passes over Clusters. One pass for one Cluster at a time: the queue sees to that."""
+    """Passes over Clusters. The queue ensures one pass per Cluster at a time."""
 
     def __init__(self, around: Surroundings) -> None:
         """Nothing is observed before the first pass."""
@@ -133,7 +133,7 @@ class ClusterReconciler:
         self._memories: dict[ClusterKey, _Memory] = {}
 
     def mark(self, key: ClusterKey, resource: Key | None = None, *, health: bool = False) -> None:
-        """Say what changed: a resource, who is alive, or (neither given) anything."""
+        """Note a change: a resource, which brokers are alive, or (neither given) anything."""
         dirt = self._memory_of(key).dirt
         if resource is not None:
             dirt.keys.add(resource)
@@ -145,13 +145,13 @@ class ClusterReconciler:
     def is_silent(self, key: ClusterKey) -> bool:
         """Whether a pass over this Cluster may wait for brokers that do not answer.
 
-        Nobody knows of one that is new, as all are to an operator that begins to lead.
+        For a new Cluster this is unknown, as for all Clusters when an operator becomes leader.
         """
         memory = self._memories.get(key)
         return memory is None or memory.is_silent
 
     async def reconcile(self, key: ClusterKey) -> Outcome:
-        """Bring everything that is dirty to its spec."""
+        """Reconcile everything that is dirty."""
         memory = self._memory_of(key)
         dirt = memory.dirt
         memory.dirt = Dirt(is_everything=False)
@@ -164,7 +164,7 @@ class ClusterReconciler:
         try:
             outcome = await _Pass(self._around, key, memory, dirt).run()
         except BaseException:
-            # Also when cancelled: what was dirty stays dirty.
+            # Also if cancelled: what was dirty stays dirty.
             memory.dirt.keys |= dirt.keys
             memory.dirt.is_everything |= dirt.is_everything
             memory.dirt.is_health |= dirt.is_health
@@ -175,7 +175,7 @@ class ClusterReconciler:
             }
             memory.dirt.is_health |= any(key[0] == "Cluster" for key in outcome.unfinished)
         if outcome.scope == "everything":
-            # The queue spreads keys, so this may come a little before the period is over.
+            # The queue adds jitter, so this may come a little before the period is over.
             memory.full_at = time.monotonic() + outcome.resync_seconds * (1 - JITTER)
         if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
             del self._memories[key]
@@ -229,7 +229,7 @@ class _Pass:
             self._memory.refused.note(mine, failures, generations, time.monotonic())
             performed += mine
             if not mine or any(isinstance(action, MoveReplicas) for action in mine):
-                # The next pass sees the moves; this one would ask for them again.
+                # The next pass sees the moves; this one would request them again.
                 break
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
@@ -241,7 +241,7 @@ class _Pass:
         is_whole = cluster is not None and self._scope != "some"
         await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
         if self._scope == "everything" and not performed:
-            # At rest, comparing costs little beside observing: count both.
+            # At rest, comparing costs little compared with observing: count both.
             self._memory.looking_seconds = time.process_time() - began
         return self._outcome(tuple(performed), (*failures, *held), planned)
 
@@ -251,7 +251,7 @@ class _Pass:
         return (None, ()) if cluster is None else await self._around.backend.effective(cluster)
 
     async def _desired(self, cluster: Cluster | None) -> Desired:
-        """Collect what the pass is about, as it is now."""
+        """Collect the pass's resources in their present state."""
         is_complete = self._scope != "some" or cluster is None
         register = self._around.register
         found = register.of_cluster(self._key) if is_complete else self._dirty()
@@ -267,7 +267,7 @@ class _Pass:
         )
 
     def _dirty(self) -> list[Managed]:
-        """Return what is dirty, what is gone of it, and all that describe the same things."""
+        """Return the dirty resources, also deleted ones, and all that describe the same things."""
         register, keys = self._around.register, self._dirt.keys
         gone = [each for each in register.departed(self._key) if each.key in keys]
         found = {each.key: each for each in register.with_rivals(keys)}
@@ -276,9 +276,10 @@ class _Pass:
         return [*sorted(mine, key=age_of), *gone]
 
     def _settle(self, desired: Desired, planned: Plan, deleted: Collection[Key]) -> None:
-        """Forget what is gone and has nothing left to do.
+        """Remove deleted resources that need no more work.
 
-        `deleted` is what was gone when the plan was made: it says nothing of what went since.
+        `deleted` are those that were deleted when the plan was made: the plan does not cover later
+        ones.
         """
         if desired.cluster is not None:
             busy = {each.resource for each in planned.actions}
@@ -300,7 +301,7 @@ class _Pass:
                 self._memory.refused.forget(key)
 
     def _is_mine(self, action: Action) -> bool:
-        """Leave what concerns brokers to passes that looked at all of them."""
+        """Leave actions on brokers to passes that observed all brokers."""
         return self._scope != "some" or action.resource[0] in ("Topic", "ConsumerGroup")
 
     async def _observe(self, cluster: Cluster | None, desired: Desired) -> Observed:
@@ -376,7 +377,7 @@ class _Pass:
         return tuple(failures)
 
     async def _scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
-        """Scale; what to go back to is noted before, and the note goes after."""
+        """Scale; the replicas to return to are recorded before, and the record is removed after."""
         if not actions:
             return ()
         pauses = [each for each in actions if each.is_pause]
@@ -423,7 +424,7 @@ def _generations_of(desired: Desired) -> dict[Key, int]:
 
 
 def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired:
-    """Sort resources into what `plan` takes; deleted are those with a deletionTimestamp. Pure."""
+    """Sort resources into the input of `plan`; those with a deletionTimestamp are deleted. Pure."""
     every: list[Cluster | Managed] = [*resources]
     if cluster is not None:
         every.append(cluster)
@@ -436,9 +437,9 @@ def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired
 
 
 def _with_spec_checked(planned: Plan, desired: Desired, held_back: tuple[Problem, ...]) -> Plan:
-    """Hold back what would give brokers a spec that they cannot start with. Pure.
+    """Hold back actions that would give brokers a spec that they cannot start with. Pure.
 
-    `held_back`: why `desired` is not what the Cluster's spec says; () where it is.
+    `held_back`: why `desired` differs from the Cluster's spec; () if it does not.
     """
     cluster = desired.cluster
     if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
@@ -459,7 +460,7 @@ def _with_spec_checked(planned: Plan, desired: Desired, held_back: tuple[Problem
 
 
 def _with_failures(planned: Plan, failures: Sequence[Failure]) -> Plan:
-    """Say in the conditions what the brokers refused."""
+    """Add the brokers' refusals to the conditions."""
     problems = [
         Problem(
             resource=failure.action.resource,

@@ -1,7 +1,7 @@
-"""Topics and groups that brokers refused: each is tried again after a while of its own.
+"""Topics and groups that brokers refused: each is retried after its own delay.
 
-It doubles each time, whatever else the passes of the Cluster do and however often they come. A
-changed spec is tried at once.
+The delay doubles each time, independent of the Cluster's other passes. A changed spec is tried at
+once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Refused"]
 
 AGAIN_SECONDS_MIN = 2.0
 AGAIN_SECONDS_MAX = 120.0
-#: The longest wait before what may succeed unchanged: a lost answer, a broker that is starting.
+#: The longest delay for errors that may go away by themselves: a lost answer, a starting broker.
 AGAIN_SECONDS_MAX_RETRIABLE = 8.0
 
 
@@ -39,13 +39,13 @@ class Refused:
     """What the brokers of one Cluster refused, by resource. Times are monotonic, in seconds."""
 
     def __init__(self) -> None:
-        """Nothing was refused yet."""
+        """Nothing has been refused yet."""
         self._refusals: dict[Key, _Refusal] = {}
 
     def split(
         self, actions: Iterable[Action], generations: Mapping[Key, int], now: float
     ) -> tuple[list[Action], list[Failure]]:
-        """Return the actions to try now, and how those that are held ended the last time."""
+        """Return the actions to try now, and the last failures of those that are held back."""
         tried: list[Action] = []
         held: dict[Key, Failure] = {}
         for action in actions:
@@ -67,7 +67,7 @@ class Refused:
         generations: Mapping[Key, int],
         now: float,
     ) -> None:
-        """Note how these actions ended. A Cluster's own are never held: its pass waits whole."""
+        """Record the outcome of actions. A Cluster's own are not held: its whole pass waits."""
         failed = {
             failure.action.resource: failure
             for failure in failures
@@ -87,9 +87,9 @@ class Refused:
             )
 
     def forget(self, key: Key) -> None:
-        """Forget a resource that is gone."""
+        """Remove a deleted resource."""
         self._refusals.pop(key, None)
 
     def next_at(self) -> float | None:
-        """Return when the first of them is tried again; None: nothing is held."""
+        """Return when the next retry is due; None: nothing is held back."""
         return min((each.until for each in self._refusals.values()), default=None)

@@ -1,7 +1,7 @@
-"""Topics and ConsumerGroups, typed, and found by their Cluster and by their name in the brokers.
+"""Topics and ConsumerGroups, typed, indexed by their Cluster and by their name in the brokers.
 
-Owns these objects and two indexes. It keeps them typed and without the fields that only the API
-server needs: thousands of them fit in a few megabytes.
+Owns these objects and two indexes. Fields that only the API server needs are dropped, so thousands
+of objects fit in a few megabytes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Managed: TypeAlias = Topic | ConsumerGroup
 ClusterKey: TypeAlias = tuple[str, str]
 #: Cluster, kind, and the topic's name or the group's id.
 _Identity: TypeAlias = tuple[ClusterKey, str, str]
-#: A deletionTimestamp where none was seen; only that there is one counts.
+#: A deletionTimestamp if none was seen; only its presence counts.
 _GONE = "1970-01-01T00:00:00Z"
 
 
 def parse_managed(obj: Object) -> Managed | None:
-    """Return the typed resource; None for one that the CRD would not accept (an older version)."""
+    """Return the typed resource; None for one that the CRD would reject (an older version)."""
     try:
         resource = parse_resource(obj)
     except (msgspec.ValidationError, KeyError):
@@ -43,22 +43,22 @@ def parse_managed(obj: Object) -> Managed | None:
 
 
 def cluster_key(resource: Managed) -> ClusterKey:
-    """Name the Cluster that a resource refers to."""
+    """Return the Cluster that a resource refers to."""
     reference = resource.spec.cluster_ref
     return (reference.namespace or resource.metadata.namespace, reference.name)
 
 
 def age_of(resource: Managed) -> tuple[str, str, str]:
-    """Order resources by age: of two for one thing the older wins, whoever looks."""
+    """Order resources by age: if two describe the same thing, the older one wins."""
     metadata = resource.metadata
     return (metadata.creation_timestamp or "", metadata.namespace, metadata.name)
 
 
 class Register:
-    """All Topics and ConsumerGroups that are watched."""
+    """All watched Topics and ConsumerGroups."""
 
     def __init__(self) -> None:
-        """Nothing is known before the first list."""
+        """The register is empty before the first list."""
         self._resources: dict[Key, Managed] = {}
         self._by_cluster: dict[ClusterKey, set[Key]] = defaultdict(set)
         self._by_identity: dict[_Identity, set[Key]] = defaultdict(set)
@@ -69,7 +69,7 @@ class Register:
         return self._resources.get(key)
 
     def upsert(self, resource: Managed) -> Managed | None:
-        """Keep a resource as it is now; return what was kept before."""
+        """Store a resource's present state; return its previous one."""
         previous = self.remove(resource.key)
         self._resources[resource.key] = resource
         self._by_cluster[cluster_key(resource)].add(resource.key)
@@ -77,7 +77,7 @@ class Register:
         return previous
 
     def remove(self, key: Key) -> Managed | None:
-        """Forget a resource; return what was kept."""
+        """Remove a resource; return its last state."""
         previous = self._resources.pop(key, None)
         if previous is not None:
             self._by_cluster[cluster_key(previous)].discard(key)
@@ -99,19 +99,19 @@ class Register:
         return sorted(found.values(), key=age_of)
 
     def describing(self, resource: Managed) -> list[Managed]:
-        """Return all that describe the same thing as this one, which may be gone; oldest first."""
+        """Return all that describe the same thing as this one (deleted or not), oldest first."""
         keys = self._by_identity[_identity(resource)]
         return sorted((self._resources[key] for key in keys), key=age_of)
 
     def depart(self, resource: Managed) -> None:
-        """Keep the last state of a resource that is gone and whose deletion leaves work to do."""
+        """Keep the last state of a deleted resource whose deletion leaves work to do."""
         marked = resource.metadata.deletion_timestamp or _GONE
         metadata = msgspec.structs.replace(resource.metadata, deletion_timestamp=marked)
         gone = msgspec.structs.replace(resource, metadata=metadata)
         self._departed[resource.key] = (time.monotonic(), gone)
 
     def departed(self, cluster: ClusterKey) -> list[Managed]:
-        """Return what is gone, has work left, and was not made again."""
+        """Return deleted resources with work left that were not recreated."""
         return [
             resource
             for key, (_, resource) in self._departed.items()
@@ -119,20 +119,20 @@ class Register:
         ]
 
     def settle(self, key: Key) -> None:
-        """Forget what is gone: nothing is left to do for it."""
+        """Remove a deleted resource: no work is left."""
         self._departed.pop(key, None)
 
     def settle_old(self, age_seconds: float) -> None:
-        """Forget what has been gone for longer: whoever led then has dealt with it."""
+        """Remove what was deleted longer ago: the leader at that time has handled it."""
         oldest = time.monotonic() - age_seconds
         self._departed = {key: each for key, each in self._departed.items() if each[0] >= oldest}
 
     def clusters(self) -> set[ClusterKey]:
-        """Return every Cluster that something refers to."""
+        """Return every Cluster that a resource refers to."""
         return {key for key, resources in self._by_cluster.items() if resources}
 
     def groups_of(self, cluster: ClusterKey, choose: Callable[[ConsumerGroup], bool]) -> set[Key]:
-        """Return the keys of a Cluster's groups that are chosen."""
+        """Return the keys of a Cluster's groups that `choose` accepts."""
         found = set()
         for key in self._by_cluster[cluster]:
             resource = self._resources[key]

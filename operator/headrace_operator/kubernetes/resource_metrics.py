@@ -1,6 +1,6 @@
-"""How many resources there are, and how many are not ready and why: counted when it is asked.
+"""The numbers of resources, and of those that are not ready and why: counted at each scrape.
 
-Owns no number: the store and the register have what is counted.
+Owns no number: the store and the register have the resources.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KINDS = ("Cluster", "Topic", "ConsumerGroup")
 
 
 class ResourceCollector(Collector):
-    """Metrics of what is watched."""
+    """Metrics of the watched resources."""
 
     def __init__(self, store: Store, register: Register) -> None:
         """Both are read at each scrape."""

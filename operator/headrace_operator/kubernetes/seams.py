@@ -1,8 +1,8 @@
-"""What the reconciler asks of those who run brokers and applications on Kubernetes. Protocols only.
+"""What the reconciler needs from the backends for brokers and applications. Protocols only.
 
-`BrokersOnKubernetes` (`brokers/backend.py`) and `SparkRunner` (`spark/applications.py`) are these.
-Both are made once, with a `KubernetesClient` and the `Store`, and are called for every key. They
-keep no state that a restart would lose: what must last is in Kubernetes.
+`BrokersOnKubernetes` (`brokers/backend.py`) and `SparkRunner` (`spark/applications.py`) implement
+them. Both are created once, with a `KubernetesClient` and the `Store`, and are called for every
+key. They keep no state that a restart would lose: all lasting state is in Kubernetes.
 """
 
 from __future__ import annotations
@@ -22,66 +22,66 @@ __all__ = ["ApplicationOutcome", "ApplicationRunner", "BrokerBackend"]
 
 
 class BrokerBackend(Protocol):
-    """Whoever has the brokers of a Cluster."""
+    """Owns the brokers of Clusters."""
 
     def bootstrap_servers(self, cluster: Cluster) -> str:
-        """Where the operator itself reaches the brokers (host:port,…); empty before any exists."""
+        """The operator's own address of the brokers (host:port,…); empty before any exists."""
 
     async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
-        """Return the Cluster as its brokers are to be now, and why that is not what its spec says.
+        """Return the Cluster as its brokers should be now, and why that differs from its spec.
 
-        The Cluster itself and () but where its spec was tried and no broker came up with it, or
-        where it says what volumes cannot become.
+        This is the Cluster itself and (), unless no broker could start with its spec, or it asks
+        for a change that volumes do not allow.
         """
 
     async def observe(self, cluster: Cluster) -> Observed:
         """Return `Observed(cluster=ObservedCluster(brokers=…))`: pods and settings, from the store.
 
-        None as its cluster when nothing was created yet. The brokers themselves are not asked here:
-        the reconciler merges what they say.
+        Its cluster is None if nothing was created yet. The brokers themselves are not asked here:
+        the reconciler merges their answers.
         """
 
     async def perform(
         self, actions: Sequence[Action], desired: Desired, observed: Observed
     ) -> tuple[Failure, ...]:
-        """Perform those actions that are the backend's, and keep its objects as the spec says.
+        """Carry out the actions on brokers, and keep the backend's objects as in the spec.
 
-        Called once in every reconciliation of a Cluster, also with no action: here Services,
-        PodDisruptionBudgets and the like are compared with the store and applied where they differ
-        (converged input: no request). `observed` is merged with what the brokers say.
+        Called once in every reconciliation of a Cluster, even without actions: it compares
+        Services, PodDisruptionBudgets and the like with the store and applies those that differ
+        (converged input: no request). `observed` includes the brokers' answers.
         """
 
     def status(self, cluster: Cluster, observed: Observed, plan: Plan) -> Mapping[str, Any]:
-        """Return the Cluster's status fields that are the backend's (pools, listeners, plan …).
+        """Return the backend's status fields of the Cluster (pools, listeners, plan …).
 
-        Camel case, as in the CRD. They are written with the rest of the status, on change only.
+        Camel case, as in the CRD. They are written with the rest of the status, if it changed.
         """
 
     async def delete(self, cluster: Cluster) -> str:
-        """Go on with deleting what owner references do not (PVCs by policy); '' when all is gone.
+        """Continue deleting what owner references do not (PVCs by policy); '' when all is gone.
 
-        Otherwise what is waited for. Called for a Cluster that is being deleted,
+        Otherwise return what is still being deleted. Called for a Cluster that is being deleted,
         until it returns ''.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApplicationOutcome:
-    """What became of a SparkApplication. `look_again_seconds` None: at the next event only."""
+    """The result for a SparkApplication. `look_again_seconds` None: only at the next event."""
 
     look_again_seconds: float | None = None
     status: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ApplicationRunner(Protocol):
-    """Whoever runs SparkApplications (`--spark-runner`)."""
+    """Runs SparkApplications (`--spark-runner`)."""
 
     async def reconcile(
         self, namespace: str, name: str, application: Object | None
     ) -> ApplicationOutcome:
-        """Bring one SparkApplication to its spec; `application` None: it is gone.
+        """Reconcile one SparkApplication; `application` None: it is gone.
 
-        Level-triggered and idempotent: called for each event of the application and of pods and
-        services it owns, once at the start, and at each resync. It writes its own status (on change
-        only) and Events through the client.
+        Level-triggered and idempotent: called for each event of the application and of the pods and
+        services that it owns, once at the start, and at each resync. It writes the status (if it
+        changed) and Events through the client.
         """

@@ -1,7 +1,7 @@
-"""Checks what no schema can check in a Cluster's spec: errors that keep a broker from starting.
+"""Checks what no schema can check in a Cluster's spec: errors that prevent a broker's start.
 
-CRDs refuse most of it before it is stored; a Cluster from before their rules, or one with a typo in
-a setting's name, is found here, before anything is rendered from it.
+CRDs reject most of them before they are stored. A Cluster that is older than these rules, or has a
+typo in a setting's name, is caught here, before anything is rendered from it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster_spec_problems"]
 
-#: As the CRD has it.
+#: The same as in the CRD.
 OFFERED_VERSION = re.compile(r"4\.2(\.[0-9]+)?")
 
 
 def cluster_spec_problems(cluster: Cluster) -> tuple[str, ...]:
-    """Return what is wrong, a sentence each that names the field; () where nothing is."""
+    """Return the errors, one sentence each with the field; () if there are none."""
     return tuple(_problems(cluster))
 
 

@@ -1,6 +1,6 @@
 """Writes statuses that differ, and Events on transitions.
 
-Converged input writes nothing: what would be written is compared with what was seen last.
+Converged input writes nothing: the new status is compared with the last seen one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["StatusWriter"]
 
 WRITES_AT_ONCE = 16
-#: Events come after statuses: nobody waits for them.
+#: Events come after statuses: nothing waits for them.
 EVENTS_AT_ONCE = 2
-#: Numbers of lag that differ are written this often for each group.
+#: Changed lag numbers are written this often for each group.
 LAG_SECONDS = 10.0
 
 _log = structlog.get_logger("headrace.operator.status")
@@ -41,12 +41,12 @@ _Resource = Cluster | Topic | ConsumerGroup
 
 
 class StatusWriter:
-    """Writes what a pass found out."""
+    """Writes the results of a pass."""
 
     def __init__(
         self, client: KubernetesClient, store: Store, register: Register, backend: BrokerBackend
     ) -> None:
-        """`store` has the Clusters, `register` the rest; both learn at once what was written."""
+        """`store` has the Clusters, `register` the rest; both get each write's result at once."""
         self._client = client
         self._store = store
         self._register = register
@@ -80,7 +80,7 @@ class StatusWriter:
         await _all(work)
 
     def _is_due(self, resource: Topic | ConsumerGroup, status: Object) -> bool:
-        """Whether to write now: numbers that change all the time are written at intervals."""
+        """Whether to write now: constantly changing numbers are written at intervals."""
         if self._register.get(resource.key) is None:
             return False
         previous = msgspec.to_builtins(resource.status)
@@ -94,11 +94,11 @@ class StatusWriter:
         return True
 
     def forget(self, key: Key) -> None:
-        """Forget a resource that is gone."""
+        """Remove a deleted resource."""
         self._lag_written.pop(key, None)
 
     async def note_resets(self, resets: Sequence[ResetOffsets], *, is_done: bool) -> None:
-        """Write what a reset commits before it does, and that it did: it is done once."""
+        """Record a reset before its offsets are committed, and then that it is done: once."""
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for reset in resets:
             group = self._register.get(reset.resource)
@@ -109,7 +109,7 @@ class StatusWriter:
             await self._note(group, {"lastReset": note})
 
     async def note_pauses(self, actions: Iterable[ScaleTarget]) -> None:
-        """Write how many replicas come back before a target is stopped, and that they did."""
+        """Record the replicas to restore before a target stops, and later that it is done."""
         for action in actions:
             group = self._register.get(action.resource)
             if isinstance(group, ConsumerGroup):
@@ -118,7 +118,7 @@ class StatusWriter:
                     await self._note(group, {"pausedReplicas": paused})
 
     async def _note(self, group: Topic | ConsumerGroup, fields: Object) -> None:
-        """Write fields of a status without which the next pass would act wrongly."""
+        """Write status fields without which the next pass would act wrongly."""
         status = {**msgspec.to_builtins(group.status), **fields}
         status = {key: value for key, value in status.items() if value is not None}
         written = await self._client.apply_status({**_reference(group), "status": status})
@@ -130,7 +130,7 @@ class StatusWriter:
             async with self._slots:
                 written = await self._client.apply_status(body)
         except KubernetesError as error:
-            # Gone, or another object of the same name by now: its own event comes.
+            # Deleted, or replaced by a new object with the same name: its own event comes.
             if error.is_not_found or error.is_conflict:
                 return
             raise
@@ -138,7 +138,7 @@ class StatusWriter:
         self._record_event(resource, status)
 
     def _learn(self, key: Key, written: Object | None) -> None:
-        """Know at once what was written: the next pass must not write it again."""
+        """Store a write's result at once: the next pass must not write it again."""
         if written is None:
             return
         if key[0] == "Cluster":
@@ -147,12 +147,12 @@ class StatusWriter:
         elif (resource := parse_managed(written)) is not None:
             known = self._register.get(key)
             version = known.metadata.resource_version if known else ""
-            # A late answer must not undo what a watch has delivered since: a new spec, say.
+            # A late answer must not undo what a watch has delivered since, such as a new spec.
             if int(version or 0) <= int(resource.metadata.resource_version or 0):
                 self._register.upsert(resource)
 
     def _record_event(self, resource: _Resource, status: Object) -> None:
-        """Record an Event when Ready has another status or reason than before."""
+        """Record an Event if Ready has a new status or reason."""
         ready = _ready(status)
         previous = next((each for each in resource.status.conditions if each.type == "Ready"), None)
         if ready is None or (
@@ -183,13 +183,13 @@ class StatusWriter:
 
 
 def was_ready(resource: Topic | ConsumerGroup) -> bool:
-    """Whether its spec as it is now was carried out, as far as is known. Pure.
+    """Whether the present spec was carried out, as far as is known. Pure.
 
-    That stays so while brokers do not answer, which the Cluster says: thousands of statuses that
-    change and change back would say no more.
+    That stays true while brokers do not answer, which the Cluster reports: thousands of statuses
+    that change and change back would add nothing.
     """
     status = resource.status
-    # Brokers have said so at least once.
+    # Brokers have confirmed it at least once.
     was_seen = status.topic_id if isinstance(status, TopicStatus) else status.state
     if not was_seen or resource.metadata.deletion_timestamp:
         return False

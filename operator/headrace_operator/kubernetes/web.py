@@ -1,7 +1,7 @@
 """`/healthz`, `/readyz` and `/metrics` over HTTP.
 
-A process is healthy while its watches are fresh: one with a dead watch looks idle and does nothing.
-It is ready when it has seen everything once, whether it leads or stands by.
+A process is healthy while its watches are fresh: with a dead watch it looks idle and does nothing.
+It is ready once it has seen everything, whether it leads or stands by.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def start_web(
     unhealthy: Callable[[], str],
     unready: Callable[[], str],
 ) -> web.AppRunner:
-    """Serve; `unhealthy` and `unready` say why, or ''. Clean up the returned runner at the end."""
+    """Serve; `unhealthy` and `unready` return why, or ''. The caller cleans up the runner."""
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(unhealthy())

@@ -1,11 +1,11 @@
-"""Looks at and scales what ConsumerGroups name as their `targetRef`, through /scale.
+"""Observes and scales the `targetRef` of ConsumerGroups through /scale.
 
-The replicas of a SparkApplication are its executors, where its runner changes their number and
-leaves the driver alone; any other counts as one replica. Zero replicas means suspended.
+The replicas of a SparkApplication are its executors if its runner can change their number without
+restarting the driver; otherwise it counts as one replica. Zero replicas means suspended.
 
-The operator may patch every /scale of its namespaces. The right to write
-ConsumerGroups must not give it: a target names, in an annotation, the groups that may scale it,
-and what belongs to a Cluster is never a target (docs/decisions/0015).
+The operator may patch every /scale in its namespaces. The right to write ConsumerGroups must not
+imply that one: a target names, in an annotation, the groups that may scale it, and objects that
+belong to a Cluster are never targets (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ __all__ = [
     "refusal_of",
 ]
 
-#: On a target: the names of the ConsumerGroups of its namespace that may scale it, with commas.
+#: On a target: the names of ConsumerGroups in its namespace that may scale it, with commas.
 SCALED_BY_ANNOTATION = "headrace.dev/scaled-by"
 
 _APPLICATION = "SparkApplication"
-#: Its driver is there, or may come back.
+#: Its driver exists, or may be restarted.
 _STOPPED = frozenset({"", "COMPLETED", "FAILED", "SUBMISSION_FAILED", "SUSPENDED"})
 
 
 def needs_target(group: ConsumerGroup) -> bool:
-    """Whether anything about the group depends on how many readers it should have."""
+    """Whether the group's handling depends on its number of readers."""
     if group.spec.target_ref is None:
         return False
     if group.status.paused_replicas is not None:
@@ -60,11 +60,11 @@ class Workloads:
     """Anything that has /scale."""
 
     def __init__(self, client: KubernetesClient) -> None:
-        """Nothing is kept: a number of replicas that is a moment old may be somebody else's."""
+        """Nothing is cached: another client may have changed the replicas a moment ago."""
         self._client = client
 
     async def observe(self, groups: Iterable[ConsumerGroup]) -> dict[Key, ObservedTarget]:
-        """Look at the targets of those groups that depend on them."""
+        """Observe the targets of groups that depend on them."""
         asked = [group for group in groups if needs_target(group)]
         found = await asyncio.gather(*(self._observe(group) for group in asked))
         return {group.key: target for group, target in zip(asked, found, strict=True)}
@@ -100,7 +100,7 @@ class Workloads:
         )
 
     async def scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
-        """Perform; what is refused, or gone, is a failure of that action."""
+        """Scale; a refused or missing target is a failure of that action."""
         results = await asyncio.gather(*(self._scale(action) for action in actions))
         return tuple(failure for failure in results if failure is not None)
 
@@ -124,7 +124,7 @@ class Workloads:
 
 
 def refusal_of(group: str, found: Mapping[str, Any]) -> str:
-    """Say why a ConsumerGroup may not scale an object; '' where it may. Pure."""
+    """Return why a ConsumerGroup may not scale an object; '' if it may. Pure."""
     metadata = found["metadata"]
     for owner in metadata.get("ownerReferences") or []:
         if owner["apiVersion"].partition("/")[0] == GROUP:
@@ -138,7 +138,7 @@ def refusal_of(group: str, found: Mapping[str, Any]) -> str:
 
 
 def observed_application(found: Mapping[str, Any] | None) -> ObservedTarget:
-    """Return what a SparkApplication counts as; None: there is none. Pure."""
+    """Return a SparkApplication as a target; None: there is none. Pure."""
     if found is None:
         return ObservedTarget(replicas=0, error="there is none")
     status = found.get("status") or {}
@@ -147,7 +147,7 @@ def observed_application(found: Mapping[str, Any] | None) -> ObservedTarget:
     if not is_resizable(found):
         fixed = "only Headrace's own jobs without dynamicAllocation change executors as they run"
     elif status and "executors" not in status:
-        # Another's CRD drops the field, and has no /scale.
+        # A foreign CRD drops the field, and has no /scale.
         fixed = "whoever runs it starts its driver again for another number of executors"
     replicas = 1 if fixed else wanted_executors(found)
     running = max(1, int(status.get("executors") or 0))

@@ -1,1 +1,1 @@
-"""The API server as the operator reaches it: requests, watches, what they have shown, the lease."""
+"""The operator's access to the API server: requests, watches, their cache, the lease."""

@@ -1,7 +1,7 @@
-"""The informer's store: the last seen state of every watched object. No request is made to read it.
+"""The informer's store: the last seen state of every watched object; reading needs no request.
 
-Owns nothing but the objects. Kubernetes' events feed it; whoever reads gets the dict itself and
-must not change it.
+Owns only the objects. Kubernetes' events feed it. Readers get the stored dict itself and must not
+change it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = [
     "trim",
 ]
 
-#: Labels of everything that the operator creates. Only objects with MANAGED_BY are kept, besides
-#: Headrace's own kinds and SparkApplications.
+#: Labels of everything that the operator creates. Besides Headrace's own kinds and
+#: SparkApplications, only objects with MANAGED_BY are kept.
 MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
 CLUSTER_LABEL = "headrace.dev/cluster"
 POOL_LABEL = "headrace.dev/pool"
@@ -35,8 +35,8 @@ class Store:
     """Objects by kind, namespace and name."""
 
     def __init__(self) -> None:
-        """Nothing is known before the first list."""
-        #: Kinds that are watched: an object of these that is not here does not exist.
+        """The store is empty before the first list."""
+        #: Watched kinds: an object of such a kind that is missing here does not exist.
         self.watched: frozenset[str] = frozenset()
         self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
 
@@ -47,7 +47,7 @@ class Store:
     def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """Return objects of a kind, by namespace and by labels, in the order of their names."""
+        """Return objects of a kind, by namespace and by labels, sorted by name."""
         return [
             obj
             for (owner, _), obj in sorted(self._objects[kind].items(), key=lambda item: item[0])
@@ -55,7 +55,7 @@ class Store:
         ]
 
     def iterate(self, kind: str) -> Iterator[Object]:
-        """Yield objects of a kind in no order, without copying."""
+        """Yield objects of a kind in any order, without copying."""
         return iter(self._objects[kind].values())
 
     def count(self, kind: str) -> int:
@@ -63,7 +63,7 @@ class Store:
         return len(self._objects[kind])
 
     def upsert(self, obj: Object) -> Object | None:
-        """Keep an object as it is now; return what was kept before."""
+        """Store an object's present state; return its previous one."""
         key = _key(obj)
         objects = self._objects[obj["kind"]]
         previous = objects.get(key)
@@ -71,18 +71,18 @@ class Store:
         return previous
 
     def learn(self, obj: Object) -> None:
-        """Keep what a write returned, unless its watch has delivered a newer state meanwhile."""
+        """Store the result of a write, unless the watch has delivered a newer state meanwhile."""
         known = self._objects[obj["kind"]].get(_key(obj))
         if known is None or not _is_older(obj["metadata"], known["metadata"]):
             self.upsert(obj)
 
     def remove(self, obj: Object) -> Object | None:
-        """Forget an object; return what was kept."""
+        """Remove an object; return its last state."""
         return self._objects[obj["kind"]].pop(_key(obj), None)
 
 
 def trim(obj: Object) -> Object:
-    """Drop what nobody reads, in place. An application's owner is who wrote its status."""
+    """Drop unused fields, in place. An application keeps the managers of its status."""
     managers = obj["metadata"].pop("managedFields", None)
     if obj["kind"] == "SparkApplication" and managers:
         obj["metadata"]["managedFields"] = [
@@ -94,7 +94,7 @@ def trim(obj: Object) -> Object:
 
 
 def _is_older(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether metadata is of an earlier state (versions are numbers, KEP-5504)."""
+    """Whether metadata is of an earlier state (resource versions are numbers, KEP-5504)."""
     return int(metadata.get("resourceVersion", 0)) < int(known.get("resourceVersion", 0))
 
 

@@ -1,8 +1,7 @@
-"""A small asynchronous client of the Kubernetes API: what an operator needs, in plain dicts.
+"""A small asynchronous client of the Kubernetes API, with plain dicts: what an operator needs.
 
-Every write first asks the fence (leadership must be held) and is counted.
-Server-side apply is the way children and statuses are written: the field manager owns what it
-sends and nothing else.
+Every write first checks the fence (leadership must be held) and is counted. Children and statuses
+are written by server-side apply: the field manager owns exactly the fields that it sends.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 FIELD_MANAGER = "headrace"
-#: Status and spec have different field managers: applying one never removes the other.
+#: Status and spec have different field managers, so applying one never removes the other.
 STATUS_MANAGER = "headrace-status"
 LIST_LIMIT = 500
 _TOO_MANY_REQUESTS = 429
@@ -76,7 +75,7 @@ class _ListMetadata(msgspec.Struct, rename="camel"):
 
 class _Page(msgspec.Struct):
     metadata: _ListMetadata
-    #: null where there are none.
+    #: null if there are none.
     items: list[_Item] | None
 
 
@@ -88,7 +87,7 @@ class KubernetesClient(Transport):
     async def get(
         self, api_version: str, kind: str, namespace: str | None, name: str
     ) -> Object | None:
-        """Return an object, or None when it (or its kind) does not exist."""
+        """Return an object, or None if it (or its kind) does not exist."""
         try:
             where = await self.resource_type(api_version, kind)
             return await self.read(where.path(namespace, name))
@@ -112,7 +111,7 @@ class KubernetesClient(Transport):
         items: list[Object] = []
         while True:
             page = await self.read(where.path(namespace), query)
-            # Items of a list carry neither apiVersion nor kind.
+            # Items of a list lack apiVersion and kind.
             items += [{"apiVersion": api_version, "kind": kind, **each} for each in page["items"]]
             token = page["metadata"].get("continue")
             if not token:
@@ -126,7 +125,7 @@ class KubernetesClient(Transport):
         namespace: str | None = None,
         label_selector: str | None = None,
     ) -> Versions:
-        """List only what says whether objects changed: their metadata (KEP-2334)."""
+        """List only the metadata, which shows whether objects have changed (KEP-2334)."""
         where = await self.resource_type(api_version, kind)
         query: dict[str, str] = {"limit": str(LIST_LIMIT)}
         if label_selector:
@@ -145,7 +144,7 @@ class KubernetesClient(Transport):
             query["continue"] = page.metadata.continue_
 
     async def serves(self, api_version: str, kind: str) -> bool:
-        """Whether the API server has this kind (a CRD may be installed later: asked each time)."""
+        """Whether the API server has this kind; asked each time: a CRD may come later."""
         self.forget_type(api_version, kind)
         try:
             await self.resource_type(api_version, kind)
@@ -160,7 +159,7 @@ class KubernetesClient(Transport):
     async def apply(
         self, obj: Object, *, field_manager: str = FIELD_MANAGER, force: bool = True
     ) -> Object:
-        """Server-side apply: create the object or take over exactly the fields in `obj`."""
+        """Server-side apply: create the object, or own and set exactly the fields in `obj`."""
         return await self._apply(obj, None, field_manager, force=force)
 
     async def apply_status(
@@ -168,14 +167,14 @@ class KubernetesClient(Transport):
     ) -> Object:
         """Server-side apply of `obj`'s status. `obj` needs apiVersion, kind, metadata, status.
 
-        metadata.uid, where given, keeps the write from reaching another object of the same name.
+        metadata.uid, if set, keeps the write from changing another object with the same name.
         """
         return await self._apply(obj, "status", field_manager, force=force)
 
     async def create(self, obj: Object, *, is_dry_run: bool = False) -> Object:
         """Create an object; `metadata.generateName` is fine. Raises KubernetesError (Conflict).
 
-        A dry run goes through validation and admission, and leaves nothing.
+        A dry run goes through validation and admission, and stores nothing.
         """
         where = await self.resource_type(obj["apiVersion"], obj["kind"])
         path = where.path(obj["metadata"].get("namespace"))
@@ -187,7 +186,7 @@ class KubernetesClient(Transport):
     async def evict(
         self, namespace: str, name: str, *, uid: str | None = None, grace_period: int | None = None
     ) -> bool:
-        """Evict a pod as PodDisruptionBudgets allow; False: one forbids it now, or it is gone."""
+        """Evict a pod as PodDisruptionBudgets allow; False: one forbids it, or it is gone."""
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -228,7 +227,7 @@ class KubernetesClient(Transport):
         """Patch the object that `reference` (apiVersion, kind, metadata) names; None: it is gone.
 
         `patch_type` is merge, json or strategic. A merge patch with metadata.resourceVersion fails
-        (Conflict) when the object changed since.
+        (Conflict) if the object has changed since.
         """
         metadata = reference["metadata"]
         try:
@@ -255,7 +254,7 @@ class KubernetesClient(Transport):
         grace_period: int | None = None,
         is_dry_run: bool = False,
     ) -> bool:
-        """Delete the object that `reference` names; False: there was none (or not of this uid)."""
+        """Delete the object that `reference` names; False: there was none (or with another uid)."""
         metadata = reference["metadata"]
         options: Object = {"propagationPolicy": propagation}
         if uid is not None:
@@ -277,7 +276,7 @@ class KubernetesClient(Transport):
     async def get_scale(
         self, api_version: str, kind: str, namespace: str, name: str
     ) -> Object | None:
-        """Return the autoscaling/v1 Scale of anything that has one, or None."""
+        """Return an object's autoscaling/v1 Scale, or None."""
         try:
             where = await self.resource_type(api_version, kind)
             return await self.read(where.path(namespace, name, "scale"))
@@ -298,9 +297,9 @@ class KubernetesClient(Transport):
     async def event(
         self, regarding: Mapping[str, Any], *, reason: str, message: str, kind: str = "Normal"
     ) -> None:
-        """Record an Event (kind Normal or Warning). What cannot be recorded is not worth failing.
+        """Record an Event (kind Normal or Warning); a failure to record it is ignored.
 
-        A namespace that is being deleted takes no new Events.
+        A namespace that is being deleted accepts no new Events.
         """
         metadata = regarding["metadata"]
         namespace = metadata.get("namespace") or "default"

@@ -1,7 +1,7 @@
-"""Where the Kubernetes API is and who we are there: from a kubeconfig or a pod's service account.
+"""Finds the Kubernetes API and credentials: in a kubeconfig or a pod's service account.
 
-Owns nothing but the answer. The official client is left out on purpose: its models alone need more
-memory than the whole operator may have.
+The official client is left out on purpose: its models alone need more memory than the whole
+operator may use.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class ConnectionSourceError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
-    """An API server and credentials. `token_path` is read again: its content is renewed hourly.
+    """An API server and credentials. `token_path` is re-read: its content is renewed hourly.
 
-    `plugin` gives what neither a token nor a certificate does.
+    `plugin` provides credentials if there is neither a token nor a certificate.
     """
 
     server: str
@@ -58,7 +58,7 @@ class Connection:
     default_namespace: str = "default"
 
     def read_token(self) -> str | None:
-        """Return the bearer token as it is now. Raises ConnectionSourceError."""
+        """Return the present bearer token. Raises ConnectionSourceError."""
         if self.token_path is not None:
             return self.token_path.read_text().strip()
         if self.plugin is not None and self.token is None:
@@ -66,7 +66,7 @@ class Connection:
         return self.token
 
     def forget_token(self) -> bool:
-        """Ask for another one next time; False where there is nobody to ask."""
+        """Request a new token next time; return False if no plugin can provide one."""
         if self.plugin is None or self.token is not None or self.token_path is not None:
             return False
         self.plugin.forget()
@@ -96,14 +96,14 @@ class Connection:
 def find_connection(kubeconfig: Path | None = None, *, context: str | None = None) -> Connection:
     """Use the given kubeconfig, $KUBECONFIG, the pod's service account, or ~/.kube/config.
 
-    `context` names another of the kubeconfig's contexts than the current one.
+    `context` names a context of the kubeconfig other than its current one.
     """
     named = os.environ.get("KUBECONFIG")
     home = Path.home() / ".kube" / "config"
     if kubeconfig is not None:
         return read_kubeconfig(kubeconfig, context)
     if named and (paths := [Path(each) for each in named.split(os.pathsep) if each]):
-        # Of several, those that are not there are none, as for kubectl.
+        # Of several files, missing ones are ignored, as by kubectl.
         return read_kubeconfigs([each for each in paths if each.exists()] or paths, context)
     if "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
         return _read_service_account()
@@ -115,15 +115,15 @@ def find_connection(kubeconfig: Path | None = None, *, context: str | None = Non
 
 
 def read_kubeconfig(path: Path, name: str | None = None) -> Connection:
-    """Read a context of a kubeconfig, the current one by default. Raises ConnectionSourceError."""
+    """Read a kubeconfig's context, by default the current one. Raises ConnectionSourceError."""
     return read_kubeconfigs([path], name)
 
 
 def read_kubeconfigs(paths: Sequence[Path], name: str | None = None) -> Connection:
-    """Read a context of several kubeconfigs as kubectl merges them. Raises ConnectionSourceError.
+    """Read a context from several kubeconfigs, like kubectl. Raises ConnectionSourceError.
 
-    Of what is named in several, the first counts, whole. Certificates and tokens in a file or
-    beside it are understood, and `exec` plugins; `auth-provider` is not.
+    If several files name the same entry, the first one is used, as a whole. Certificates and
+    tokens, inline or in files, and `exec` plugins are supported; `auth-provider` is not.
     """
     where = os.pathsep.join(map(str, paths))
     try:
@@ -154,7 +154,7 @@ def read_kubeconfigs(paths: Sequence[Path], name: str | None = None) -> Connecti
 def _named(
     configs: Sequence[tuple[Path, dict[str, Any]]], plural: str, kind: str, name: str
 ) -> tuple[Path, dict[str, Any]]:
-    """Return the first entry of a name, and its file, which relative paths begin at."""
+    """Return the first entry of a name, and its file, to which relative paths refer."""
     return next(
         (path, entry[kind] or {})
         for path, config in configs
@@ -173,7 +173,7 @@ def _plugin(user: dict[str, Any], cluster: dict[str, Any], path: Path) -> ExecCr
 
 
 def _file(entry: dict[str, Any], key: str, kubeconfig: Path) -> str | None:
-    """Return the path of a credential; inline data becomes a file, which OpenSSL insists on."""
+    """Return the path of a credential; inline data goes into a file, as OpenSSL requires one."""
     if (data := entry.get(f"{key}-data")) is not None:
         descriptor, name = tempfile.mkstemp(prefix="headrace-")
         with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
-"""Credentials that a kubeconfig's `exec` plugin prints (client.authentication.k8s.io).
+"""Credentials from a kubeconfig's `exec` plugin (client.authentication.k8s.io).
 
-Owns the plugin's process and its latest answer. It is asked again when that is about to
-expire, or when the API server did not take it.
+Owns the plugin's process and its latest output. The plugin runs again when its credentials are
+about to expire, or when the API server rejected them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any
 
 __all__ = ["ExecCredential", "ExecCredentials", "ExecError"]
 
-#: A plugin may open a browser and wait for a person.
+#: A plugin may open a browser and wait for the user.
 PLUGIN_SECONDS_MAX = 300
 RENEWAL_MARGIN = dt.timedelta(seconds=10)
 NEVER = "Never"
 
 
 class ExecError(Exception):
-    """The plugin gave no credentials; the message says why."""
+    """The plugin provided no credentials; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecCredential:
-    """What a plugin gave: a token, or a certificate with its key, and until when."""
+    """A plugin's credentials: a token, or a certificate with its key, and the expiry time."""
 
     token: str | None = None
     certificate: str | None = None
@@ -39,7 +39,7 @@ class ExecCredential:
     expires: dt.datetime | None = None
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Let TLS show the certificate, if there is one. OpenSSL insists on a file."""
+        """Load the client certificate into TLS, if there is one. OpenSSL requires a file."""
         if self.certificate is None or self.private_key is None:
             return
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -51,7 +51,7 @@ class ExecCredential:
 
 @dataclass
 class ExecCredentials:
-    """A user's `exec` in a kubeconfig. `folder`: where a relative command begins."""
+    """A user's `exec` in a kubeconfig. `folder`: the base of a relative command."""
 
     entry: dict[str, Any]
     folder: Path
@@ -59,7 +59,7 @@ class ExecCredentials:
     _last: ExecCredential | None = None
 
     def get(self) -> ExecCredential:
-        """Return credentials that hold now. Raises ExecError."""
+        """Return valid credentials. Raises ExecError."""
         last = self._last
         if last is None or (
             last.expires is not None and dt.datetime.now(dt.UTC) + RENEWAL_MARGIN >= last.expires
@@ -68,7 +68,7 @@ class ExecCredentials:
         return last
 
     def forget(self) -> None:
-        """Ask the plugin next time: what it gave was not taken."""
+        """Run the plugin next time: its credentials were rejected."""
         self._last = None
 
     def _run(self) -> ExecCredential:

@@ -1,9 +1,9 @@
 """Leader election by a coordination.k8s.io Lease, and the fence that it puts around writes.
 
 Owns one Lease. The holder renews it well within its duration, and counts its own time from before
-the renewal was sent: when that time is over, `check` raises, so that nothing is sent by somebody
-who may have been succeeded already. Clocks of different machines are never compared: a candidate
-waits until it has watched the same lease for a whole duration (as client-go does).
+it sends the renewal. After that time `check` raises, so that a holder that may have been succeeded
+sends nothing. Clocks of different machines are never compared: a candidate waits until it has seen
+the same lease unchanged for a whole duration (as client-go does).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ __all__ = ["Election"]
 
 LEASE_SECONDS = 15.0
 RENEW_SECONDS = 3.0
-#: A renewal on a connection that fell silent is given up in time for another.
+#: A renewal on a silent connection is given up early enough to try another.
 REQUEST_SECONDS = 4.0
-#: The holder stops this much before others may begin: a request that was checked takes time too.
+#: The holder stops this long before others may start: a checked request takes time, too.
 MARGIN_SECONDS = 3.0
 
 _log = structlog.get_logger("headrace.operator.lease")
 
 
 class Election:
-    """Holds, or tries to get, one Lease."""
+    """Holds one Lease, or tries to acquire it."""
 
     def __init__(
         self,
@@ -61,22 +61,22 @@ class Election:
         self._held_until = float("-inf")
         self._seen: tuple[Any, ...] = ()
         self._seen_at = float("-inf")
-        #: What was logged last: the lease may also expire between two rounds.
+        #: The state that was logged last: the lease may also expire between two rounds.
         self._logged = False
         self.changed = asyncio.Event()
 
     @property
     def is_leader(self) -> bool:
-        """Whether the lease is surely held now."""
+        """Whether the lease is certainly held now."""
         return self._clock() < self._held_until
 
     def check(self) -> None:
-        """Raise FencedError when the lease may be another's."""
+        """Raise FencedError if another process may hold the lease."""
         if not self.is_leader:
             raise FencedError("the lease is not held: another operator may be at work")
 
     async def run(self) -> None:
-        """Try to get and keep the lease until cancelled; then give it up."""
+        """Try to acquire and keep the lease until cancelled; then release it."""
         try:
             while True:
                 try:
@@ -117,7 +117,7 @@ class Election:
         return now - self._seen_at > duration
 
     async def _write(self, lease: Object | None) -> Object | None:
-        """Write ourselves as the holder; None: somebody else was faster."""
+        """Write this process as the holder; None: another one was faster."""
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = dict((lease or {}).get("spec") or {})
         if spec.get("holderIdentity") != self._identity:
@@ -146,7 +146,7 @@ class Election:
             raise
 
     async def _release(self) -> None:
-        """Release the lease if we hold it, so that the next holder begins at once."""
+        """Release the lease if it is held, so that the next holder can start at once."""
         if not self.is_leader:
             return
         self._held_until = float("-inf")

@@ -1,7 +1,7 @@
-"""Connections to pods through the API server, as `kubectl port-forward` makes them.
+"""Connections to pods through the API server, like those of `kubectl port-forward`.
 
-One WebSocket for each connection, with the subprotocol that kubelets speak: the first byte of a
-message is its channel, 0 data and 1 errors, and each channel begins with the port as two bytes.
+One WebSocket per connection, with the subprotocol that kubelets use: the first byte of a message is
+its channel, 0 data and 1 errors, and each channel begins with the port as two bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PodConnection:
         self._socket = socket
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until either end closes. Raises ConnectionError with its reason."""
+        """Copy bytes both ways until either end closes. Raises ConnectionError with the reason."""
         there = asyncio.create_task(self._send_all(reader))
         back = asyncio.create_task(self._receive_all(writer))
         try:
@@ -62,9 +62,9 @@ class PodConnection:
 async def connect_to_pod(
     transport: Transport, namespace: str, pod: str, port: int
 ) -> PodConnection:
-    """Connect to a port that a pod listens on, also at its loopback. Raises KubernetesError.
+    """Connect to a port of a pod, also one on its loopback. Raises KubernetesError.
 
-    Where nobody listens, the error comes later, on the connection's error channel.
+    If nothing listens there, the error comes later, on the connection's error channel.
     """
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
     try:

@@ -1,7 +1,7 @@
-"""Which right a request to the API server needs, in the words of Roles; and which are not had.
+"""The right that a request to the API server needs, as Roles name it; and missing rights.
 
-Pure but for `Lacking`'s clock. `headrace_operator_kubernetes_requests_total` counts what is used,
-and a test compares it with the Roles of `manifests/`.
+Pure, except for `Lacking`'s clock. `headrace_operator_kubernetes_requests_total` counts the rights
+that are used, and a test compares it with the Roles in `manifests/`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LACKING_SECONDS", "Lacking", "Right", "needed_right"]
 
-#: A right that was lacking is asked for again after this: it may have been given meanwhile.
+#: After this time a missing right is tried again: it may have been granted meanwhile.
 LACKING_SECONDS = 300.0
 _VERBS = {"POST": "create", "PATCH": "patch", "PUT": "update"}
 #: `/api/VERSION` and `/apis/GROUP/VERSION`.
@@ -21,7 +21,7 @@ _CORE_PARTS, _GROUP_PARTS = 2, 3
 
 
 class Right(NamedTuple):
-    """A verb on a resource: `pods/eviction`, `statefulsets.apps`. No namespace: in all, or none."""
+    """A verb on a resource: `pods/eviction`, `statefulsets.apps`. Namespaces are left out."""
 
     verb: str
     resource: str
@@ -29,7 +29,7 @@ class Right(NamedTuple):
 
 
 def needed_right(method: str, path: str) -> Right | None:
-    """Return the right that a request needs; None for discovery, which everybody may. Pure."""
+    """Return the right that a request needs; None for discovery, which needs none. Pure."""
     parts = path.strip("/").split("/")
     size = _CORE_PARTS if parts[0] == "api" else _GROUP_PARTS
     group = "" if parts[0] == "api" else parts[1]
@@ -51,10 +51,10 @@ def needed_right(method: str, path: str) -> Right | None:
 
 
 class Lacking:
-    """Rights outside of namespaces that the API server says are not had.
+    """Cluster-wide rights that the API server has denied.
 
-    An operator for one namespace lacks some (nodes, volumes), does without, and need not ask for
-    them in every pass.
+    An operator for one namespace lacks some of them (nodes, volumes). It works without, and need
+    not try them in every pass.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -63,11 +63,11 @@ class Lacking:
         self._until: dict[Right, tuple[float, str]] = {}
 
     def note(self, right: Right, message: str) -> None:
-        """Remember what the server said, where it is about no namespace."""
+        """Record the server's message, if it is not about a namespace."""
         if not right.namespace:
             self._until[right] = (self._clock() + LACKING_SECONDS, message)
 
     def message(self, right: Right | None) -> str:
-        """Return what the server said a while ago; '' where it is to be asked."""
+        """Return the server's recent denial; '' if the right should be tried."""
         until, message = self._until.get(right, (0.0, "")) if right else (0.0, "")
         return message if self._clock() < until else ""

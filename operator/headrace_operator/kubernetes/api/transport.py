@@ -1,6 +1,6 @@
-"""HTTP to the API server: requests, errors, discovery, the fence and the count of requests.
+"""HTTP to the API server: requests, errors, discovery, the fence and request counts.
 
-Owns one session. Knows URLs and verbs and nothing of what is written: that is `client`'s.
+Owns one session. Knows URLs and verbs; `client` knows what is written.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ __all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transpor
 
 REQUEST_TIMEOUT_SECONDS = 15.0
 CONNECTIONS_MAX = 32
-#: A server that has too much to do (429 with Retry-After) did nothing, and is asked again.
+#: An overloaded server (429 with Retry-After) did nothing, so the request is repeated.
 TRIES_MAX = 4
 RETRY_AFTER_SECONDS_MAX = 10.0
 _FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT, _INVALID = 400, 401, 404, 409, 422
 _FORBIDDEN = 403
 _FIRST_SERVER_ERROR = 500
 _TOO_MANY_REQUESTS = 429
-#: Server-side apply says so of a field that its kind does not have, with status 500.
+#: Server-side apply answers 500 with this text for a field that the kind does not have.
 _UNDECLARED = "field not declared in schema"
-#: A token that is being renewed, a request that took too long, too many of them.
+#: An expired token, a request that took too long, too many requests.
 _LATER = frozenset({401, 408, 429})
 
 Object: TypeAlias = dict[str, Any]
 
 
 class FencedError(Exception):
-    """A write was refused here because leadership is not held any more. It was not sent."""
+    """A write was refused locally because leadership was lost. It was not sent."""
 
 
 class KubernetesError(Exception):
-    """What the API server answered, or why it did not (`status` 0: the outcome is unknown)."""
+    """The API server's error, or why it did not answer (`status` 0: the outcome is unknown)."""
 
-    #: When the server wants to be asked again; None: it said nothing of that.
+    #: When the server wants a retry; None: it did not say.
     retry_after_seconds: float | None = None
 
     def __init__(self, status: int, reason: str, message: str, request: str = "") -> None:
@@ -65,37 +65,37 @@ class KubernetesError(Exception):
 
     @property
     def is_conflict(self) -> bool:
-        """Whether somebody else changed or created the object first."""
+        """Whether another client changed or created the object first."""
         return self.status == _CONFLICT
 
     @property
     def is_invalid(self) -> bool:
-        """Whether the object can never be accepted as it is."""
+        """Whether the object is invalid and cannot be accepted unchanged."""
         return self.status == _INVALID
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the server said no to the request, rather than that it cannot answer now."""
+        """Whether the server refused the request, as opposed to being unable to answer."""
         if _UNDECLARED in self.message:
             return True
         return _FIRST_ERROR <= self.status < _FIRST_SERVER_ERROR and self.status not in _LATER
 
     @property
     def is_about_object(self) -> bool:
-        """Whether other requests may be answered: a webhook that is down fails with 500, too."""
+        """Whether only this object is affected: a failing webhook answers 500, too."""
         return self.status >= _FIRST_ERROR and self.status != _UNAUTHORIZED
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
-    """Where a kind is served."""
+    """The API path of a kind."""
 
     api_version: str
     plural: str
     is_namespaced: bool
 
     def path(self, namespace: str | None, name: str | None = None, *more: str) -> str:
-        """Return the URL's path of a collection, an object, or a subresource."""
+        """Return the URL path of a collection, an object, or a subresource."""
         base = f"/api/{self.api_version}" if "/" not in self.api_version else ""
         parts = [base or f"/apis/{self.api_version}"]
         if self.is_namespaced and namespace is not None:
@@ -126,9 +126,9 @@ class Transport:
         on_request: Callable[[Right, int], None] = lambda _right, _status: None,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
-        """`fence` raises FencedError when nothing may be written; `on_write` is told each write.
+        """`fence` raises FencedError while nothing may be written; `on_write` gets each write.
 
-        `on_request` is told the right that each request needed, and the status.
+        `on_request` gets the right that each request needed, and the status.
         """
         self._on_request = on_request
         self._lacking = Lacking(time.monotonic)
@@ -163,7 +163,7 @@ class Transport:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     async def resource_type(self, api_version: str, kind: str) -> ResourceType:
-        """Look a kind up by discovery, once."""
+        """Look up a kind by discovery, once."""
         found = self._types.get((api_version, kind))
         if found is not None:
             return found
@@ -182,7 +182,7 @@ class Transport:
         return found
 
     def forget_type(self, api_version: str, kind: str) -> None:
-        """Look the kind up again next time."""
+        """Look up the kind again next time."""
         self._types.pop((api_version, kind), None)
 
     async def read(self, path: str, query: Mapping[str, str] | None = None) -> Object:
@@ -190,7 +190,7 @@ class Transport:
         return await self._request("GET", path, query=query)
 
     async def read_bytes(self, path: str, query: Mapping[str, str], *, accept: str) -> bytes:
-        """GET in another form, not decoded. Raises KubernetesError."""
+        """GET with another media type, not decoded. Raises KubernetesError."""
         status, content, _ = await self._send("GET", path, query=query, accept=accept)
         if status >= _FIRST_ERROR:
             _decode(status, content, f"GET {path}")
@@ -206,7 +206,7 @@ class Transport:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Object:
-        """Send a write. Raises FencedError before it, KubernetesError after it."""
+        """Send a write. Raises FencedError before sending, KubernetesError after."""
         status = 200
         try:
             return await self._request(
@@ -221,7 +221,7 @@ class Transport:
     async def open_websocket(
         self, path: str, query: Mapping[str, str], subprotocol: str
     ) -> aiohttp.ClientWebSocketResponse:
-        """Upgrade a GET to a WebSocket. Raises KubernetesError where the server refuses it."""
+        """Upgrade a GET to a WebSocket. Raises KubernetesError if the server refuses."""
         session = self._session or self._open()
         try:
             return await session.ws_connect(
@@ -232,7 +232,7 @@ class Transport:
                 max_msg_size=0,
             )
         except aiohttp.WSServerHandshakeError as error:
-            # Its body, which has the server's words, is not kept.
+            # Its body, which has the server's message, is not kept.
             raise KubernetesError(
                 error.status, f"HTTP{error.status}", error.message, f"GET {path}"
             ) from error
@@ -254,16 +254,16 @@ class Transport:
         content_type: str = "application/json",
         check: Callable[[], None] = lambda: None,
     ) -> Object:
-        """Send it, again where the server asks for that: one that has too much to do says when.
+        """Send a request; retry if the server asks for that, after the time that it names.
 
-        `check` raises where nothing may be sent any more, as after such a while.
+        `check` raises if nothing may be sent any longer, for example after such a wait.
         """
         for _ in range(TRIES_MAX - 1):
             check()
             try:
                 return await self._request_once(method, path, query, body, content_type)
             except KubernetesError as error:
-                # An eviction that a budget forbids is an answer: the next pass asks again.
+                # For an eviction that a budget forbids, 429 is the answer: the next pass retries.
                 if error.retry_after_seconds is None or path.endswith("/eviction"):
                     raise
                 await asyncio.sleep(min(error.retry_after_seconds, RETRY_AFTER_SECONDS_MAX))
@@ -335,9 +335,9 @@ class Transport:
         return self._session
 
     def _abandon(self, session: aiohttp.ClientSession) -> None:
-        """Use new connections from now on: those of a pool fall silent together.
+        """Use new connections from now on: pooled connections go silent together.
 
-        What is under way on the old ones may still end.
+        Requests in flight on the old ones may still complete.
         """
         if session is not self._session:
             return
@@ -367,7 +367,7 @@ def _decode(status: int, content: bytes, what: str) -> Object:
 
 
 def _message_of(content: bytes) -> str:
-    """Return the server's own words; of what is no Status, its beginning."""
+    """Return the server's message; if the body is not a Status, its beginning."""
     try:
         return str(msgspec.json.decode(content)["message"])
     except (msgspec.DecodeError, KeyError, TypeError):

@@ -1,7 +1,7 @@
 """kopf as informer: its watches feed the store and the register, and events become keys.
 
-Owns the settings of kopf and what is watched. No handler of kopf's does any work: there are no
-finalizers, annotations, timers or patches of its making.
+Owns kopf's settings and the list of watched kinds. kopf's handlers do no work: kopf writes no
+finalizers, annotations or patches, and runs no timers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OWN_KINDS: tuple[Watched, ...] = (
     (API_VERSION, "ConsumerGroup"),
 )
 SPARK_KINDS: tuple[Watched, ...] = ((SPARK_API_VERSION, "SparkApplication"),)
-#: Only those with MANAGED_BY's label, which the API server selects.
+#: Only those with MANAGED_BY's label, which the API server filters.
 OWNED_KINDS: tuple[Watched, ...] = (
     ("apps/v1", "StatefulSet"),
     ("v1", "Pod"),
@@ -51,12 +51,12 @@ OWNED_KINDS: tuple[Watched, ...] = (
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-#: The same, where the Prometheus operator is installed.
+#: The same, if the Prometheus operator is installed.
 OPTIONAL_OWNED_KINDS: tuple[Watched, ...] = (POD_MONITOR,)
 
 OWNED_SELECTOR = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
 
-#: The server ends a watch after this; a silent one is given up, as bookmarks come each minute.
+#: The server ends a watch after this time; a silent one is dropped, as bookmarks come every minute.
 WATCH_SECONDS = 600
 INACTIVITY_SECONDS = 90.0
 REQUEST_SECONDS = 60.0
@@ -67,23 +67,23 @@ BACKOFF_SECONDS_MAX = 5.0
 
 
 class Backoffs:
-    """Endless waits between attempts: after the last one kopf gives up, and the process ends.
+    """Endless pauses between attempts: after the last one kopf would give up and exit.
 
-    kopf's own grow to 21 s: watches would come back that late after the API server did.
+    kopf's own pauses grow to 21 s: watches would return that late after the API server does.
     """
 
     def __iter__(self) -> Iterator[float]:
-        """Begin with the shortest wait."""
+        """Start with the shortest pause."""
         return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS_MAX))
 
 
 def watched_kinds(*, with_spark: bool, optional: Sequence[Watched] = ()) -> tuple[Watched, ...]:
-    """Return what is watched. `optional`: those of OPTIONAL_OWNED_KINDS that are served."""
+    """Return the watched kinds. `optional`: those of OPTIONAL_OWNED_KINDS that are served."""
     return (*OWN_KINDS, *(SPARK_KINDS if with_spark else ()), *OWNED_KINDS, *optional)
 
 
 def selector_of(kind: Watched) -> str | None:
-    """Return the labels of those objects of a kind that are watched; None: all."""
+    """Return the label selector of a watched kind; None: all objects."""
     return OWNED_SELECTOR if kind in (*OWNED_KINDS, *OPTIONAL_OWNED_KINDS) else None
 
 
@@ -94,7 +94,7 @@ async def run_watches(
     on_event: Callable[[Object, bool], None],
     stop: asyncio.Event,
 ) -> None:
-    """Watch until `stop`. `on_event` gets an object as it is now, and whether it is gone.
+    """Watch until `stop`. `on_event` gets an object's present state, and whether it is gone.
 
     `namespaces` empty: all.
     """
@@ -149,6 +149,6 @@ def _settings() -> Any:
     settings.networking.error_backoffs = Backoffs()
     settings.queueing.worker_limit = WORKERS_MAX
     settings.queueing.idle_timeout = 0.2
-    # Kinds and namespaces are known from the start: no permission to list CRDs is needed.
+    # Kinds and namespaces are known from the start, so no permission to list CRDs is needed.
     settings.scanning.disabled = True
     return settings

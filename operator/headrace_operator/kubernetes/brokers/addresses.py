@@ -1,7 +1,7 @@
-"""Where clients outside find brokers: what Services say, and what brokers advertise.
+"""Brokers' addresses for outside clients: those of Services, and those that brokers advertise.
 
-Owns what running brokers were heard to advertise, in memory: each process is asked once, since that
-is settled when it starts. Whether one is restarted for it is the plan's to say.
+Owns, in memory, what running brokers advertise. Each process is asked once, because its advertised
+addresses are fixed when it starts. The plan decides whether a broker is restarted for that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["AddressWatch", "external_addresses", "with_addresses", "with_bootstrap_ports"]
 
-#: A broker whose restart did not change what it says is restarted again, but ever more seldom: a
-#: kubelet may mount the older settings once; a pod template that overrides them does so always.
+#: A broker whose restart did not change its addresses is restarted again, but at growing intervals:
+#: a kubelet may mount the older settings once, and a pod template that overrides them always does.
 AGAIN_MS_MIN = 60_000
 AGAIN_MS_MAX = 3_600_000
 
 
 def with_addresses(cluster: Cluster, node: Node, services: Mapping[str, Object]) -> Node:
-    """Return the broker with what its Services say now; what they say no more stays as it was."""
+    """Return the broker with its Services' present addresses; missing ones keep their value."""
     ports, addresses = dict(node.node_ports), dict(node.addresses)
     for listener in external_listeners(cluster):
         service = services.get(broker_service(cluster, node, listener.name))
@@ -42,13 +42,13 @@ def with_addresses(cluster: Cluster, node: Node, services: Mapping[str, Object])
         if listener.type == "NodePort":
             port = service["spec"]["ports"][0].get("nodePort")
             if port:
-                # One that is known is rendered into the Service: whoever changed it there is
-                # overruled, and no broker is restarted for it.
+                # A known port is rendered into the Service: a user's change there is overwritten,
+                # and no broker is restarted for it.
                 ports.setdefault(listener.name, port)
             continue
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
         found = [each.get("hostname") or each["ip"] for each in ingress]
-        # One of several stays: their order says nothing.
+        # One of several stays: their order means nothing.
         if found and addresses.get(listener.name) not in found:
             addresses[listener.name] = found[0]
     return msgspec.structs.replace(node, node_ports=ports, addresses=addresses)
@@ -57,7 +57,7 @@ def with_addresses(cluster: Cluster, node: Node, services: Mapping[str, Object])
 def with_bootstrap_ports(
     cluster: Cluster, identity: Identity, services: Mapping[str, Object]
 ) -> Identity:
-    """Return it with the NodePorts that all brokers' Services have; one that is known stays."""
+    """Return the identity with all Services' NodePorts; known ports stay."""
     ports = {}
     for listener in external_listeners(cluster):
         service = services.get(bootstrap_service(cluster, listener.name))
@@ -70,7 +70,7 @@ def with_bootstrap_ports(
 
 
 def external_addresses(cluster: Cluster, node: Node) -> dict[str, str]:
-    """Return `host:port` by listener, as far as it is known; `:port` on whatever machine it is."""
+    """Return known `host:port` by listener; `:port` means on the broker's own node."""
     found: dict[str, str] = {}
     for listener in external_listeners(cluster):
         if listener.type == "NodePort" and listener.name in node.node_ports:
@@ -82,7 +82,7 @@ def external_addresses(cluster: Cluster, node: Node) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Heard:
-    """What a process said. `misses`: so many in a row said something else than was wanted."""
+    """What a process advertises. `misses`: how many in a row differed from the wanted addresses."""
 
     process: str
     advertised: Mapping[str, str]
@@ -91,10 +91,10 @@ class _Heard:
 
 
 class AddressWatch:
-    """What the brokers of one Cluster advertise."""
+    """The advertised addresses of one Cluster's brokers."""
 
     def __init__(self) -> None:
-        """Nobody was asked yet."""
+        """No broker has been asked yet."""
         self._heard: dict[int, _Heard] = {}
 
     async def observe(
@@ -104,9 +104,9 @@ class AddressWatch:
         *,
         now_ms: int,
     ) -> Observed:
-        """Add what brokers with addresses outside advertise. Those that were asked are not again.
+        """Add what brokers with outside addresses advertise. Each process is asked only once.
 
-        `ask` returns `host:port` by Kafka's name of the listener, by node id.
+        `ask` returns `host:port` by Kafka's listener name, by node id.
         """
         seen = observed.cluster
         if seen is None or not seen.is_reachable:
@@ -165,7 +165,7 @@ class AddressWatch:
 
 
 def _again_ms(heard: _Heard) -> int:
-    """How long after the start of a process that missed it is not restarted for that."""
+    """How long a process with wrong addresses is left running before it is restarted for them."""
     if heard.misses <= 1:
         return 0
     return min(AGAIN_MS_MIN << min(heard.misses - 2, 10), AGAIN_MS_MAX)

@@ -1,7 +1,7 @@
-"""The brokers of Clusters on Kubernetes, as the reconciler sees them.
+"""The brokers of Clusters on Kubernetes, for the reconciler.
 
-It decides nothing that the plan decides. What must last is in Kubernetes: who the brokers are in a
-ConfigMap, what a pod was made from on the pod. So it may be interrupted between any two requests.
+The plan makes the decisions. All lasting state is in Kubernetes: the brokers' identities in a
+ConfigMap, a pod's origin on the pod. So this may be interrupted between any two requests.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ DEFAULT_IMAGE = "headrace/headrace:0.1.0"
 
 @dataclass(kw_only=True)
 class _Memory:
-    """What is cached of a Cluster: the next passes find it out again."""
+    """The cache of a Cluster: later passes can rebuild it."""
 
     identity: Identity | None = None
-    #: What the last pass waited for.
+    #: What the last pass was waiting for.
     pending: tuple[str, ...] = ()
     out_of_sync_since: dict[TopicPartition, str] = field(default_factory=dict)
-    #: Whether all brokers answered when they were last asked.
+    #: Whether all brokers answered when last asked.
     is_whole: bool = False
-    #: Whether brokers are kept as they were before a change that failed.
+    #: Whether brokers keep their former configuration after a failed change.
     is_taken_back: bool = False
 
 
 class BrokersOnKubernetes:
-    """A `BrokerBackend`: StatefulSets, pods, volumes and what is around them."""
+    """A `BrokerBackend`: StatefulSets, pods, volumes and the objects around them."""
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class BrokersOnKubernetes:
         image: str = DEFAULT_IMAGE,
         admin_addresses: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
-        """`image`: what brokers of new Clusters run that name none.
+        """`image`: the brokers' image for new Clusters that name none.
 
-        `admin_addresses`: where an operator that runs elsewhere reaches brokers, by the Cluster's
+        `admin_addresses`: how an operator outside of Kubernetes reaches brokers, by the Cluster's
         namespace and name.
         """
         self._store = store
@@ -104,7 +104,8 @@ class BrokersOnKubernetes:
             return ""
         namespace = cluster.metadata.namespace
         known = self._admin_addresses.get((namespace, cluster.metadata.name))
-        # The pods' own names: the bootstrap Service has none before the first broker is ready.
+        # The pods' own names: the bootstrap Service has no endpoints before the first broker is
+        # ready.
         return known or f"{headless_service(cluster)}.{namespace}.svc:{REPLICATION_PORT}"
 
     async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
@@ -145,8 +146,8 @@ class BrokersOnKubernetes:
         memory.identity = identity
         if identity is None:
             return Observed()
-        # The identity as this pass will store it: else a pass could call ready what
-        # the next one restarts for its image or rack, and a plan could not show that it will.
+        # Use the identity that this pass will store. Otherwise a pass could report ready what the
+        # next one restarts for its image or rack, and a plan could not show that restart.
         wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
         wanted = await self._tools.zones.placed(cluster, wanted)
         losses = await self._losses.look(cluster, wanted, seen.pods)
@@ -193,7 +194,7 @@ class BrokersOnKubernetes:
             pods=self._seen(cluster).pods,
             is_taken_back=memory.is_taken_back,
         )
-        # A spec that cannot start is not rendered: a pod that ends by itself would restart with it.
+        # An invalid spec is not rendered: a pod that exits by itself would restart with it.
         if cluster_spec_problems(cluster):
             await one.keep_surroundings()
             return tuple(one.refused)
@@ -240,13 +241,13 @@ class BrokersOnKubernetes:
         return status
 
     async def delete(self, cluster: Cluster) -> str:
-        """See BrokerBackend: owner references and the sets' own retention policy do it all."""
+        """See BrokerBackend: owner references and the sets' own retention policy do all of it."""
         self._memories.pop(cluster.key, None)
         return ""
 
     def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:
         namespace, labels = cluster.metadata.namespace, selector(cluster)
-        # Pods and sets of a former Cluster of the same name may still be ending.
+        # Pods and sets of a former Cluster with the same name may still be terminating.
         sets = [
             each
             for each in self._store.list("StatefulSet", namespace, labels)
@@ -275,7 +276,7 @@ class BrokersOnKubernetes:
     async def _balance(
         self, cluster: Cluster, identity: Identity, memory: _Memory
     ) -> Mapping[TopicPartition, tuple[int, ...]] | None:
-        """Ask what brokers that joined should get, once all of them are there."""
+        """Ask for the new brokers' share, once all brokers are present."""
         if not memory.is_whole or not any(node.is_joining for node in identity.nodes):
             return None
         pods = self._seen(cluster).pods
@@ -295,7 +296,7 @@ class BrokersOnKubernetes:
 
 
 def _remember(memory: _Memory, observed: Observed) -> None:
-    """Note since when partitions are out of sync, and whether everybody is there."""
+    """Record since when partitions are under-replicated, and whether all brokers answer."""
     seen = observed.cluster
     if seen is None or not seen.is_reachable:
         memory.is_whole = False

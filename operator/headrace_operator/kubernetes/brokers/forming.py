@@ -1,8 +1,8 @@
-"""A Cluster that is corrected before it ever started starts over with its present spec. Pure.
+"""A Cluster that is corrected before it ever formed starts over with its present spec. Pure.
 
-Who votes at first is settled with the first description, since a quorum begins once. As long as so
-few of those that were to vote have ever run that they cannot have elected anybody, nothing was
-decided, nothing was written, and nobody need be drained.
+The first spec decides the initial voters, because a quorum begins only once. As long as too few of
+those voters have ever run to elect a leader, nothing has been decided or written, and no broker
+needs to be drained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["begins_anew", "has_run", "with_runs"]
 
 
 def begins_anew(cluster: Cluster, identity: Identity, pods: Mapping[str, Object]) -> bool:
-    """Whether these brokers never formed a cluster, and other ones are wanted by now."""
+    """Whether these brokers never formed a cluster, and the spec now wants other ones."""
     if identity.is_formed or _shape(identity) == Counter(
         {pool.name: pool.replicas for pool in cluster.spec.pools if pool.replicas}
     ):
@@ -36,7 +36,7 @@ def begins_anew(cluster: Cluster, identity: Identity, pods: Mapping[str, Object]
 
 
 def with_runs(cluster: Cluster, identity: Identity, pods: Mapping[str, Object]) -> Identity:
-    """Note which brokers have run, while that matters: a recreated pod does not show it."""
+    """Record which brokers have run, while that matters: a recreated pod does not show it."""
     if identity.is_formed:
         return identity
     nodes = tuple(

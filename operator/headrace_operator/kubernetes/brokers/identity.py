@@ -1,7 +1,7 @@
-"""Loads and saves who the brokers of a Cluster are: a ConfigMap, and a copy on each volume claim.
+"""Loads and saves the identities of a Cluster's brokers: a ConfigMap, and a copy on each claim.
 
-The ConfigMap goes with its Cluster; claims that are retained keep what a Cluster of the same name
-needs to take its data up again.
+The ConfigMap is deleted with its Cluster. Retained claims keep what a new Cluster with the same
+name needs to reuse the data.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ CLAIM_ANNOTATION = "headrace.dev/broker"
 
 
 class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a volume claim remembers: the broker whose data it has, and its cluster."""
+    """What a volume claim records: the broker whose data it has, and its cluster."""
 
     cluster: Identity
     node: Node
 
 
 class IdentityLostError(Exception):
-    """The identity was deleted while it was written; the next pass finds what is left."""
+    """The identity was deleted while it was being written; the next pass finds what is left."""
 
 
 class Identities:
-    """Who the brokers are, by Cluster."""
+    """The brokers' identities, by Cluster."""
 
     def __init__(self, client: KubernetesClient, store: Store) -> None:
-        """Everything that lasts is in Kubernetes."""
+        """All lasting state is in Kubernetes."""
         self._client = client
         self._store = store
 
     async def load(self, cluster: Cluster) -> Identity | None:
-        """Return the identity, from retained claims where the ConfigMap is gone; None: a new one.
+        """Return the identity, from retained claims without a ConfigMap; None: a new one.
 
         Raises KubernetesError.
         """
@@ -58,25 +58,25 @@ class Identities:
         return self._recovered(cluster)
 
     async def is_kept(self, cluster: Cluster) -> bool:
-        """Whether it stands in a ConfigMap of this very Cluster, and not on claims alone."""
+        """Whether it is in a ConfigMap of this very Cluster, and not only on claims."""
         found = await self._config_map(cluster)
         return (
             found is not None
             and _is_of(found, cluster)
-            # Without them no watch delivers it.
+            # Without these labels no watch delivers it.
             and (found["metadata"].get("labels") or {}).items() >= labels(cluster).items()
         )
 
     async def save(self, cluster: Cluster, identity: Identity) -> None:
-        """Write it down. Raises ForeignObjectError where a name is taken.
+        """Store it. Raises ForeignObjectError if a name is taken.
 
-        Raises KubernetesError (Conflict) when somebody else wrote meanwhile.
+        Raises KubernetesError (Conflict) if another client wrote in the meantime.
         """
         rendered = render_identity(cluster, identity)
         found = await self._config_map(cluster)
         if found is not None and not _is_of(found, cluster):
             check_owner(found, rendered)
-            # A former Cluster's: the garbage collector would take it away with what it holds.
+            # A former Cluster's ConfigMap: the garbage collector would delete it with its contents.
             await self._client.delete(found, uid=found["metadata"]["uid"])
             self._store.remove(found)
             found = None
@@ -92,7 +92,7 @@ class Identities:
         self._store.learn(written)
 
     async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:
-        """Write on each claim whose data it has, where that is not there yet."""
+        """Label each claim with the broker whose data it has, unless it is labelled already."""
         for node in identity.nodes:
             copy = msgspec.structs.replace(
                 identity,
@@ -109,7 +109,7 @@ class Identities:
                 await self._mark(claim, text)
 
     async def unmark_claims(self, cluster: Cluster, node: Node) -> None:
-        """Remove it from the claims of a drained broker: nothing on them is needed."""
+        """Remove the label from the claims of a drained broker: their data is not needed."""
         for claim in self.claims_of(cluster, node):
             await self._mark(claim, None)
 
@@ -126,7 +126,7 @@ class Identities:
     async def _config_map(self, cluster: Cluster) -> Object | None:
         namespace, name = cluster.metadata.namespace, identity_name(cluster)
         found = self._store.get("ConfigMap", namespace, name)
-        # Its event may not have come yet, so an empty store proves nothing: ask the API server.
+        # Its event may still be on the way, so a missing entry proves nothing: ask the API server.
         return found or await self._client.get("v1", "ConfigMap", namespace, name)
 
     def _claims(self, cluster: Cluster) -> list[Object]:
@@ -167,12 +167,12 @@ class Identities:
 
 
 def claim_uids(claims: Sequence[Object]) -> tuple[str, ...]:
-    """Return which volumes these are; those that are being deleted are gone."""
+    """Return the uids of the claims, without those that are being deleted."""
     kept = [each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp")]
     return tuple(sorted(str(each["uid"]) for each in kept))
 
 
 def _is_of(obj: Object, cluster: Cluster) -> bool:
-    """Whether it belongs to this Cluster, and not to a former one of the same name."""
+    """Whether it belongs to this Cluster, and not to a former one with the same name."""
     owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences", [])
     return any(owner["uid"] == cluster.metadata.uid for owner in owners)

@@ -1,8 +1,8 @@
-"""Keeps objects as they were rendered: applies what is not there or differs, and nothing else.
+"""Keeps objects as rendered: applies those that are missing or differ, and nothing else.
 
-An object that is as it should be costs no request. What it was rendered from is named in an
-annotation, so that a field that is rendered no more is noticed as well. What somebody else made by
-a name that is wanted here is neither changed nor deleted.
+An up-to-date object costs no request. An annotation has a digest of what it was rendered from, so
+that a field that is no longer rendered is noticed as well. An object with a wanted name that
+another client made is neither changed nor deleted.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _log = structlog.get_logger("headrace.operator.brokers")
 
 
 class ForeignObjectError(Exception):
-    """An object of a wanted name belongs to somebody else."""
+    """An object with a wanted name belongs to another owner."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepObject(Action):
-    """A write of a Cluster's object. It is in no plan: only its refusal is reported."""
+    """A write of a Cluster's object. It is in no plan: it only serves to report its refusal."""
 
     kind: str
     name: str
@@ -52,10 +52,10 @@ class KeepObject(Action):
 
 
 class Refusals:
-    """What the API server refused in one pass: each concerns one object, and stops nothing else."""
+    """The API server's refusals in one pass: each concerns one object, and blocks nothing else."""
 
     def __init__(self, cluster: Key) -> None:
-        """`cluster`: whose objects they are."""
+        """`cluster`: the owner of the objects."""
         self._cluster = cluster
         self.failures: list[Failure] = []
 
@@ -67,7 +67,7 @@ class Refusals:
         except ForeignObjectError as error:
             self._add(obj, str(error), is_retriable=False)
         except KubernetesError as error:
-            # Whoever was faster is seen in the next pass.
+            # The next pass sees the other client's write.
             if not error.is_about_object or error.is_conflict:
                 raise
             is_retriable = not error.is_refusal
@@ -80,7 +80,7 @@ class Refusals:
         self.failures.append(Failure(action=action, message=message, is_retriable=is_retriable))
 
     def __contains__(self, kind: str) -> bool:
-        """Whether anything of this kind was refused."""
+        """Whether an object of this kind was refused."""
         kinds = {each.action.kind for each in self.failures if isinstance(each.action, KeepObject)}
         return kind in kinds
 
@@ -89,14 +89,14 @@ class ObjectKeeper:
     """Applies objects that differ."""
 
     def __init__(self, client: KubernetesClient, store: Store) -> None:
-        """The store learns at once what was applied."""
+        """The store gets the result of each write at once."""
         self._client = client
         self._store = store
-        #: What was applied, by uid, where the API server writes it in its own way (a quantity).
+        #: What was applied, by uid, because the API server normalises some values (quantities).
         self._settled: dict[str, tuple[str, Any]] = {}
 
     async def keep(self, obj: Object) -> Object:
-        """Return the object as it is now, applied if need be.
+        """Return the object's present state, applied if needed.
 
         Raises ForeignObjectError and KubernetesError.
         """
@@ -109,7 +109,7 @@ class ObjectKeeper:
             check_owner(live, obj)
             if self._is_settled(wanted, live, digest):
                 return live
-        # Somebody else may create it at this very moment: nothing is forced.
+        # Another client may create it at this very moment: nothing is forced.
         written = await self._client.apply(wanted, force=live is not None)
         written["metadata"].pop("managedFields", None)
         self._settled[written["metadata"]["uid"]] = (digest, _version(written))
@@ -118,18 +118,18 @@ class ObjectKeeper:
         return written
 
     async def find(self, obj: Object) -> Object | None:
-        """Return the object of this kind and name as it is now, whoever owns it."""
+        """Return the present object of this kind and name, whoever owns it."""
         metadata = obj["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         if obj["kind"] in self._store.watched:
             known = self._store.get(obj["kind"], namespace, name)
             if known is not None:
                 return known
-        # Others' objects are not watched, and the event of one of our own may be on its way.
+        # Foreign objects are not watched, and the event of an own one may still be on the way.
         return await self._client.get(obj["apiVersion"], obj["kind"], namespace, name)
 
     def forget(self, obj: Object) -> None:
-        """Forget what was deleted."""
+        """Remove a deleted object from the store."""
         self._settled.pop(obj["metadata"].get("uid", ""), None)
         self._store.remove(obj)
 
@@ -145,10 +145,10 @@ class ObjectKeeper:
 
 
 def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
-    """See that an object may be changed to what is wanted. Raises ForeignObjectError.
+    """Check that an object may be changed to the wanted one. Raises ForeignObjectError.
 
-    It may where a Cluster of this name owns it (a former one's is taken up), or nobody does and our
-    labels say whose it is (restored from a backup). Pure.
+    It may if a Cluster with this name owns it (a former one's object is adopted), or if it has no
+    owner and the labels name this Cluster (restored from a backup). Pure.
     """
     wanted, has = obj["metadata"], live["metadata"]
     (owner,) = wanted["ownerReferences"]
@@ -167,7 +167,7 @@ def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
 
 
 def includes(live: Any, wanted: Any) -> bool:
-    """Whether the object has all that is wanted. The API server adds defaults, removes nothing."""
+    """Whether the object has all wanted fields. The API server only adds defaults."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
             key in live and includes(live[key], value) for key, value in wanted.items()
@@ -180,7 +180,7 @@ def includes(live: Any, wanted: Any) -> bool:
 
 
 def _version(obj: Object) -> Any:
-    """Return what changes when somebody changes the spec, and not with every status."""
+    """Return a value that changes with the spec, but not with the status."""
     metadata = obj["metadata"]
     return metadata.get("generation") or metadata["resourceVersion"]
 

@@ -1,8 +1,9 @@
-"""What images can work at, as their brokers said it: an older one is refused before it rolls. Pure.
+"""The feature levels that images support: an older image is refused before it rolls out. Pure.
 
-A level that is finalised cannot always be taken back, and a broker that lacks it cannot take part.
-What brokers of an image support is written down while they serve. An image that never ran here is
-not known: its first broker shows it, and a change that fails is taken back (`rollback`).
+A finalized level often cannot be lowered, and a broker that does not support it cannot take part.
+The levels that brokers of an image support are recorded while they serve. An image that never ran
+here is unknown: its first broker shows whether it works, and a failed change is rolled back
+(`rollback`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["with_image_kept", "with_levels"]
 
-#: How many images are remembered: those that ran last.
+#: How many images are remembered, the latest ones.
 IMAGES_MAX = 8
 
 
 def with_levels(identity: Identity, seen: ObservedCluster) -> Identity:
-    """Note the cluster's levels, and what brokers of its image support when all of them run it."""
+    """Record the cluster's levels, and those supported by an image that all brokers run."""
     if seen.features is not None:
         identity = msgspec.structs.replace(identity, levels=dict(seen.features))
     if not seen.brokers or not all(
@@ -49,7 +50,7 @@ def with_levels(identity: Identity, seen: ObservedCluster) -> Identity:
 def with_image_kept(
     cluster: Cluster, identity: Identity, default_image: str
 ) -> tuple[Cluster, str]:
-    """Return the Cluster with the image that it has, and why, where another lacks its levels.
+    """Return the Cluster with its present image, and why, if the new one lacks its levels.
 
     Else the Cluster itself and ''.
     """

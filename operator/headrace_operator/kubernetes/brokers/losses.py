@@ -1,6 +1,6 @@
-"""The nodes that brokers wait for: their volumes are bound to them, or their pods cannot leave.
+"""The nodes that brokers wait for: volumes are bound to them, or pods cannot terminate there.
 
-Only looks. Where nodes and volumes may not be read, nothing is known and nothing said.
+Read-only. Without permission to read nodes and volumes, nothing is known and nothing reported.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Losses:
     """Nodes that pods wait for."""
 
     def __init__(self, client: KubernetesClient, identities: Identities) -> None:
-        """The identities know the brokers' claims."""
+        """The identities give the brokers' claims."""
         self._client = client
         self._identities = identities
-        #: Nodes of volumes that are bound to one, by the claims' uids: that never changes.
+        #: Nodes of volumes that are bound to one, by the claims' uids: they never change.
         self._hosts: dict[str, str] = {}
 
     async def look(
         self, cluster: Cluster, identity: Identity, pods: Mapping[str, Object]
     ) -> Mapping[int, NodeLoss]:
-        """Return what brokers wait for, by node id. Raises KubernetesError."""
+        """Return the brokers' missing nodes, by node id. Raises KubernetesError."""
         found: dict[int, NodeLoss] = {}
         machines: dict[str, list[Object]] = {}
         try:
@@ -66,7 +66,7 @@ class Losses:
                 host := await self._host_of(claim)
             ):
                 volumes.setdefault(host, []).append(claim["metadata"]["name"])
-        # Without volumes only the node that a pod cannot leave: it has no name but its own.
+        # Without volumes, only the node on which a pod cannot terminate.
         machine = (pod or {}).get("spec", {}).get("nodeName")
         hosts = sorted(volumes) or ([machine] if machine else [])
         for host in hosts:
@@ -81,7 +81,7 @@ class Losses:
         return None
 
     async def _host_of(self, claim: Object) -> str:
-        """Return the only node that may mount a claim's volume; '' where there is no such one."""
+        """Return the only node that can mount a claim's volume; '' if there is no such node."""
         name = claim["spec"].get("volumeName")
         if not name:
             return ""
@@ -95,7 +95,7 @@ class Losses:
 
 
 def hostname_of(volume: Mapping[str, Any]) -> str:
-    """Return the node that a PersistentVolume is bound to; '' for one that several may mount."""
+    """Return the node that a PersistentVolume is bound to; '' if several can mount it."""
     required = (volume.get("spec", {}).get("nodeAffinity") or {}).get("required") or {}
     hosts = {
         tuple(each.get("values") or ())
@@ -112,7 +112,7 @@ def _judged(
 ) -> NodeLoss | None:
     if not machines:
         if not volumes:
-            # Kubernetes deletes what ran there, and starts it elsewhere.
+            # Kubernetes deletes the pods there, and starts them elsewhere.
             return None
         reason = "it does not exist any more"
         return NodeLoss(machine=host, volumes=volumes, reason=reason, is_gone=True)

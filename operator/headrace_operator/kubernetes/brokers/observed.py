@@ -1,4 +1,4 @@
-"""What StatefulSets and pods say about brokers. Pure: objects in, observations out."""
+"""What StatefulSets and pods show about brokers. Pure: objects in, observations out."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Seen", "failure_of", "is_owned", "is_ready", "is_stuck", "observed_broker"]
 
-#: How long a pod may fail before its Cluster, if no broker answers, is Stalled.
+#: How long a pod may fail, with no broker answering, before its Cluster is Stalled.
 STUCK_SECONDS = 60.0
 WORDS_MAX = 300
 
-#: Reasons why a container waits that do not go away by waiting.
+#: Reasons of waiting containers that do not go away by themselves.
 FAILING_REASONS = frozenset(
     {
         "CrashLoopBackOff",
@@ -70,7 +70,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         # It is another broker's still.
         pod = None
     annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
-    # A pod that is missing or about to end will be made from the current description.
+    # A missing or terminating pod will be made from the present template.
     config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
     return ObservedBroker(
         node_id=node.node_id,
@@ -88,7 +88,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         placed_rack=node.rack if any(p.racks for p in cluster.spec.pools) else None,
         ordinal=node.ordinal,
         outdated=_outdated(cluster, identity, node, annotations) if pod else (),
-        # As Services are now: who only shows a plan has not written it down.
+        # From the present Services: a pass that only shows a plan has not stored them.
         addresses=(
             external_addresses(cluster, with_addresses(cluster, node, seen.services))
             if pod and node.is_broker
@@ -105,19 +105,19 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
 
 
 def _is_disk_lost(identity: Identity, node: Node, claims: tuple[str, ...]) -> bool:
-    """Whether none of the volumes that a broker served from is there any more."""
+    """Whether all volumes that a broker served from are gone."""
     known = identity.disks.get(str(node.node_id), ())
     return bool(known) and not set(known) & set(claims)
 
 
 def is_owned(obj: Object, *uids: str) -> bool:
-    """Whether one of these owns the object."""
+    """Whether one of these uids owns the object."""
     owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences") or []
     return any(owner["uid"] in uids for owner in owners)
 
 
 def is_ready(pod: Object | None) -> bool:
-    """Whether a pod is ready, and not about to end."""
+    """Whether a pod is ready, and not terminating."""
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return False
     conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
@@ -125,14 +125,14 @@ def is_ready(pod: Object | None) -> bool:
 
 
 def failure_of(pod: Object | None) -> str:
-    """Say why a pod will not run as it is; '' for one that runs, starts or recovers."""
+    """Return why a pod will not run as it is; '' for one that runs, starts or recovers."""
     status = (pod or {}).get("status", {})
     for container in status.get("containerStatuses") or []:
         waiting = container.get("state", {}).get("waiting") or {}
         if waiting.get("reason") in FAILING_REASONS:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             code = f", exit code {ended['exitCode']}" if ended else ""
-            # Who runs out of memory is ended without a word of its own.
+            # A container that is killed for lack of memory leaves no message.
             code += ", OOMKilled" if ended.get("reason") == "OOMKilled" else ""
             said = ended.get("message") or waiting.get("message") or ""
             return f"{waiting['reason']}{code}{_last_words(said)}"
@@ -143,13 +143,13 @@ def failure_of(pod: Object | None) -> str:
 
 
 def _last_words(text: str) -> str:
-    """Return the last line of what a container said: the error itself, after any traceback."""
+    """Return the last line of a container's output: the error itself, after any traceback."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f": {lines[-1][:WORDS_MAX]}" if lines else ""
 
 
 def is_stuck(pod: Object | None, now: dt.datetime) -> bool:
-    """Whether a pod has failed for long enough: volumes and images take a while to come."""
+    """Whether a pod has failed for long enough: volumes and images take a while."""
     if pod is None or not failure_of(pod):
         return False
     began = dt.datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
@@ -157,7 +157,7 @@ def is_stuck(pod: Object | None, now: dt.datetime) -> bool:
 
 
 def _process_of(pod: Object | None) -> str:
-    """Name what runs in the pod: its container may be another one than it began with."""
+    """Identify the pod's process: its container may have restarted."""
     if pod is None:
         return ""
     containers = pod.get("status", {}).get("containerStatuses") or []
@@ -168,17 +168,17 @@ def _process_of(pod: Object | None) -> str:
 def _outdated(
     cluster: Cluster, identity: Identity, node: Node, annotations: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Say what else than settings the pod was made from that is wanted otherwise now."""
+    """Return what else, besides settings, differs from what the pod was made from."""
     pool = next((pool for pool in cluster.spec.pools if pool.name == node.pool), None)
     if pool is None:
         return ()
     wanted = pool_inputs(cluster, identity, pool)
     has: dict[str, str] = {FORMING: "0"} | json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
-    # Whether a value says anything to a reader: a digest does not.
+    # Whether a value means anything to a reader: a digest does not.
     shown = {"image", "imagePullSecrets", "volumes", "racks"}
     return tuple(
         f"{part}: {has.get(part)} -> {value}" if part in shown else f"{part} changed"
         for part, value in wanted.items()
-        # A part that an older operator did not record restarts nothing.
+        # A part that an older operator did not record causes no restart.
         if part in has and has[part] != value
     )

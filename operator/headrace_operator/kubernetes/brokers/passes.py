@@ -1,9 +1,9 @@
-"""One pass over a Cluster's objects: who the brokers are, then Services, settings, pods, volumes.
+"""One pass over a Cluster's objects: identities, then Services, settings, pods, volumes.
 
-Each step can be repeated: it compares with what is there and does what is missing. The order makes
-an end between any two of them harmless: a broker is written down before its pod can exist, and a
-pod's settings are there before the pod. An object that the API server refuses keeps none from being
-done but those that need it.
+Each step is idempotent: it compares the wanted with the present objects and makes the difference.
+The order makes an interruption between any two steps harmless: a broker is recorded before its pod
+can exist, and a pod's settings exist before the pod. An object that the API server refuses blocks
+only the steps that need it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PRUNED_KINDS = ("Service", "ConfigMap", "ServiceAccount", "PodDisruptionBudget",
 
 
 class BrokersPass:
-    """One pass. `identity` and `pending` are what it came to."""
+    """One pass. `identity` and `pending` are its results."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class BrokersPass:
         pods: Mapping[str, Object],
         is_taken_back: bool = False,
     ) -> None:
-        """`image`: what brokers of a new Cluster run. `pods`: the Cluster's, by name.
+        """`image`: the brokers' image for a new Cluster. `pods`: the Cluster's, by name.
 
-        `is_taken_back`: the Cluster is not as its spec says, but as its brokers ran before.
+        `is_taken_back`: the Cluster is not the one in the spec, but the one its brokers ran before.
         """
         self.identity = identity
         self.pending: list[str] = []
@@ -102,21 +102,21 @@ class BrokersPass:
         self._is_taken_back = is_taken_back
         self._namespace = cluster.metadata.namespace
         self._labels = selector(cluster)
-        #: Pools whose settings and pods are described as they should be.
+        #: Pools whose settings and pod templates are up to date.
         self._kept: set[str] = set()
         self._refusals = Refusals(cluster.key)
 
     async def run(self, actions: Sequence[Action], observed: Observed) -> tuple[Failure, ...]:
-        """Perform the actions and apply what differs; return what was refused.
+        """Carry out the actions and apply what differs; return the refusals.
 
-        Raises KubernetesError where it is no single object's.
+        Raises KubernetesError if the failure is not about a single object.
         """
         starts = [each for each in actions if isinstance(each, StartBroker)]
         if self.identity is None and not starts:
             return ()
         identity = self._settled(observed)
         if self.identity is not None and identity.failed not in (None, self.identity.failed):
-            # The rest of this pass would mix both descriptions; the next one uses the former.
+            # The rest of this pass would mix both specs; the next one uses the former spec.
             await self._save(identity)
             return ()
         for start in starts:
@@ -140,7 +140,7 @@ class BrokersPass:
         return tuple(self._refusals.failures)
 
     async def keep_surroundings(self) -> None:
-        """Keep what is around the brokers alone: policies and accounts."""
+        """Keep only the objects around the brokers: policies and accounts."""
         if self.identity is None:
             return
         for obj in render_policies(self._cluster):
@@ -149,7 +149,7 @@ class BrokersPass:
 
     @property
     def refused(self) -> Sequence[Failure]:
-        """What the API server refused so far."""
+        """The API server's refusals so far."""
         return self._refusals.failures
 
     async def _keep_pools(self, identity: Identity) -> None:
@@ -158,10 +158,10 @@ class BrokersPass:
                 self._kept.add(pool.name)
         await self._keep_former_pools(identity)
 
-    # Who the brokers are
+    # Identities
 
     def _settled(self, observed: Observed) -> Identity:
-        """Return the identity with what became known since: the quorum stands, shares are given."""
+        """Return the identity with new facts: the quorum exists, shares are assigned."""
         spec = self._cluster.spec
         if self.identity is None or (
             # As the plan saw it: its actions start all of them.
@@ -175,7 +175,7 @@ class BrokersPass:
             identity = msgspec.structs.replace(identity, is_formed=identity.is_formed or is_formed)
             identity = without_refilled(self._cluster, identity, seen, self._tools)
             if seen.balance is not None and not moves_left(seen) and not seen.reassigning:
-                # A broker that does not know the new ones yet answers with nothing to move.
+                # A broker that does not know the new ones yet would answer that nothing is to move.
                 served = {broker.node_id for broker in seen.brokers if broker.replicas}
                 for node in identity.nodes:
                     if node.is_joining and (node.node_id in served or not node.is_broker):
@@ -191,14 +191,14 @@ class BrokersPass:
         return noted(self._cluster, identity, wanted, seen)
 
     def _begun(self) -> Identity:
-        """Return the identity of a cluster that has no brokers yet, or none that ever formed it."""
+        """Return the identity of a cluster without brokers, or whose brokers never formed it."""
         spec, former = self._cluster.spec, self.identity
         brokers = sum(pool.replicas for pool in spec.pools if "broker" in pool.roles)
         return Identity(
             cluster_id=cluster_id_of(self._cluster.metadata.uid),
             formed_with=max(1, brokers),
             redescribed=former.redescribed + 1 if former else 0,
-            # One that has run has written who was to vote then: it begins in another directory.
+            # A broker that ran has stored the former voters: it starts in another directory.
             lives=former.lives if former else {},
             image=spec.image or self._image,
             is_image_named=spec.image is not None,
@@ -207,7 +207,7 @@ class BrokersPass:
         )
 
     def _with_disks(self, identity: Identity, seen: ObservedCluster) -> Identity:
-        """Note from which volumes those serve that may vote, while somebody leads the quorum."""
+        """Record the volumes of serving voters, while the quorum has a leader."""
         disks = {key: has for key, has in identity.disks.items() if identity.node(int(key))}
         for broker in seen.brokers:
             node = identity.node(broker.node_id)
@@ -223,7 +223,7 @@ class BrokersPass:
             ordinal=next_ordinal(identity, action.pool),
             roles=tuple(action.roles),
             rack=action.rack,
-            # What was asked of a former broker of this id is not asked of this one.
+            # Requests about a former broker with this id do not concern this one.
             replacement=next(
                 (
                     each.request_id
@@ -263,7 +263,7 @@ class BrokersPass:
             await self._tools.identities.save(self._cluster, identity)
             self.identity = identity
 
-    # Services and what else is around
+    # Services and other objects
 
     async def _keep_surroundings(self, identity: Identity) -> Identity:
         live: dict[str, Object] = {}
@@ -291,7 +291,7 @@ class BrokersPass:
                 await self._delete(live)
 
     def _has_addresses(self, identity: Identity, pool: Pool) -> bool:
-        """Whether every broker of the pool can say where it is. Load balancers take a while."""
+        """Whether every broker of the pool knows its addresses. Load balancers take a while."""
         is_complete = True
         for node in identity.pool(pool.name):
             for listener in external_listeners(self._cluster):
@@ -303,7 +303,7 @@ class BrokersPass:
         return is_complete
 
     async def _prune(self, identity: Identity) -> None:
-        """Delete what is ours and is not wanted any more."""
+        """Delete own objects that are no longer wanted."""
         wanted = {
             (obj["kind"], obj["metadata"]["name"])
             for obj in (
@@ -311,7 +311,7 @@ class BrokersPass:
                 render_identity(self._cluster, identity),
             )
         }
-        # A former pool's settings go with its set, when the last of its pods is gone.
+        # A former pool's settings are deleted with its set, when its last pod is gone.
         pools = {pool.name for pool in self._cluster.spec.pools}
         pools |= {node.pool for node in identity.nodes}
         names = {stateful_set(self._cluster, pool) for pool in pools}
@@ -327,7 +327,7 @@ class BrokersPass:
     # Pods
 
     async def _keep_pool(self, identity: Identity, pool: Pool) -> bool:
-        """Return whether the pool's settings and pods are described as they should be."""
+        """Return whether the pool's settings and pod template are up to date."""
         name = stateful_set(self._cluster, pool)
         labels = self._labels | {POOL_LABEL: pool.name}
         running = [
@@ -349,14 +349,14 @@ class BrokersPass:
         live = self._tools.store.get("StatefulSet", self._namespace, wanted["metadata"]["name"])
         if live is not None and have_templates_changed(live, wanted):
             check_owner(live, wanted)
-            # The existing set stays where its successor would be refused.
+            # The existing set stays if its replacement would be refused.
             await self._tools.client.create(_as_new(wanted), is_dry_run=True)
             await self._tools.client.delete(live, uid=live["metadata"]["uid"], propagation="Orphan")
             self._tools.keeper.forget(live)
         await self._tools.keeper.keep(wanted)
 
     async def _keep_former_pools(self, identity: Identity) -> None:
-        """Shrink sets of pools that the spec has no more, and delete them when they are empty."""
+        """Shrink sets of pools that the spec no longer has; delete them when they are empty."""
         pools = {pool.name for pool in self._cluster.spec.pools}
         for live in self._tools.store.list("StatefulSet", self._namespace, self._labels):
             name = live["metadata"]["labels"].get(POOL_LABEL, "")
@@ -376,7 +376,7 @@ class BrokersPass:
             return
         for action in actions:
             node = self.identity.node(action.node_id) if self.identity else None
-            # Made from an old description a pod would be outdated again, for ever.
+            # A pod made from an old template would be outdated again, forever.
             if node is None or node.pool not in self._kept:
                 continue
             owner = self._tools.store.get(
@@ -400,7 +400,7 @@ class BrokersPass:
                 self.pending += await expand_claims(self._tools.client, claims, sizes[node.pool])
 
     async def _replace(self, actions: Sequence[ReplaceVolumes]) -> None:
-        """Delete claims whose node is gone, and the pods that wait for it: their set makes both."""
+        """Delete claims whose node is gone, and their pending pods: the set recreates both."""
         for action in actions:
             node = self.identity.node(action.node_id) if self.identity else None
             if node is None:
@@ -410,7 +410,7 @@ class BrokersPass:
                     with self._refusals.recorded(claim):
                         await self._delete(claim)
             pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
-            # One that is bound to the node is taken away with it.
+            # A pod that is bound to the node is deleted with it.
             if pod is not None and not pod["spec"].get("nodeName"):
                 with self._refusals.recorded(pod):
                     await self._tools.client.delete(pod, uid=pod["metadata"]["uid"])
@@ -424,7 +424,7 @@ class BrokersPass:
 
 
 def _as_new(obj: Object) -> Object:
-    """Return an object as a new one, by a name that nobody has."""
+    """Return an object as a new one, under an unused name."""
     metadata = dict(obj["metadata"])
     metadata["generateName"] = f"{metadata.pop('name')}-"
     return {**obj, "metadata": metadata}

@@ -1,7 +1,7 @@
-"""Gives a broker new volumes: which ones it does not keep is written down before any is deleted.
+"""Gives a broker new volumes: the old ones are recorded before any is deleted.
 
-So it may be interrupted between any two requests, and is done once. Claim and pod are known by
-their uids: what took their places is left alone.
+So it may be interrupted between any two requests, and is done once. Claim and pod are identified by
+uid: objects that replaced them are left alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def with_refills(
     tools: Tools,
     pods: Mapping[str, Object],
 ) -> Identity:
-    """Return it with what these brokers do not keep any more, without what was taken back."""
+    """Return the identity with these brokers' volumes to delete, without revoked requests."""
     asked = {(each.broker, each.request_id) for each in cluster.spec.replace_volumes}
     for node in identity.nodes:
         is_asked = node.succeeds is not None or (node.node_id, node.replacement) in asked
@@ -109,7 +109,7 @@ def uids_of(
 def without_refilled(
     cluster: Cluster, identity: Identity, seen: ObservedCluster, tools: Tools
 ) -> Identity:
-    """Return it without what is done: these brokers have new volumes, and all of it in sync."""
+    """Return the identity without completed requests: new volumes, and all replicas in sync."""
     ready = {each.node_id for each in seen.brokers if each.is_registered and each.is_ready}
     for node in identity.nodes:
         kept = set(node.given_up) & {
@@ -128,7 +128,7 @@ def without_refilled(
 
 
 async def give_up(cluster: Cluster, identity: Identity, tools: Tools, refusals: Refusals) -> None:
-    """Delete what brokers do not keep: the claims, and then the pod, whose set makes both anew."""
+    """Delete the recorded claims, and then the pod; its set recreates both."""
     for node in identity.nodes:
         if node.given_up:
             await _give_up(cluster, node, tools, refusals)
@@ -142,7 +142,7 @@ async def _give_up(cluster: Cluster, node: Node, tools: Tools, refusals: Refusal
             with refusals.recorded(claim):
                 await tools.client.delete(claim, uid=metadata["uid"])
     pod = tools.store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
-    # Made again with the same volumes it would be taken away for nothing.
+    # If it were recreated with the same volumes, it would be deleted for nothing.
     if pod is None or len(refusals.failures) > before:
         return
     metadata = pod["metadata"]
@@ -150,7 +150,7 @@ async def _give_up(cluster: Cluster, node: Node, tools: Tools, refusals: Refusal
         return
     with refusals.recorded(pod):
         if is_ready(pod):
-            # The budget counts: a drain of another node may take place now. Asked again if refused.
+            # Respect the budget: another node may be drained right now. Retried if refused.
             await tools.client.evict(metadata["namespace"], metadata["name"], uid=metadata["uid"])
         else:
             await tools.client.delete(pod, uid=metadata["uid"])

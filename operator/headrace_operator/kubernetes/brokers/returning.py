@@ -1,8 +1,9 @@
-"""Whether a broker's pod could be made again, asked before it is taken away.
+"""Whether a broker's pod could be recreated, checked before it is deleted.
 
-The API server says so itself: a dry run of the pod's creation goes through admission (service
-account, quota, Pod Security, policies, webhooks) and ends at the name, which the pod still has.
-A dry run does not say whether a node has room. A volume bound to a cordoned node is a refusal.
+The API server answers this: a dry run of the pod's creation goes through admission (service
+account, quota, Pod Security, policies, webhooks) and fails only on the name, which the pod still
+has. A dry run does not tell whether a node has room. A volume bound to a cordoned node counts as a
+refusal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _QUOTA = re.compile(
 
 
 async def check_admission(client: KubernetesClient, stateful_set: Object, pod: Object) -> None:
-    """Ask whether the set's controller could make the pod. Raises KubernetesError: it could not."""
+    """Check that the set's controller could create the pod. Raises KubernetesError if not."""
     try:
         await client.create(_next_pod(stateful_set, pod), is_dry_run=True)
     except KubernetesError as error:
@@ -39,7 +40,7 @@ async def check_admission(client: KubernetesClient, stateful_set: Object, pod: O
 
 
 async def why_not_placed(client: KubernetesClient, pod: Object) -> str:
-    """Say why no node would take the pod again; '' where one may, or nobody lets us look."""
+    """Return why no node would accept the pod again; '' if one may, or nodes cannot be read."""
     node = pod["spec"].get("nodeName", "")
     try:
         machine = await client.get("v1", "Node", None, node) if node else None
@@ -63,7 +64,7 @@ async def _is_bound(client: KubernetesClient, namespace: str, claim: str, node: 
 
 
 def is_only_full(message: str) -> bool:
-    """Whether a quota says no only because the pod itself still counts. Pure."""
+    """Whether a quota refuses only because the pod itself still counts. Pure."""
     found = _QUOTA.search(message)
     if found is None:
         return False
@@ -77,7 +78,7 @@ def _amounts(text: str) -> Mapping[str, str]:
 
 
 def _next_pod(stateful_set: Object, pod: Object) -> Object:
-    """Return the pod as the set's controller would make it. Pure."""
+    """Return the pod as the set's controller would create it. Pure."""
     name = pod["metadata"]["name"]
     template = stateful_set["spec"]["template"]
     claims = stateful_set["spec"].get("volumeClaimTemplates") or []

@@ -1,9 +1,9 @@
-"""What brokers ran well with, and what they did not come up with: a bad change is taken back. Pure.
+"""The last working and the failed specs of brokers: a failed change is rolled back. Pure.
 
-When all brokers serve as the spec says, what their pods are made from is written down beside who
-they are. When one then cannot start from another description, that one is noted as failed, and
-until the spec changes brokers are described as before. That a pod finds no node is not blamed on a
-change that has nothing to do with places.
+When all brokers serve with the spec, the origin of their pods is recorded with their identities. If
+a broker then cannot start from another spec, that spec is recorded as failed, and until it changes,
+brokers are rendered as before. A pod that finds no node is not blamed on a change that does not
+affect scheduling.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["as_it_ran", "noted"]
 
-#: What of a pool decides where its pods may run, and is taken back with the rest.
+#: Fields of a pool that affect scheduling, and are rolled back with the rest.
 _PLACES = ("resources", "podTemplate", "racks")
 _UNSCHEDULABLE = "Unschedulable"
 
 
 def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple[Cluster, str]:
-    """Return the Cluster as its brokers ran last, and why, where its spec is known to have failed.
+    """Return the Cluster as its brokers last ran, and why, if its spec is known to have failed.
 
-    Else the Cluster itself and ''. Settings that brokers take while they run stay as they are
-    wanted, and so do the numbers of brokers and their volumes.
+    Else the Cluster itself and ''. Dynamic settings keep their wanted values, and so do the numbers
+    of brokers and their volumes.
     """
     failed, good, spec = identity.failed, identity.good, cluster.spec
     wanted = identity.at_version(spec.version, spec.image, default_image)
@@ -57,16 +57,16 @@ def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple
             formerly["imagePullSecrets"], tuple[LocalObjectReference, ...]
         ),
         version=good.version,
-        # The way back needs no approval: that was for the change that failed.
+        # The rollback needs no approval: that was for the failed change.
         update_policy="Auto",
     )
     return msgspec.structs.replace(cluster, spec=spec), failed.reason
 
 
 def noted(cluster: Cluster, before: Identity, wanted: Identity, seen: ObservedCluster) -> Identity:
-    """Return `wanted`, which follows the spec, with what this look at the brokers says of it.
+    """Return `wanted`, which follows the spec, with what this observation shows about it.
 
-    `before` is what was written down: the image to go back to is there.
+    `before` is the stored identity, with the image to roll back to.
     """
     good = _good(cluster, wanted)
     if _serves_as_described(cluster, seen):
@@ -116,7 +116,7 @@ def _good(cluster: Cluster, identity: Identity) -> Good:
 
 
 def _key(cluster: Cluster, identity: Identity) -> str:
-    """Name what pods are made from, of all pools."""
+    """Return a key of the pods' origin, for all pools."""
     inputs = [
         (pool.name, sorted(pool_inputs(cluster, identity, pool).items()))
         for pool in cluster.spec.pools
@@ -157,7 +157,7 @@ def _changes(former: Good, wanted: Good) -> list[str]:
 def _broken_by(
     changes: list[str], cluster: Cluster, seen: ObservedCluster
 ) -> ObservedBroker | None:
-    """Return a broker that was made from the changes and has not been able to start since."""
+    """Return a broker that was made from the changes and has failed to start since."""
     config = static_config(cluster)
     placed = {each.partition(": ")[0] for each in changes if each.endswith(_PLACES)}
     for broker in seen.brokers:

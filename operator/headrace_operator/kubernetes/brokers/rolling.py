@@ -1,8 +1,8 @@
-"""Restarts one broker's pod. Which one, and when, is the plan's business.
+"""Restarts one broker's pod. The plan decides which one, and when.
 
-The pod ends as in any deletion: on SIGTERM the broker first hands on its leaders. It is
-evicted rather than deleted, so that a node's drain at the same moment is counted; and only this pod
-is, by its uid, so that one that took its place meanwhile, and recovers, is left alone.
+The pod terminates as in any deletion: on SIGTERM the broker first hands over its leaders. It is
+evicted and not deleted, so that budgets count a simultaneous drain of a node. The eviction names
+the pod's uid, so that a pod that replaced it meanwhile, and recovers, is left alone.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _TOO_MANY_REQUESTS = 429
 
 
 async def restart_pod(client: KubernetesClient, stateful_set: Object, pod: Object | None) -> str:
-    """Have the pod recreated; return what has to happen before, or ''.
+    """Have the pod recreated; return what must happen first, or ''.
 
-    One that serves is taken away only when another could be made. Raises KubernetesError.
+    A serving pod is evicted only if a new one could be created. Raises KubernetesError.
     """
     if pod is None or pod["metadata"].get("deletionTimestamp"):
         return ""
     name = pod["metadata"]["name"]
     status = stateful_set.get("status", {})
     if status.get("observedGeneration", 0) < stateful_set["metadata"]["generation"]:
-        # Its controller would make the pod from the old template again.
+        # Its controller would recreate the pod from the old template.
         return f"StatefulSet {stateful_set['metadata']['name']} has not seen its new template yet"
     if not is_ready(pod):
         await client.delete(
@@ -54,6 +54,6 @@ async def restart_pod(client: KubernetesClient, stateful_set: Object, pod: Objec
 
 
 def revision_of_pod(pod: Object) -> str:
-    """Return what a pod was made from."""
+    """Return the revision that a pod was made from."""
     annotations = pod["metadata"].get("annotations") or {}
     return str(annotations.get(REVISION_ANNOTATION, ""))

@@ -1,8 +1,9 @@
-"""Volumes of brokers: claims grow with the spec, and templates are made to follow.
+"""Volumes of brokers: claims grow with the spec, and templates follow.
 
-A volume's class never changes: another one in the spec is refused while there are volumes, and the
-pool stays as it is, new brokers' volumes too. A StatefulSet's claim templates cannot change either:
-it is deleted without its pods and recreated; the new one adopts them, and nothing restarts.
+A volume's class never changes: while there are volumes, a new class in the spec is refused, and the
+pool keeps its class, for new brokers' volumes too. A StatefulSet's claim templates are immutable as
+well: the set is deleted without its pods and recreated; the new set adopts them, and nothing
+restarts.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _SUFFIXES: dict[str, int | Decimal] = {
 
 
 def quantity(text: str | int) -> Decimal:
-    """Return the number that a Kubernetes quantity is. Raises ArithmeticError or KeyError."""
+    """Return the value of a Kubernetes quantity. Raises ArithmeticError or KeyError."""
     text = str(text)
     number = text.rstrip("mkKMGTPEi")
     return Decimal(number) * _SUFFIXES[text[len(number) :]]
 
 
 def have_templates_changed(live: Object, wanted: Object) -> bool:
-    """Whether a StatefulSet has to be recreated: its claims or its selector differ."""
+    """Whether a StatefulSet must be recreated: its claims or its selector differ."""
     if live["spec"]["selector"] != wanted["spec"]["selector"]:
         return True
     return not includes(
@@ -64,10 +65,10 @@ def with_classes_kept(
     claims: Mapping[str, Sequence[Object]],
     sets: Mapping[str, Object],
 ) -> tuple[Cluster, str]:
-    """Return the Cluster with pools of the class that their volumes have, and why; '' if no other.
+    """Return the Cluster with its volumes' classes, and why; '' if no class differs.
 
     `claims`: of each pool's brokers; `sets`: of pools that have one. A claim without a volume keeps
-    its class as well, but nothing is lost with it: whoever corrects a class deletes it.
+    its class too, but holds no data: a user who corrects the class deletes it.
     """
     pools, reasons = [], []
     for pool in cluster.spec.pools:
@@ -87,7 +88,7 @@ def with_classes_kept(
                 f" that of a volume does not change: add a pool of class {wanted} and then remove"
                 f" this one, or write {has}"
             )
-            # As the set says it: where that is nothing, for the default, it is not recreated.
+            # As in the set: if it has none, for the default class, the set is not recreated.
             said = _class_of(sets[pool.name]) if pool.name in sets else has
             storage = msgspec.structs.replace(pool.storage, storage_class_name=said)
             pool = msgspec.structs.replace(pool, storage=storage)  # noqa: PLW2901 - the pool as it is
@@ -108,9 +109,9 @@ def with_classes_kept(
 async def expand_claims(
     client: KubernetesClient, claims: Sequence[Object], size: str | int
 ) -> list[str]:
-    """Ask for larger volumes where they are smaller. Returns what does not go, and what is awaited.
+    """Request larger volumes where they are smaller. Returns failures, and pending growth.
 
-    What a class does not allow is reported, and stops nothing else.
+    If a class does not allow growth, that is reported, and blocks nothing else.
     """
     messages: list[str] = []
     for claim in claims:
@@ -140,7 +141,7 @@ def _class_of(stateful_set: Object) -> str | None:
 
 
 def _comparable(templates: list[dict[str, Any]]) -> list[Any]:
-    """Return templates with sizes as numbers: the API server writes them in its own way."""
+    """Return templates with sizes as numbers: the API server normalises their text."""
     return [
         {
             "name": each["metadata"]["name"],

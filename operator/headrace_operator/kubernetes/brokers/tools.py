@@ -1,4 +1,4 @@
-"""What passes over Clusters' objects work with, together."""
+"""What passes over Clusters' objects use, in one value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Tools"]
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What a pass works with."""
+    """What a pass uses."""
 
     client: KubernetesClient
     store: Store

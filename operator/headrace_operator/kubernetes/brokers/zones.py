@@ -1,8 +1,8 @@
 """Where pods run: the zone of each pod's node, which is its broker's rack.
 
-A node keeps its zone for life, so it is asked for once for each pod: another node may come by the
-name of one that was lost. Where the operator may not see nodes
-(without manifests/components/nodes), racks are what the pools say, in turn.
+A node keeps its zone for life, so it is looked up once per pod: a lost node's name may be reused by
+another node. If the operator may not read nodes (without manifests/components/nodes), racks come
+from the pools, in turn.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Zones:
         self._known: dict[str, str] = {}
 
     async def placed(self, cluster: Cluster, identity: Identity) -> Identity:
-        """Return the identity with brokers in the racks where their pods are.
+        """Return the identity with brokers in the racks of their pods.
 
-        A pod that was not scheduled yet, or whose node says nothing, keeps the rack that it has.
-        Raises KubernetesError.
+        If a pod is not scheduled yet, or its node has no zone, the broker keeps its rack. Raises
+        KubernetesError.
         """
         pools = {pool.name: pool for pool in cluster.spec.pools}
         for node in identity.nodes:

@@ -1,1 +1,1 @@
-"""SparkApplications: what is seen of one, what state that is, and what is done next."""
+"""SparkApplications: what is observed of one, its state, and the next step."""

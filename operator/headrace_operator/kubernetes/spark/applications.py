@@ -1,14 +1,14 @@
-"""Runs SparkApplications where no Spark operator does: `headrace operator run --spark-runner`.
+"""Runs SparkApplications without a Spark operator: `headrace operator run --spark-runner`.
 
-Owns the drivers' pods. What to do next is decided by `spark_states` and what it looks like by
-`render.spark`; here it is done, and the status is written when it differs. There is no finalizer:
-everything is owned by the application, so it can be deleted with or without this operator.
+Owns the drivers' pods. `spark/states.py` decides the next step, and `render.spark` builds the
+objects; this module carries the step out, and writes the status if it differs. There is no
+finalizer: the application owns everything, so it can be deleted with or without this operator.
 
-Whose an application is, so that two controllers never run one:
-- the CRD is ours (we made it, because there was none) and no Kubeflow operator is deployed: every
-  application is ours;
-- otherwise: only applications with the label `headrace.dev/spark-runner: headrace`;
-- either way an application whose status another controller has written is that one's.
+Two controllers must never run the same application, so:
+- if the CRD is Headrace's (created because there was none) and no Kubeflow operator is deployed,
+  every application belongs to Headrace;
+- otherwise only applications with the label `headrace.dev/spark-runner: headrace` do;
+- in both cases an application belongs to another controller if that one has written its status.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ __all__ = ["RUNNER_LABEL", "SparkRunner", "install_definition"]
 RUNNER_LABEL = "headrace.dev/spark-runner"
 DEFINITION = "sparkapplications.sparkoperator.k8s.io"
 _DEFINITIONS_API = "apiextensions.k8s.io/v1"
-#: How long an answer to "is there another operator" holds.
+#: How long the result of the search for another operator is valid.
 _OTHERS_SECONDS = 60.0
-#: As the Kubeflow operator's chart labels its Deployments, in all its versions.
+#: The label of Deployments from the Kubeflow operator's chart, in all its versions.
 _KUBEFLOW_SELECTOR = "app.kubernetes.io/name=spark-operator"
 NAME_MAX = 56
 #: The API server serves a new kind after some tenths of a second.
@@ -70,7 +70,7 @@ _log = structlog.get_logger("headrace.operator.spark")
 
 
 async def install_definition(client: KubernetesClient) -> bool:
-    """Create a small CRD of SparkApplications where there is none. Never touches one that exists.
+    """Create a small CRD of SparkApplications if there is none. Never changes an existing one.
 
     Returns whether there is one now.
     """
@@ -104,19 +104,19 @@ class SparkRunner:
         store: Store,
         now: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
-        """Remember nothing that a restart would lose."""
+        """Keep no state that a restart would lose."""
         self._client = client
         self._store = store
         self._now = now
         self._other = "not known yet"
         self._other_asked_at = -_OTHERS_SECONDS
-        # What was sent as a status and what the server kept of it: another's CRD drops fields.
+        # The status that was sent, and what the server kept of it: a foreign CRD drops fields.
         self._kept: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {}
 
     async def reconcile(
         self, namespace: str, name: str, application: Object | None
     ) -> ApplicationOutcome:
-        """Bring one application to its spec, one step at a time: events bring the next."""
+        """Reconcile one application, one step at a time: events bring the next."""
         if application is None or application["metadata"].get("deletionTimestamp"):
             self._kept.pop(f"{namespace}/{name}", None)
             return ApplicationOutcome()
@@ -131,7 +131,7 @@ class SparkRunner:
             seen = replace(seen, is_node_lost=await self._is_lost(seen.driver))
         decision = decide(seen)
         if seen.driver is None and decision.state is not seen.state:
-            # The store may be behind: a driver that it does not have is asked for.
+            # The store may be behind: if it has no driver, ask the API server.
             fresh = await self._seen_now(namespace, name)
             if fresh is None or self._is_run_by_another(fresh.application):
                 return ApplicationOutcome()
@@ -141,7 +141,7 @@ class SparkRunner:
         again = decision.again_seconds
         return ApplicationOutcome(look_again_seconds=again, status=status)
 
-    # What is
+    # Observation
 
     def _seen(self, application: Mapping[str, Any], driver: Mapping[str, Any] | None) -> Seen:
         metadata = application["metadata"]
@@ -153,7 +153,7 @@ class SparkRunner:
         return Seen(application=application, driver=driver, executors=executors, now=self._now())
 
     async def _is_lost(self, pod: Mapping[str, Any]) -> bool:
-        """Whether a pod's node is gone or does not answer; who may not see nodes waits."""
+        """Whether a pod's node is gone or does not answer; False if nodes cannot be read."""
         name = pod["spec"].get("nodeName")
         if not name:
             return False
@@ -174,7 +174,7 @@ class SparkRunner:
         return self._seen(application, driver)
 
     async def is_for_us(self, application: Object) -> bool:
-        """Whether to run an application that nobody else runs so far."""
+        """Whether to run an application that no other controller runs so far."""
         if time.monotonic() - self._other_asked_at >= _OTHERS_SECONDS:
             other = await self._find_other()
             self._other_asked_at = time.monotonic()
@@ -186,14 +186,14 @@ class SparkRunner:
         return chosen == "headrace" or (chosen is None and not self._other)
 
     async def _find_other(self) -> str:
-        """Name whoever else is there to run SparkApplications, or return ''."""
+        """Return another controller that runs SparkApplications, or ''."""
         kind = "CustomResourceDefinition"
         try:
             found = await self._client.get(_DEFINITIONS_API, kind, None, DEFINITION) or {}
         except KubernetesError as error:
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
-            # Confined to namespaces: whose the kind is cannot be seen.
+            # Confined to namespaces: the owner of the CRD cannot be read.
             return "whoever installed their CRD, which this operator may not look at"
         labels = found.get("metadata", {}).get("labels") or {}
         if not MANAGED_BY.items() <= labels.items():
@@ -224,10 +224,10 @@ class SparkRunner:
             )
         return bool(others)
 
-    # What is done
+    # Steps
 
     async def _take(self, seen: Seen, decision: Decision) -> Decision:
-        """Take the decision's step. A step that the API refuses becomes the next state."""
+        """Carry out the decision's step. If the API refuses it, that becomes the next state."""
         match decision.step:
             case Step.SUBMIT:
                 return await self._submit(seen, decision)
@@ -259,7 +259,8 @@ class SparkRunner:
             await self._client.create(driver)
         except KubernetesError as error:
             if error.is_conflict:
-                # Somebody (our former self) made it a moment ago: its event is on the way.
+                # Another client, or a former process, made it a moment ago: its event is on the
+                # way.
                 return Decision(state=decision.state, again_seconds=1.0)
             if not error.is_refusal:
                 raise
@@ -275,14 +276,14 @@ class SparkRunner:
         return submitted(seen, decision, submission)
 
     async def _grant_access(self, submission: Submission) -> None:
-        """Make the driver's ServiceAccount, unless somebody else made one of this name."""
+        """Create the driver's ServiceAccount, unless another owner has one with this name."""
         name, namespace = submission.service_account, submission.namespace
         existing = await self._client.get("v1", "ServiceAccount", namespace, name)
         labels = (existing or {}).get("metadata", {}).get("labels") or {}
         if existing is not None and not MANAGED_BY.items() <= labels.items():
             return
         for obj in render_access(submission):
-            # A manager of its own: each application adds itself to the owners and takes none away.
+            # A separate field manager: each application adds itself as an owner and removes none.
             await self._client.apply(obj, field_manager=f"headrace-spark-{submission.name}")
 
     async def _delete_driver(self, seen: Seen, grace_period: int | None) -> None:
@@ -292,7 +293,7 @@ class SparkRunner:
         await self._client.delete(seen.driver, uid=uid, grace_period=grace_period)
 
     async def _resize(self, seen: Seen) -> None:
-        """Write the number where the driver reads it; there Spark asks for executors."""
+        """Write the number where the driver reads it; Spark then requests executors."""
         if seen.driver is None:
             return
         wanted = wanted_executors(seen.application)
@@ -301,7 +302,7 @@ class SparkRunner:
         await self._event(seen, "SparkExecutorsRequested", f"{wanted} executors are wanted")
 
     async def _keep_service(self, seen: Seen) -> None:
-        """Make the driver's Service again when somebody deleted it."""
+        """Recreate the driver's Service if a user deleted it."""
         metadata = seen.application["metadata"]
         name = metadata["name"]
         if seen.driver is None or seen.driver["metadata"].get("deletionTimestamp"):
@@ -345,7 +346,7 @@ class SparkRunner:
             # Deleted in the meantime.
             if not (error.is_not_found or error.is_conflict):
                 raise
-        # The outcome of a submission was recorded already.
+        # The outcome of a submission was already recorded.
         if decision.step is not Step.SUBMIT and decision.state not in (seen.state, State.SUBMITTED):
             kind = "Warning" if decision.state is State.FAILED else "Normal"
             note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"
@@ -353,10 +354,10 @@ class SparkRunner:
         return status
 
     def _learn(self, written: Object) -> None:
-        """Know at once what was written: the next pass must not decide on what was before."""
+        """Store a write's result at once: the next pass must not decide on the older state."""
         metadata = written["metadata"]
         known = self._store.get(written["kind"], metadata["namespace"], metadata["name"])
-        # What the store has not is gone, or its own event is on the way.
+        # An object that the store lacks is gone, or its own event is on the way.
         if known is not None and _version(known) < _version(written):
             self._store.upsert(trim(written))
 
@@ -379,5 +380,5 @@ def _event_reason(state: State) -> str:
 
 
 def _without_nulls(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what a published CRD fills in as null."""
+    """Drop null fields that a published CRD adds."""
     return {key: value for key, value in status.items() if value is not None}

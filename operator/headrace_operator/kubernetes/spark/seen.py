@@ -1,7 +1,7 @@
-"""A SparkApplication and its pods as they are: what is read from them. Pure, and decides nothing.
+"""A SparkApplication and its pods: what is read from them. Pure, and decides nothing.
 
-What must outlive the operator is in the driver's pod (fingerprint, attempt, failures) and in the
-status, which is read here and written by `spark_status`.
+State that must outlive the operator is on the driver's pod (fingerprint, attempt, failures) and in
+the status, which is read here and written by `spark/status.py`.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 MESSAGE_LENGTH_MAX = 1000
-#: People who write statuses by hand are no controllers.
+#: Users who edit statuses by hand are not controllers.
 _BY_HAND = "kubectl"
 
 
 class State(StrEnum):
-    """`status.applicationState.state`, in the words of the published API."""
+    """`status.applicationState.state`, with the values of the published API."""
 
     NEW = ""
     SUBMITTED = "SUBMITTED"
@@ -65,13 +65,13 @@ FINAL = frozenset({State.COMPLETED, State.FAILED})
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """An application and its pods as they are. Timestamps in UTC."""
+    """An application and its pods. Timestamps in UTC."""
 
     application: Mapping[str, Any]
     driver: Mapping[str, Any] | None
     executors: Sequence[Mapping[str, Any]] = ()
     now: dt.datetime
-    #: Whether the driver's node is gone or does not answer: what ends there is never confirmed.
+    #: Whether the driver's node is gone or does not answer: then its end is never confirmed.
     is_node_lost: bool = False
 
     @property
@@ -82,12 +82,12 @@ class Seen:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """The status as it was written last."""
+        """The last written status."""
         return self.application.get("status") or {}
 
     @property
     def state(self) -> State:
-        """The state as it was written last; what nobody knows is new."""
+        """The last written state; an unknown one counts as new."""
         text = (self.status.get("applicationState") or {}).get("state", "")
         try:
             return State(text)
@@ -96,7 +96,7 @@ class Seen:
 
     @property
     def message(self) -> str:
-        """The error message as it was written last."""
+        """The last written error message."""
         return str((self.status.get("applicationState") or {}).get("errorMessage", ""))
 
     @property
@@ -106,15 +106,15 @@ class Seen:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the spec differs, in what needs a driver, from what the status was written for.
+        """Whether the spec differs from the status's, in fields that require a new driver.
 
-        A published CRD keeps no fingerprint in the status: then only a driver's pod shows it.
+        A published CRD keeps no fingerprint in the status: then only the driver's pod shows it.
         """
         return self.status.get("fingerprint") not in (None, fingerprint(self.application))
 
     @property
     def own_driver(self) -> Mapping[str, Any] | None:
-        """The driver, unless it belongs to something else."""
+        """The driver, unless it belongs to another object."""
         return self.driver if self.driver and is_of(self.driver, self.application) else None
 
     @property
@@ -125,13 +125,13 @@ class Seen:
 
     @property
     def failures(self) -> int:
-        """How many short runs had failed one after the other when this driver was made."""
+        """How many short runs had failed in a row when this driver was created."""
         of_pod = annotation(self.own_driver, FAILURES_ANNOTATION)
         return int(of_pod or self.status.get("failures") or 0)
 
     @property
     def own_executors(self) -> list[Mapping[str, Any]]:
-        """The executors of this submission: those of an earlier driver may still be ending."""
+        """The executors of this submission: those of an earlier driver may still be terminating."""
         submission = label(self.own_driver, SUBMISSION_LABEL) or self.status.get("submissionID")
         return [
             pod
@@ -141,7 +141,7 @@ class Seen:
 
 
 def other_writers(application: Mapping[str, Any]) -> list[str]:
-    """Return the controllers, other than ours, that wrote this application's status."""
+    """Return the controllers, other than Headrace's, that wrote this application's status."""
     managers = {
         str(entry.get("manager"))
         for entry in application["metadata"].get("managedFields") or []
@@ -161,13 +161,13 @@ def parse_time(text: str | None) -> dt.datetime | None:
 
 
 def is_of(pod: Mapping[str, Any], application: Mapping[str, Any]) -> bool:
-    """Whether this very application owns the pod, and not one of the same name before it."""
+    """Whether this very application owns the pod, and not an earlier one with the same name."""
     owners = pod["metadata"].get("ownerReferences") or []
     return any(owner.get("uid") == application["metadata"]["uid"] for owner in owners)
 
 
 def is_terminating(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod was asked to end."""
+    """Whether the pod is terminating."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
@@ -187,9 +187,9 @@ def label(pod: Mapping[str, Any] | None, name: str) -> str:
 
 
 def run_of(pod: Mapping[str, Any], otherwise: dt.datetime) -> tuple[dt.datetime, dt.datetime]:
-    """Return when a pod's main container began and ended.
+    """Return when a pod's main container started and ended.
 
-    `otherwise` is its end where none is known: an evicted pod has no state of its container.
+    `otherwise` is the end if none is known: an evicted pod has no container state.
     """
     ended = (_main_container(pod).get("state") or {}).get("terminated") or {}
     created = parse_time(pod["metadata"].get("creationTimestamp")) or otherwise
@@ -198,7 +198,7 @@ def run_of(pod: Mapping[str, Any], otherwise: dt.datetime) -> tuple[dt.datetime,
 
 
 def termination_message(pod: Mapping[str, Any]) -> str:
-    """Say why a driver failed: its exit status and its last words."""
+    """Return why a driver failed: its exit status and its last output."""
     ended = (_main_container(pod).get("state") or {}).get("terminated") or {}
     status = pod.get("status") or {}
     words = str(ended.get("message") or status.get("message") or "").strip()
@@ -208,7 +208,7 @@ def termination_message(pod: Mapping[str, Any]) -> str:
 
 
 def waiting_message(pod: Mapping[str, Any]) -> str:
-    """Say why a pod does not start (its image, a volume, no node): status has no better place."""
+    """Return why a pod does not start (its image, a volume, no node), for the status."""
     waiting = (_main_container(pod).get("state") or {}).get("waiting") or {}
     if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
         return f"driver waits ({waiting['reason']}): {waiting.get('message', '')}".rstrip(": ")

@@ -1,4 +1,4 @@
-"""What to do next with a SparkApplication. Pure: time comes in.
+"""Decides the next step for a SparkApplication. Pure: the time is passed in.
 
 NEW, SUSPENDED, INVALIDATING ──submit──▶ SUBMITTED ──▶ RUNNING ──▶ COMPLETED | FAILED
                 ▲                            ▲                │
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Decision", "Step", "decide"]
 
-#: A driver that ran this long did not fail for what it was started with: backoff starts over.
+#: A driver that ran this long did not fail because of its configuration: backoff starts over.
 STABLE_SECONDS = 600
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 1, 60
 DEFAULT_RETRY_SECONDS = 5
-#: How long after its time a driver on a lost node is waited for. Its node was given up before that
-#: (300 s, unless the pod tolerates less), as a Deployment's pods are replaced by then.
+#: How long beyond its grace period a driver on a lost node is awaited. Its node was given up before
+#: that (300 s, unless the pod tolerates less); a Deployment's pods are replaced by then.
 LOST_SECONDS = 30.0
-#: No event says when a pod that is not ours is gone.
+#: No event tells when a foreign pod is gone.
 FOREIGN_POD_SECONDS = 5.0
 
 
 class Step(Enum):
-    """What is to be done."""
+    """What to do."""
 
     NOTHING = "nothing"
     SUBMIT = "submit"
@@ -65,15 +65,15 @@ class Step(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """The next step and what the status says from now on."""
+    """The next step, and the new contents of the status."""
 
     state: State
     step: Step = Step.NOTHING
     message: str = ""
     again_seconds: float | None = None
-    #: With Step.SUBMIT: which driver of this run it is, from 1.
+    #: With Step.SUBMIT: the number of the driver in this run, from 1.
     attempt: int = 0
-    #: Short runs that failed one after the other; None: as it was.
+    #: Short runs that failed in a row; None: unchanged.
     failures: int | None = None
     terminated_at: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -98,9 +98,9 @@ def decide(seen: Seen) -> Decision:
 
 
 def _decide_terminating(seen: Seen) -> Decision:
-    """Whoever deleted the pod: what comes next is decided when it is gone.
+    """Handle a pod that is being deleted: the next step is decided when it is gone.
 
-    On a node that does not answer nobody says that it is gone: it is taken for gone.
+    On a node that does not answer, nothing confirms that: the pod counts as gone after a while.
     """
     since = parse_time(seen.driver["metadata"]["deletionTimestamp"]) if seen.driver else None
     late_seconds = (seen.now - since).total_seconds() if since else 0.0
@@ -137,7 +137,7 @@ def _decide_suspended(seen: Seen) -> Decision:
     if driver is None:
         return Decision(state=State.SUSPENDED)
     if phase(driver) == "Succeeded" and not _is_rerun(seen, has_failed=False):
-        # It had done all its work before anybody asked it to stop.
+        # It had done all its work before it was asked to stop.
         return _decide_ended(seen, driver)
     step = Step.REMOVE if phase(driver) in ("Succeeded", "Failed") else Step.STOP
     return Decision(state=State.SUSPENDING, step=step)
@@ -165,7 +165,7 @@ def _submit_anew() -> Decision:
 
 
 def _decide_gone(seen: Seen) -> Decision:
-    """Somebody deleted the driver, or its node is gone. It was not asked to stop, so it failed."""
+    """Handle a driver that was deleted or whose node is gone: unasked, so it counts as failed."""
     message = "the driver's pod is gone"
     if not _is_rerun(seen, has_failed=True):
         ended = timestamp(seen.now)
@@ -176,7 +176,7 @@ def _decide_gone(seen: Seen) -> Decision:
 
 
 def _decide_rerun(seen: Seen, failures: int, ended: dt.datetime, message: str) -> Decision:
-    """Make the next driver when its turn has come. Only a failure has a message."""
+    """Create the next driver when it is due. Only a failure has a message."""
     wait = _backoff_seconds(seen, failures, has_failed=bool(message))
     wait -= (seen.now - ended).total_seconds()
     if wait > 0:
@@ -222,7 +222,7 @@ def _decide_ended(seen: Seen, driver: Mapping[str, Any]) -> Decision:
     failures = 0 if is_stable else int(annotation(driver, FAILURES_ANNOTATION) or 0) + 1
     wait = _backoff_seconds(seen, failures, has_failed=has_failed)
     wait -= (seen.now - ended).total_seconds()
-    # Until it is time the pod stays: its logs say why.
+    # Until then the pod stays: its logs show the cause.
     return Decision(
         state=State.PENDING_RERUN,
         step=Step.NOTHING if wait > 0 else Step.REMOVE,
@@ -263,7 +263,7 @@ def _is_rerun(seen: Seen, *, has_failed: bool) -> bool:
 
 
 def _backoff_seconds(seen: Seen, failures: int, *, has_failed: bool) -> float:
-    """Return how long after its end a driver is started again: given, or doubled each time."""
+    """Return how long after its end a driver is restarted: as configured, or doubled each time."""
     policy = seen.spec.get("restartPolicy") or {}
     interval = policy.get("onFailureRetryInterval") or seen.spec.get("retryInterval")
     if not has_failed:

@@ -1,4 +1,4 @@
-"""The status of a SparkApplication, as users of the published API know it. Pure."""
+"""The status of a SparkApplication, in the form of the published API. Pure."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _POD_STATES = {
 def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
     """Return the whole status.
 
-    `executors`, `failures`, `fingerprint` and `observedGeneration` are ours. Another's CRD drops
-    them: then backoff starts over and a changed spec is noticed by the driver's pod alone.
+    `executors`, `failures`, `fingerprint` and `observedGeneration` are Headrace's own. A foreign
+    CRD drops them: then backoff starts over, and only the driver's pod shows a changed spec.
     """
     name = seen.application["metadata"]["name"]
     old, driver = seen.status, seen.own_driver
@@ -89,7 +89,7 @@ def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
 
 
 def submitted(seen: Seen, decision: Decision, submission: Submission) -> Decision:
-    """Return the decision to submit with what is known once the driver's pod was made."""
+    """Return the decision to submit, with the data of the driver's new pod."""
     facts = {
         "executionAttempts": submission.attempt,
         "submissionID": submission.submission_id,
@@ -99,14 +99,14 @@ def submitted(seen: Seen, decision: Decision, submission: Submission) -> Decisio
 
 
 def refused(seen: Seen, decision: Decision, message: str) -> Decision:
-    """Return what follows when the API refused the driver's pod."""
+    """Return the decision after the API refused the driver's pod."""
     facts = _attempt_facts(seen) | {"executionAttempts": decision.attempt - 1}
     state = State.FAILED_SUBMISSION
     return replace(decision, state=state, message=message, again_seconds=1.0, extra=facts)
 
 
 def _attempt_facts(seen: Seen) -> dict[str, Any]:
-    """Count attempts to submit one driver: after one that succeeded they start over."""
+    """Count attempts to submit one driver; they start over after a success."""
     is_again = seen.state is State.FAILED_SUBMISSION
     before = int(seen.status.get("submissionAttempts") or 0) if is_again else 0
     return {
