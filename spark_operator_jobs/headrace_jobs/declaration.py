@@ -1,6 +1,6 @@
-"""What a job is: sources, a pure transform, sinks, delivery and generation, declared with types.
+"""The declaration of a job: sources, a pure transform, sinks, delivery and generation, typed.
 
-A module with a `Job` named `JOB` is a job, in this package or in anybody's:
+A module with a `Job` named `JOB` is a job, in this package or in any other:
 
     JOB = Job(
         name="orders-by-minute",
@@ -10,9 +10,9 @@ A module with a `Job` named `JOB` is a job, in this package or in anybody's:
         delivery=Delivery.EXACTLY_ONCE,
     )
 
-`headrace jobs run MODULE` runs it, and a SparkApplication names the module in its arguments. A
-combination that cannot hold is refused before anything starts, with the reason (`problems`).
-Imports no PySpark: a declaration is read by tools that have no JVM.
+`headrace jobs run MODULE` runs it, and a SparkApplication names the module in its arguments. An
+impossible combination is refused before anything starts, with the reason (`problems`). Imports no
+PySpark: tools without a JVM read declarations, too.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ class Topic:
     """A topic to read. Without a name, `--input-topic` gives it."""
 
     topic: str | None = None
-    #: What `--input-topic NAME=TOPIC` calls it, in a job that has several.
+    #: The name for `--input-topic NAME=TOPIC`, in a job with several sources.
     name: str = "input"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """An argument of the job's own, `--name`; the transform gets it under its name."""
+    """The job's own argument `--name`; the transform gets its value under that name."""
 
     name: str
     help: str
-    #: From text; raises `argparse.ArgumentTypeError` or `ValueError` that says what is accepted.
+    #: Parses the text; raises `argparse.ArgumentTypeError` or `ValueError` that says what is
+    #: accepted.
     parse: Callable[[str], Any] = str
-    #: As text; None leaves the argument out, and the transform gets None.
+    #: As text; None makes the argument optional, and the transform gets None.
     default: str | None = None
 
 
@@ -66,11 +67,10 @@ def _accept(_parameters: Mapping[str, Any]) -> None:
 class Job:
     """A stream job.
 
-    `transform` gets one frame of Kafka's columns (`key, value, topic, partition, offset,
-    timestamp, headers`) for each source, in their order, then the parameters by name, and
-    `output_mode` where it has a parameter of that name. It is pure: the same function is tested on
-    frames that do not stream. Records that it sets aside leave it beside the results
-    (`headrace_jobs.transforms.tagged`).
+    `transform` gets one frame of Kafka's columns (`key, value, topic, partition, offset, timestamp,
+    headers`) for each source, in their order, then the parameters by name, and `output_mode` if it
+    has a parameter of that name. It is pure: tests call the same function with batch frames.
+    Rejected records leave it in the same frame as the results (`headrace_jobs.transforms.tagged`).
     """
 
     name: str
@@ -78,22 +78,22 @@ class Job:
     transform: Callable[..., DataFrame]
     sinks: tuple[Sink, ...]
     delivery: Delivery = Delivery.AT_LEAST_ONCE
-    #: A new one begins beside the old one, with progress and output of its own.
+    #: A new generation runs beside the old one, with its own progress and output.
     generation: int = 1
-    #: A new generation's output begins beside the one that readers see, to be compared and swapped.
+    #: Write a new generation's output beside the live output, to be compared and swapped.
     shadow: bool = False
     description: str = ""
     output_mode: Literal["append", "update"] = "append"
-    #: Columns that identify a result. With them `headrace jobs replay-late` computes again what
-    #: late records belong to: the transform has to give all results of frames that do not stream.
+    #: Columns that identify a result. With them `headrace jobs replay-late` recomputes the results
+    #: that late records belong to: the transform must return all results for batch frames.
     result_key: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
-    #: Raises `ValueError` for parameters that do not fit each other.
+    #: Raises `ValueError` for parameters that are inconsistent with each other.
     check: Callable[[Mapping[str, Any]], None] = field(default=_accept)
 
     @property
     def query_name(self) -> str:
-        """The name that Spark and the metrics know the query by."""
+        """The query's name in Spark and in the metrics."""
         return self.name.replace("-", "_")
 
 

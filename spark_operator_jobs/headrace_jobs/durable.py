@@ -1,4 +1,4 @@
-"""Files that a power cut leaves whole: what is in them, and their names."""
+"""Durable files: contents and names that survive a power cut."""
 
 import os
 import uuid

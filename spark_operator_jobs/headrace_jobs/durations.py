@@ -1,4 +1,4 @@
-"""Durations as people write them: `10s`, `500ms`, `2m`, `1 hour`. Pure."""
+"""Durations in human form: `10s`, `500ms`, `2m`, `1 hour`. Pure."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def parse_duration(text: str) -> int:
 
 
 def spark_interval(milliseconds: int) -> str:
-    """Return the duration in Spark's words."""
+    """Return the duration in Spark's syntax."""
     return f"{milliseconds} milliseconds"

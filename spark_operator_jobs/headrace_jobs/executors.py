@@ -1,8 +1,8 @@
-"""Resizes a running job: asks Spark for as many executors as a file says.
+"""Resizes a running job: requests the number of executors in a file from Spark.
 
-On Kubernetes the file is an annotation of the driver's pod, so whoever may change the pod may
-resize the job, and no port has to be open for it. Spark makes the executors itself; too many of
-them are ended by it, the idle ones first, and a task that ran there runs again elsewhere.
+On Kubernetes the file is an annotation of the driver's pod, so a client that may change the pod can
+resize the job, and no port has to be open for it. Spark creates the executors itself. It ends
+surplus ones, the idle ones first; a task that ran there runs again elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 def follow_executor_target(
     session: SparkSession, environment: Mapping[str, str] = os.environ
 ) -> contextlib.AbstractContextManager[object]:
-    """Follow the file that the environment names while the returned context lasts."""
+    """Follow the file in the environment variable while the returned context is open."""
     path = environment.get(FILE_VARIABLE)
     settings = session.sparkContext.getConf()
     is_local = str(session.sparkContext.master).startswith("local")
@@ -41,10 +41,10 @@ def follow_executor_target(
 
 
 class ExecutorTarget:
-    """A thread that compares the file with what Spark was asked for."""
+    """A thread that compares the file with the number requested from Spark."""
 
     def __init__(self, session: SparkSession, path: Path) -> None:
-        """Nothing is asked before `with`."""
+        """Nothing is requested before `with`."""
         self._session = session
         self._path = path
         self._stop = threading.Event()
@@ -70,7 +70,7 @@ class ExecutorTarget:
                 _log.warning("executors could not be asked for", error=str(error))
 
     def _look(self, wanted: int | None) -> None:
-        """Ask for another number; end what is too many, also what comes up after it was asked."""
+        """Request another number; end surplus executors, also those that start later."""
         if wanted is None:
             return
         context: Any = self._session.sparkContext
@@ -82,7 +82,7 @@ class ExecutorTarget:
             return
         if surplus:
             self._end(scala, surplus)
-        # After ending some: that lowers Spark's target by as many.
+        # After ending some: that lowers Spark's target by their number.
         nothing = context._gateway.jvm.scala.Predef.Map().empty()  # noqa: SLF001 - as above
         if not scala.requestTotalExecutors(wanted, 0, nothing):
             raise RuntimeError("Spark's scheduler did not take the request")
@@ -90,7 +90,7 @@ class ExecutorTarget:
         self._asked = wanted
 
     def _read(self) -> int | None:
-        """Return the number; None for a file that is not there or says something else."""
+        """Return the number; None if the file is missing or has something else."""
         try:
             wanted = int(self._path.read_text().strip())
         except (OSError, ValueError):
@@ -109,12 +109,12 @@ class ExecutorTarget:
 
 
 def surplus_of(there: Sequence[str], ending: Collection[str], wanted: int) -> list[str]:
-    """Return those of `there` (the busiest first) that are too many and not asked to end yet."""
+    """Return the surplus ones of `there` (the busiest first) that are not ending yet."""
     return [each for each in there if each not in ending][wanted:]
 
 
 def _executors(scala: Any) -> list[str]:
-    """Return the ids of the executors that run, the busiest first; the driver is none."""
+    """Return the ids of the running executors, the busiest first, without the driver."""
     store = scala.statusStore().executorList(True)  # noqa: FBT003 - Scala's signature
     summaries = [store.apply(index) for index in range(store.size())]
     busy = [(-each.activeTasks(), each.id()) for each in summaries if each.id() != "driver"]

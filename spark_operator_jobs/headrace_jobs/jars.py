@@ -1,12 +1,12 @@
-"""The JVM jars of Spark's Kafka connector: found, checked and kept before a Spark session starts.
+"""The JVM jars of Spark's Kafka connector: resolved and verified before a Spark session starts.
 
-Owns the one set of versions that works with PySpark 4.3 and where its files are looked for. Spark
-could resolve packages itself while it starts, but then a missing jar is a Java stack trace; here it
-is one message that says what to do. Every file is checked against a SHA-256 written down below,
-whatever place it came from.
+Owns the one set of versions that works with PySpark 4.3, and the places to look for the files.
+Spark could resolve packages itself while it starts, but then a missing jar is a Java stack trace;
+here it is one message that says what to do. Every file, from whatever place, is checked against a
+SHA-256 below.
 
 `spark-sql-kafka-0-10` was released up to 4.2.0 and its token provider only as 4.0.0; together they
-work on PySpark 4.2 and 4.3 (stream, batch, headers, sink).
+work with PySpark 4.2 and 4.3 (stream, batch, headers, sink).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 class JarError(Exception):
-    """A jar could not be had; the message names it, where it was looked for and what to do."""
+    """A jar was not found; the message names it, the searched places and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ KAFKA_CONNECTOR_JARS = (
 
 @dataclass(frozen=True, kw_only=True)
 class JarPlaces:
-    """Where jars are looked for, in this order: cache, image, local repository, `mvn`, download."""
+    """The places of jars, in this order: cache, image, local repository, `mvn`, download."""
 
     cache: Path
     image: Path
@@ -127,7 +127,7 @@ class JarPlaces:
 def resolve(
     places: JarPlaces | None = None, jars: Sequence[Jar] = KAFKA_CONNECTOR_JARS
 ) -> tuple[Path, ...]:
-    """Return the paths of these jars, fetching those that are not here yet.
+    """Return the paths of these jars; fetch those that are missing.
 
     Raises `JarError`.
     """
@@ -158,7 +158,7 @@ def _find_local(jar: Jar, places: JarPlaces) -> Path | None:
     try:
         return _keep(jar, places, partial(shutil.copyfile, in_repository))
     except OSError:
-        # A cache that cannot be written must not hide a jar that is here.
+        # A cache that is not writable must not hide a jar that exists.
         return in_repository
 
 
@@ -215,7 +215,7 @@ def _download(missing: Sequence[Jar], places: JarPlaces, attempts: list[str]) ->
 
 
 def _get(url: str) -> bytes:
-    """Read a URL; failures that may pass are tried again with a growing delay."""
+    """Read a URL; transient failures are retried with a growing delay."""
     if not url.startswith(("https://", "http://")):
         raise ValueError("HEADRACE_MAVEN_REPOSITORY must be an http(s) address")
     for attempt in range(DOWNLOAD_ATTEMPTS):
@@ -238,7 +238,7 @@ def _get(url: str) -> bytes:
 
 
 def _keep(jar: Jar, places: JarPlaces, write: Callable[[Path], object]) -> Path:
-    """Put a jar into the cache by one rename, so that nobody ever sees half of it."""
+    """Put a jar into the cache by one rename, so that no process ever sees half of it."""
     places.cache.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=places.cache, prefix=f".{jar.artifact}-")
     os.close(handle)
@@ -268,7 +268,7 @@ def _is_intact(path: Path, jar: Jar) -> bool:
 
 
 def _pom(jars: Sequence[Jar]) -> str:
-    """Write a project that depends on exactly these jars: what they draw in, PySpark ships."""
+    """Write a project that depends on exactly these jars: PySpark ships their dependencies."""
     dependencies = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.artifact}</artifactId>"
         f"<version>{jar.version}</version><exclusions><exclusion><groupId>*</groupId>"

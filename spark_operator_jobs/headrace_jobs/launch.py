@@ -1,14 +1,15 @@
 """Runs a SparkApplication on this machine: `python -m headrace_jobs.launch FILE.yaml`.
 
 Turns a `sparkoperator.k8s.io/v1beta2` resource, unchanged, into a command for PySpark's own
-spark-submit with a local master, then becomes that command. Restarts are for whoever starts us.
+spark-submit with a local master, then execs that command. The caller is responsible for restarts.
 
-A Python application is run as `python job.py` with spark-submit's options in `PYSPARK_SUBMIT_ARGS`,
-so that Python is the parent and the JVM its child: SIGTERM reaches the code that knows how to stop,
-the exit status is the job's, and a killed job takes its JVM with it (the JVM watches the pipe).
+A Python application runs as `python job.py` with spark-submit's options in `PYSPARK_SUBMIT_ARGS`,
+so that Python is the parent and the JVM its child. So SIGTERM reaches the code that can stop
+cleanly, the exit status is the job's, and a killed job takes its JVM with it (the JVM watches the
+pipe).
 
-What the manifest says about a cluster gives way to this machine: addresses of brokers, the
-checkpoint's place, ports, the path of our code inside an image.
+This machine overrides the manifest's cluster settings: addresses of brokers, the checkpoint's path,
+ports, the path of Headrace's code inside an image.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ API_VERSION = "sparkoperator.k8s.io/v1beta2"
 
 _OUR_CODE = re.compile(r"local:///opt/headrace/(?:headrace_jobs/)?jobs/(\w+)\.py")
 _OUR_JARS = re.compile(r"local:///opt/headrace/jars/.*")
-# Kubernetes' own syntax: $(NAME) is replaced, $$(NAME) is the text $(NAME).
+# Kubernetes' syntax: $(NAME) is replaced, $$(NAME) is the text $(NAME).
 _VARIABLE = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP", "HEADRACE_BOOTSTRAP_SERVERS")
 
@@ -48,7 +49,7 @@ _BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP", "HEADRACE_BOOTSTRAP_SERVERS")
 # which come later and win.
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
-# Settings that say how a cluster runs the application; a local master knows none of them.
+# Settings of how a cluster runs the application; a local master supports none of them.
 _CLUSTER_SETTINGS = (
     "spark.kubernetes.",
     "spark.dynamicAllocation.",
@@ -58,12 +59,12 @@ _CLUSTER_SETTINGS = (
 
 
 class LaunchError(Exception):
-    """This SparkApplication cannot run here; the message names the field and says why."""
+    """This SparkApplication cannot run here; the message names the field and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchCommand:
-    """A command and the whole environment to run it in."""
+    """A command and its complete environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -71,14 +72,14 @@ class LaunchCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class _LocalPlace:
-    """What this machine gives a job in place of the cluster."""
+    """What this machine provides to a job instead of the cluster."""
 
     bootstrap_servers: str | None
     data_directory: Path
     metrics_port: int = 0
 
     def checkpoint(self, name: str) -> Path:
-        """Return where the application keeps its position and state."""
+        """Return the folder of the application's position and state."""
         return self.data_directory / name / "checkpoint"
 
     def metrics_address_file(self, name: str) -> Path:
@@ -86,7 +87,7 @@ class _LocalPlace:
         return self.data_directory / name / "metrics.address"
 
     def scratch(self, name: str) -> Path:
-        """Return where Spark puts files that nobody needs afterwards."""
+        """Return the folder for Spark's temporary files."""
         return self.data_directory / name / "scratch"
 
 
@@ -132,7 +133,7 @@ def render_command(
 def _environment(
     spec: Mapping[str, Any], name: str, place: _LocalPlace, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Merge this process' environment, the driver's of the spec, and what this machine decides."""
+    """Merge this process's environment, the driver's from the spec, and this machine's settings."""
     driver = spec.get("driver") or {}
     env = dict(environment)
     env.update({key: str(value) for key, value in (driver.get("envVars") or {}).items()})
@@ -159,7 +160,7 @@ def _environment(
         PYSPARK_DRIVER_PYTHON=sys.executable,
         PYTHONUNBUFFERED="1",
     )
-    # Another installation's configuration would put its own class path and master before ours.
+    # Another installation's configuration would put its own class path and master first.
     for foreign in ("SPARK_CONF_DIR", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
         env.pop(foreign, None)
     return env
@@ -197,7 +198,7 @@ def _submit_options(spec: Mapping[str, Any], name: str, place: _LocalPlace) -> l
 
 
 def _threads(spec: Mapping[str, Any]) -> int:
-    """Count the cores that the executors would have had, up to those that are here."""
+    """Return the executors' total cores, up to the cores of this machine."""
     executor = spec.get("executor") or {}
     wanted = int(executor.get("cores") or 1) * int(executor.get("instances") or 1)
     # A stream needs two: one task may wait for a fetch while another computes.
@@ -224,7 +225,7 @@ def _jar_options(spec: Mapping[str, Any], jars: Sequence[Path]) -> list[str]:
 
 
 def _application_file(spec: Mapping[str, Any]) -> tuple[list[str], bool]:
-    """Return what to run, and whether it is one of our own jobs."""
+    """Return what to run, and whether it is one of Headrace's own jobs."""
     main = spec.get("mainApplicationFile")
     if not main:
         raise LaunchError("spec.mainApplicationFile is missing")
@@ -241,7 +242,7 @@ def _application_file(spec: Mapping[str, Any]) -> tuple[list[str], bool]:
 
 
 def _local_arguments(name: str, place: _LocalPlace) -> list[str]:
-    """Arguments that this machine decides; they come last, and the last one wins."""
+    """Return arguments for this machine; they come last, and the last one wins."""
     arguments = ["--checkpoint", str(place.checkpoint(name))]
     arguments += ["--metrics-port", str(place.metrics_port)]
     arguments += ["--metrics-address-file", str(place.metrics_address_file(name))]
@@ -251,7 +252,7 @@ def _local_arguments(name: str, place: _LocalPlace) -> list[str]:
 
 
 def _expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)`; a name that is not there stays as it is, as in Kubernetes."""
+    """Replace `$(NAME)`; an unknown name stays as it is, as in Kubernetes."""
 
     def replacement(found: re.Match[str]) -> str:
         escaped, name = found.groups()
@@ -268,7 +269,7 @@ def _spark_home() -> Path:
 
 
 def _read_application(path: Path, name: str | None) -> Mapping[str, Any]:
-    """Read the one SparkApplication of a file, or the one of this name."""
+    """Read the only SparkApplication in a file, or the one with this name."""
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, yaml.YAMLError) as error:
@@ -287,7 +288,7 @@ def _read_application(path: Path, name: str | None) -> Mapping[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Become the command of a SparkApplication; returns only when there is nothing to become."""
+    """Exec the command of a SparkApplication; returns only if there is nothing to run."""
     given = _parser().parse_args(arguments)
     logs.configure()
     try:

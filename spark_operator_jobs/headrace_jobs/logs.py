@@ -1,4 +1,4 @@
-"""How jobs log: one line an event, on standard error; standard output is for results."""
+"""Logging of jobs: one line per event, on standard error; standard output is for results."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def configure() -> None:
     )
     # Its client's warnings (a broker is not up yet) are logged here, once.
     logging.getLogger("kafka").setLevel(logging.ERROR)
-    # It logs the stack of every exception that it also raises.
+    # It logs the stack of every exception, and raises it as well.
     logging.getLogger("py4j").setLevel(logging.CRITICAL)

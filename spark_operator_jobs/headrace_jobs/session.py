@@ -1,7 +1,7 @@
-"""The Spark session of a job: with the Kafka connector's jars; an error names what is missing.
+"""The Spark session of a job, with the Kafka connector's jars; an error names what is missing.
 
 A job is started in one of three ways: by `headrace_jobs.launch` (`PYSPARK_SUBMIT_ARGS` names the
-jars), by somebody's spark-submit (an image has the jars, or `spark.jars` names them), or plainly by
+jars), by a user's spark-submit (the image has the jars, or `spark.jars` names them), or by plain
 Python; then the jars are resolved here.
 """
 
@@ -26,22 +26,22 @@ LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _KAFKA_SOURCE_CLASS = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
-# `transformWithState` keeps state in RocksDB alone, where it is bounded by the disk and not by the
-# heap; with the changelog a batch uploads what it changed.
+# `transformWithState` supports only RocksDB, where the disk bounds the state and not the heap; with
+# the changelog a batch uploads only its changes.
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STATE_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
-# Fixed with a checkpoint, so they bound how far a job can be scaled: as many as there are groups of
-# keys (`transforms.key_groups`). Spark's own default, 200, costs 200 tasks in each batch.
+# The checkpoint fixes them, so they limit how far a job can scale: as many as there are groups of
+# keys (`transforms.key_groups`). Spark's default, 200, costs 200 tasks in each batch.
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 SHUFFLE_PARTITIONS = "16"
 
 
 class SessionError(Exception):
-    """No session can be had here; the message says what is missing."""
+    """No session can be started here; the message says what is missing."""
 
 
 def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -56,7 +56,8 @@ def open_session(name: str, settings: Mapping[str, str] | None = None) -> SparkS
         builder = builder.config(key, value)
     if _is_started_plainly():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Sinks and decoders run in Python's workers, which another installation's lack.
+        # Sinks and decoders run in Python workers; another installation's workers lack the
+        # packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for key, value in _plain_settings().items():
             builder = builder.config(key, value)

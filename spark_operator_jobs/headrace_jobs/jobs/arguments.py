@@ -1,4 +1,4 @@
-"""Arguments that every job has, with defaults from the environment, and their meaning."""
+"""The arguments of every job, with defaults from the environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class JobSettings:
     bootstrap_servers: str
     #: In the order of the job's sources.
     input_topics: tuple[str, ...]
-    #: In place of the one that the job declares.
+    #: Replaces the declared generation.
     output_topic: str | None
     delivery: Delivery
     generation: int
@@ -40,7 +40,7 @@ class JobSettings:
     trigger_ms: int
     output_mode: str
     is_available_now: bool
-    #: Whether the input ends with what is available now: nothing waits for later records.
+    #: Whether to end with the records available now; later ones are not awaited.
     ends_input: bool
     #: 0 is never.
     idle_timeout_seconds: float
@@ -56,7 +56,7 @@ class JobSettings:
 
     @property
     def topics(self) -> set[str]:
-        """Topics that have to exist before the query starts."""
+        """Topics that must exist before the query starts."""
         optional = {self.output_topic, self.dead_letter_topic} - {None}
         return {*self.input_topics, *(topic for topic in optional if topic is not None)}
 
@@ -70,7 +70,7 @@ def add_common_arguments(
 
 
 def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
-    """Return what `add_common_arguments` was given. Raises `ValueError` for unknown sources."""
+    """Return the settings from the common arguments. Raises `ValueError` for unknown sources."""
     a = arguments
     return JobSettings(
         name=a.name,
@@ -123,20 +123,20 @@ def _input_topics(job: Job, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _checkpoint_of(arguments: argparse.Namespace) -> str:
-    """Return the generation's own folder: its batches are numbered from 0, its state is new."""
+    """Return the generation's own folder: its batches start at 0, with new state."""
     root: str = arguments.checkpoint
     generation = arguments.generation
     return root if generation == 1 else f"{root.rstrip('/')}/job-generation-{generation}"
 
 
 def _group_of(arguments: argparse.Namespace) -> str | None:
-    """Return the group; a shadow's is its own, so that the live one's lag stays true."""
+    """Return the group; a shadow has its own, so that the live group's lag stays true."""
     group: str | None = arguments.group or None
     return f"{group}-g{arguments.generation}" if group and arguments.shadow else group
 
 
 def _output_topic(job: Job, arguments: argparse.Namespace) -> str | None:
-    """Return the topic that results go to, when there is exactly one."""
+    """Return the topic of the results, if there is exactly one."""
     declared = [sink.topic for sink in job.sinks if isinstance(sink, KafkaSink)]
     given: str | None = getattr(arguments, "output_topic", None)
     return given or (declared[0] if len(declared) == 1 else None)
@@ -312,7 +312,7 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
 
 
 def _add(group: Any, flag: str, default: str | None, *, help: str) -> None:  # noqa: A002 - argparse's
-    """Add an argument that is required unless the environment has it."""
+    """Add an argument that is required unless the environment provides it."""
     group.add_argument(flag, required=not default, default=default, help=help)
 
 

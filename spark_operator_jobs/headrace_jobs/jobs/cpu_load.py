@@ -1,8 +1,8 @@
 """The job `cpu-load`: CPU readings in, average and maximum for each event-time window out.
 
-Delivery is at least once, from reading to writing: the checkpoint and the output topic are two
-stores (see `headrace_jobs.sinks.kafka`). Records of one window carry their window as a key a reader
-can keep the newest of.
+Delivery is at least once: the checkpoint and the output topic are two stores (see
+`headrace_jobs.sinks.kafka`). A window's records have the window in their key, so a reader can keep
+the newest one.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def run_declared(job: Job, arguments: Sequence[str] | None = None) -> int:
 def parse_declared(
     job: Job, arguments: Sequence[str] | None = None
 ) -> tuple[Job, JobSettings, dict[str, Any]]:
-    """Return the job as it was asked for, and its parameters. Bad arguments exit with 2."""
+    """Return the job as requested, and its parameters. Bad arguments exit with 2."""
     parser = _parser(job, os.environ)
     parsed = parser.parse_args(arguments)
     fields = [_field(each.name) for each in job.parameters]

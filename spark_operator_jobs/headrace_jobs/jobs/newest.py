@@ -1,7 +1,7 @@
-"""The job `newest`: full-state events in, each key's newest into a compacted topic.
+"""The job `newest`: full-state events in, the newest of each key out to a compacted topic.
 
 The output's record key is the event's key alone, so compaction keeps one record for each key: the
-newest by event time, whatever order events came in.
+newest by event time, in whatever order events arrived.
 """
 
 from __future__ import annotations

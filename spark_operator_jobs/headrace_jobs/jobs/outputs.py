@@ -1,7 +1,7 @@
-"""What a query writes to: the job's sinks, the terminal, the dead letters, and in which order.
+"""What a query writes, in order: the job's sinks, the terminal, the dead letters.
 
-Owns the guarantee that was asked for, where a sink cannot give it by itself: a batch that was begun
-is not begun again (at most once), and a driver that was replaced writes nothing.
+Owns the delivery guarantee where a sink cannot give it alone: with at most once, no batch is begun
+twice; and a driver that was replaced writes nothing.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _BEGUN = "begun"
 
 @dataclass(kw_only=True)
 class Outputs:
-    """The open sinks of a query. `write` is what Spark calls with each batch."""
+    """The open sinks of a query. Spark calls `write` with each batch."""
 
     writers: Sequence[SinkWriter]
     delivery: Delivery
     driver: DriverEpoch | None
-    #: Where the query keeps its position; set before it starts.
+    #: The query's checkpoint; set before it starts.
     checkpoint: str = ""
     dead_letters: DeadLetters | None = None
     metrics: JobMetrics | None = None
-    #: What a sink raised: Spark shows its own exception, with the stack of its JVM.
+    #: A sink's exception: Spark would show its own, with the stack of the JVM.
     failure: Exception | None = field(default=None, init=False)
 
     def progress(self) -> dict[str, ProgressWriter]:
@@ -62,15 +62,15 @@ class Outputs:
         }
 
     def stored(self) -> list[OpenSink]:
-        """Return what the sinks with progress say."""
+        """Return the stored progress of the sinks that keep progress."""
         return [
             OpenSink(name=name, stored=each.stored, can_rewind=each.can_rewind)
             for name, each in self.progress().items()
         ]
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a batch's results to every sink, then the records that are in none of them."""
-        # Computed once: a second pass would touch the state store and count rows again.
+        """Write a batch's results to every sink, then the records that are not in the results."""
+        # Computed once: a second computation would touch the state store and count rows again.
         frame.persist()
         try:
             if self.driver is not None:
@@ -90,14 +90,14 @@ class Outputs:
             frame.unpersist()
 
     def _write_beside(self, frame: DataFrame, batch_id: int) -> None:
-        """Report how far the batch came, and write its late and malformed records."""
+        """Report the batch's progress, and write its late and malformed records."""
         if self.metrics is None:
             raise AssertionError("the outputs of a query that starts have its metrics")
         came_to = [row.asDict() for row in tagged.progress(frame).collect()]
         self.metrics.partitions_progressed(came_to)
         rejected = tagged.rejected(frame)
         has_rejected = any(each["late"] + each["malformed"] for each in came_to)
-        # A transform without state has no such rows: there the batch itself shows it.
+        # A transform without state has no such rows: then use the batch itself.
         if not came_to:
             has_rejected = not rejected.isEmpty()
         if self.dead_letters is not None and has_rejected:
@@ -109,7 +109,7 @@ class Outputs:
         return read_batch(Path(local_folder(self.checkpoint) or ""), batch_id)
 
     def _is_repeated(self, batch_id: int) -> bool:
-        """Whether the batch was begun before. At most once only: there it is noted, for good."""
+        """Whether the batch was begun before. Only at most once: then record it durably."""
         if self.delivery is not Delivery.AT_MOST_ONCE:
             return False
         path = Path(local_folder(self.checkpoint) or "") / _BEGUN
@@ -121,7 +121,7 @@ class Outputs:
 
 
 def open_outputs(job: Job, settings: JobSettings, cleanup: contextlib.ExitStack) -> Outputs:
-    """Open the job's sinks: from here on an earlier driver is fenced. Raises `SinkError`."""
+    """Open the job's sinks, which fences an earlier driver. Raises `SinkError`."""
     run = Run(
         job=job.name,
         generation=settings.generation,

@@ -1,4 +1,4 @@
-"""Brings checkpoint and sinks together before a query starts: the sinks are right."""
+"""Reconciles checkpoint and sinks before a query starts: the sinks are authoritative."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_stateful: bool) -> Start:
-    """Return where the query really starts. Raises `JobError` with what to do."""
+    """Return where the query really starts. Raises `JobError` with instructions."""
     sinks = outputs.stored()
     folder = local_folder(start.generation.path)
     if not sinks or folder is None:
@@ -71,7 +71,7 @@ def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_state
 
 
 def _last(folder: Path) -> int:
-    """Return the highest batch of one of Spark's logs."""
+    """Return the highest batch in one of Spark's logs."""
     if not folder.is_dir():
         return NO_BATCH
     batches = (int(path.name) for path in folder.iterdir() if path.name.isdigit())

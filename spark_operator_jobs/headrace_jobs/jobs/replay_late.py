@@ -1,12 +1,12 @@
 """Corrects late records: `python -m headrace_jobs.jobs.replay_late MODULE [the job's arguments]`.
 
-A late record cannot be sent again: it would be late again. Its results are computed again: the
-job's transform over the late records alone says which results they touch, and over the whole input
-what these have to be. They replace the former ones where rows of a key replace each other; in files
-they are appended, and the greatest `revision` of a key is right.
+A late record cannot be sent again: it would be late again. Instead its results are recomputed. The
+job's transform over the late records alone shows which results they affect; over the whole input it
+gives their correct values. These replace the former ones where a sink replaces rows by key. In
+files they are appended, and the greatest `revision` of a key is the correct one.
 
-The job may run meanwhile: it has closed these results. How far the dead letters were worked off is
-committed to the group `JOB.late` at the end; what is done twice gives the same rows again.
+The job may run meanwhile: it has closed these results. At the end, the position in the dead letters
+is committed to the group `JOB.late`. A repeated replay gives the same rows again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay what is late. Returns the exit status."""
+    """Replay the late records. Returns the exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0].startswith("-"):
         print(USAGE, file=sys.stderr)  # noqa: T201 - a command line
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) -> None:
-    """Compute again what late records belong to, and write it. Raises `JobError`, `SinkError`."""
+    """Recompute the results of late records and write them. Raises `JobError`, `SinkError`."""
     topic = settings.dead_letter_topic
     if not job.result_key:
         raise JobError(
@@ -113,7 +113,7 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
 def _letters(
     client: GroupClient, topic: str, group: str
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return which dead letters are to be read: from what was read last to the end."""
+    """Return which dead letters to read: from the committed position to the end."""
     found = client.partitions([topic])
     if not found:
         raise JobError(f"topic {topic} does not exist: which one has the job's dead letters?")
@@ -130,7 +130,7 @@ def _read(
     begin: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
 ) -> DataFrame:
-    """Return what topics have between two positions, as Kafka's columns."""
+    """Return the records between two positions of topics, as Kafka's columns."""
     return (
         session.read.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
@@ -143,7 +143,7 @@ def _read(
 
 
 def _late_records(letters: DataFrame, job: str) -> DataFrame:
-    """Return a job's late records as Kafka's columns, each once."""
+    """Return a job's late records as Kafka's columns, without duplicates."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
     def header(name: str) -> Column:
@@ -160,7 +160,7 @@ def _late_records(letters: DataFrame, job: str) -> DataFrame:
 
 
 def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClient) -> DataFrame:
-    """Return all records of the input. Raises `JobError` where retention took some of them."""
+    """Return all records of the input. Raises `JobError` if retention removed some of them."""
     counts = client.partitions(settings.input_topics)
     places = [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
     earliest, latest = client.end_offsets(places, earliest=True), client.end_offsets(places)
@@ -175,7 +175,7 @@ def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClie
 
 
 def _check_sinks(job: Job, results: DataFrame) -> None:
-    """Refuse sinks whose readers could not distinguish a correction from what it corrects."""
+    """Refuse sinks whose readers could not tell a correction from the value it corrects."""
     for sink in job.sinks:
         reason = sink.refusal(Delivery.AT_LEAST_ONCE, "update")
         if reason is not None and "revision" not in results.columns:
@@ -183,11 +183,11 @@ def _check_sinks(job: Job, results: DataFrame) -> None:
 
 
 def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) -> None:
-    """Write corrected results to each sink, beside the job's own progress there."""
+    """Write corrected results to each sink, with progress separate from the job's own."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
     if "revision" in results.columns:
-        # Greater than any count of the job's own corrections.
+        # Greater than any revision by the job itself.
         results = results.withColumn("revision", F.lit(int(time.time())).cast("long"))
     results = results.persist()
     run = Run(

@@ -1,7 +1,7 @@
 """The job `retail`: sales and shipments in; stock, reorders, prices and sold deliveries out.
 
-One program for the past and for what comes: it holds events until all topics have come past them,
-so a rewind, a backfill and the live run give the same. Exactly once into each of its outputs:
+The same program handles past and live data: it holds events until all topics have passed their
+time, so a rewind, a backfill and the live run give the same results. Exactly once into each output:
 
 - topics `PREFIX-reorders`, `PREFIX-prices` and `PREFIX-stock`; `HEADRACE_RETAIL_TOPICS` is the
   prefix, `retail` without it;
@@ -10,7 +10,7 @@ so a rewind, a backfill and the live run give the same. Exactly once into each o
 - the table `HEADRACE_RETAIL_TABLE` (`retail_stock`) of PostgreSQL, where `HEADRACE_RETAIL_DSN` says
   which database.
 
-Sales and shipments may be a `--lateness` out of order; what is later goes to the dead letters.
+Sales and shipments may be out of order by `--lateness`; later ones go to the dead letters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs anybody's job by the name of its module: `python -m headrace_jobs.jobs.run MODULE …`.
+"""Runs a job by the name of its module: `python -m headrace_jobs.jobs.run MODULE …`.
 
 `MODULE` is importable (`orders.by_minute`: installed, on `PYTHONPATH`, in `deps.pyFiles`, or in the
 working folder), or a file (`orders.py`). It has a `Job` named `JOB`. In a SparkApplication this
@@ -26,7 +26,7 @@ USAGE = "usage: headrace_jobs.jobs.run MODULE [ARGUMENTS of the job; --help list
 
 
 class DeclarationError(Exception):
-    """There is no job to be had from this module; the message says why."""
+    """This module has no job; the message says why."""
 
 
 def load_job(module: str) -> Job:
@@ -38,7 +38,7 @@ def load_job(module: str) -> Job:
         path = Path(module).resolve()
         if not path.is_file():
             raise DeclarationError(f"no such file: {path}")
-        # Executors import what a transform's functions name: by this name, from this folder.
+        # Executors import a transform's functions by this name, from this folder.
         sys.path.insert(0, str(path.parent))
         module = path.stem
     elif "" not in sys.path:

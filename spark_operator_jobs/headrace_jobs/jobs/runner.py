@@ -1,9 +1,9 @@
-"""Runs one streaming query as a process: waits for its brokers, starts, reports, stops in order.
+"""Runs one streaming query as a process: waits for its brokers, starts, reports, stops.
 
-Owns the order of things. Metrics are served first, then brokers and topics are waited for (a JVM
-is started only when there is something to read), then the session, the group's first commit and the
-query. SIGTERM and SIGINT let the running batch finish. Restarting is for whoever started us: a
-failure ends the process with status 1 and one message.
+Owns the order of these steps. Metrics are served first. Then it waits for brokers and topics (a JVM
+starts only when there is something to read), and then come the session, the group's first commit
+and the query. SIGTERM and SIGINT let the running batch finish. Whatever started the process is
+responsible for restarts: a failure exits with status 1 and one message.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["JobError", "explained", "run_query"]
 
 _POLL_SECONDS = 0.2
-# What Spark says when the checkpoint's state or sources are not those of the query.
+# Spark's errors if the checkpoint's state or sources do not match the query.
 _OF_ANOTHER_PROGRAM = (
     "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA",
     "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY",
@@ -65,7 +65,7 @@ _log = structlog.get_logger(__name__)
 
 
 class _Stop:
-    """Whether somebody asked us to stop."""
+    """Whether a signal asked this process to stop."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -78,7 +78,7 @@ class _Stop:
         return self._event.wait(seconds)
 
     def install(self) -> None:
-        """Take SIGTERM and SIGINT; again once a session started, because pyspark takes SIGINT."""
+        """Handle SIGTERM and SIGINT; again after a session start: pyspark handles SIGINT."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
@@ -125,7 +125,7 @@ def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """What a session needs besides the settings."""
+    """What a session uses besides the settings."""
 
     job: Job
     parameters: Mapping[str, Any]
@@ -173,13 +173,13 @@ def _run_session(settings: JobSettings, parts: _Parts) -> None:
     except (Py4JError, ConnectionError) as error:
         raise JobError(f"Spark's JVM is gone (out of memory?): {_brief(error)}") from error
     finally:
-        # Whatever state the JVM is in, the process must end.
+        # Whatever the state of the JVM, the process must end.
         with contextlib.suppress(Exception):
             session.stop()
 
 
 def _session_settings(delivery: Delivery) -> dict[str, str]:
-    """At most once, what failed is not tried again: part of it may have been written."""
+    """Return settings; at most once must not retry, as part of a batch may have been written."""
     if delivery is not Delivery.AT_MOST_ONCE:
         return {}
     return {
@@ -226,7 +226,7 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
 
 
 def _follow(query: Any, settings: JobSettings, parts: _Parts, listener: ProgressListener) -> None:
-    """Wait for the query's end, or end it when that is asked for."""
+    """Wait for the query's end, or stop it on request."""
     while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
         pass
     if parts.stop.is_requested:
@@ -245,7 +245,7 @@ def _warn_without_clock(settings: JobSettings) -> None:
 
 
 def _silence(session: SparkSession, settings: JobSettings, parts: _Parts) -> Silence | None:
-    """Return the detector of silence; queries that are built after it have its clock."""
+    """Return the detector of silence; queries built after this call have its clock."""
     from headrace_jobs.sources.clock import Silence
 
     if settings.idle_timeout_seconds == 0:
@@ -326,8 +326,8 @@ def _dead_letters(settings: JobSettings) -> DeadLetters | None:
 def _stop_between_batches(query: Any, timeout_seconds: float) -> None:
     """Stop when no batch runs, or after the timeout.
 
-    A query with `--trigger 0s` is never idle; there a new progress report marks the boundary, and
-    the batch that just began has written nothing.
+    A query with `--trigger 0s` is never idle. There a new progress report marks the boundary; the
+    batch that has just begun has written nothing.
     """
     deadline = time.monotonic() + timeout_seconds
     first = _batch_id(query)
@@ -345,7 +345,7 @@ def _batch_id(query: Any) -> int:
 
 
 def explained(error: BaseException) -> str:
-    """Return the message, and what to do where the checkpoint is of another program."""
+    """Return the message, with advice if the checkpoint belongs to another program."""
     text = str(error)
     if not any(each in text for each in _OF_ANOTHER_PROGRAM):
         return _brief(error)

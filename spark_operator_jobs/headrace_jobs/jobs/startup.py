@@ -1,7 +1,7 @@
-"""What a job finds out before it starts a JVM: brokers, topics, and where its query goes on.
+"""What a job checks before it starts a JVM: brokers, topics, and the query's start position.
 
-A JVM is started only when there is something to read. A reset of the group is followed here, before
-anything is committed: the job's first commit takes the reset's note away.
+A JVM is started only when there is something to read. A reset of the group is applied here, before
+anything is committed: the job's first commit removes the reset's note.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ class JobError(Exception):
 
 
 class Stoppable(Protocol):
-    """Whether somebody asked us to stop."""
+    """Whether the process was asked to stop."""
 
     @property
     def is_requested(self) -> bool:
-        """Whether it was asked."""
+        """Whether a stop was requested."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait, but no longer than until it is asked."""
+        """Wait for a time, or until a stop is requested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Where the query goes on."""
+    """Where the query continues."""
 
     client: GroupClient
     generation: Generation
-    #: For every partition of the input topics; empty when only the first batch will show them.
+    #: For every partition of the input topics; empty if only the first batch will show them.
     position: dict[TopicPartition, int]
-    #: `startingOffsets` of the source; its checkpoint knows better once it has a batch.
+    #: `startingOffsets` of the source; once the checkpoint has a batch, it takes precedence.
     starting_offsets: str
 
 
 def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
-    """Wait for brokers and topics; returns None when stopped meanwhile. Raises `JobError`."""
+    """Wait for brokers and topics; returns None on a stop request. Raises `JobError`."""
     deadline = time.monotonic() + settings.startup_timeout_seconds
     said_at, client = -_SAY_AGAIN_SECONDS, None
     while not stop.is_requested:
@@ -109,15 +109,15 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         )
     position = starting_position(begin, generation.position, added=earliest)
     check_gaps(settings, gaps(position, earliest, latest))
-    # With --no-fail-on-data-loss, what is left begins here.
+    # With --no-fail-on-data-loss the remaining records begin here.
     position = {at: max(offset, earliest[at]) for at, offset in position.items()}
     return Start(
         client=client,
         generation=generation,
-        # What is on another file system is read by Spark alone: a guess could run ahead of it.
+        # Only Spark reads a checkpoint on another file system: a guess could run ahead of it.
         position=position if local_folder(settings.checkpoint) is not None else {},
-        # As offsets, so that the group is given what `latest` means. A checkpoint that has a
-        # batch knows better, and Spark then takes nothing from here.
+        # As offsets, so that the group gets the meaning of `latest`. A checkpoint with a batch
+        # takes precedence, and Spark then ignores these.
         starting_offsets=format_offsets(position),
     )
 
@@ -127,7 +127,7 @@ def gaps(
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> list[str]:
-    """Return in words what the query wants to read and no partition has any more. Pure."""
+    """Describe the records that the query wants to read but no longer exist. Pure."""
     found = []
     for at, offset in sorted(position.items()):
         name = f"{at.topic}-{at.partition}"
@@ -142,9 +142,9 @@ def gaps(
 
 
 def check_gaps(settings: JobSettings, found: Sequence[str]) -> None:
-    """Say what retention, or a recreated topic, took from the job.
+    """Report records that retention, or a recreated topic, removed before the job read them.
 
-    Raises `JobError` if it must not go on.
+    Raises `JobError` if the job must not continue.
     """
     if not found:
         return

@@ -1,4 +1,4 @@
-"""What state a streaming query keeps between batches, read from its logical plan."""
+"""Which state a streaming query keeps between batches, read from its logical plan."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def is_stateful(frame: DataFrame) -> bool:
 
 
 def unbounded_joins(frame: DataFrame) -> list[str]:
-    """Return the conditions of joins of two streams that would keep rows of either for ever.
+    """Return the conditions of stream-stream joins that would keep rows of a side forever.
 
-    A join is bounded where a watermark says, on both sides, when a row can match no more: by the
-    times in its condition, or by a window among its keys. Spark's own helper decides, over the
-    optimised plan, in which a `where` after the join is part of its condition.
+    A join is bounded if a watermark on both sides tells when a row can no longer match: by the
+    times in its condition, or by a window among its keys. Spark's own helper decides this, on the
+    optimised plan, where a `where` after the join is part of its condition.
     """
     session: Any = frame.sparkSession
     jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - pyspark offers no public way to the JVM

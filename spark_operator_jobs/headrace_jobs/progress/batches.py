@@ -1,4 +1,4 @@
-"""Which records a batch has, read from the checkpoint while the batch runs. Reads files only."""
+"""The offsets of a batch, read from the checkpoint while the batch runs. Reads files only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["checkpoint_identity", "read_batch"]
 def checkpoint_identity(checkpoint: Path) -> str:
     """Return the id that Spark gave the query (`StreamMetadata`); empty for a new checkpoint.
 
-    It is written before the first batch and stays for the checkpoint's life.
+    It is written before the first batch and never changes in a checkpoint.
     """
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
@@ -28,7 +28,7 @@ def checkpoint_identity(checkpoint: Path) -> str:
 def read_batch(checkpoint: Path, batch_id: int) -> Batch:
     """Return a planned batch. Raises `CheckpointError`, and OSError and ValueError.
 
-    A partition that was added since the batch before has no beginning here.
+    A partition that was added since the previous batch has no start offset here.
     """
     is_first = batch_id == 0
     return Batch(

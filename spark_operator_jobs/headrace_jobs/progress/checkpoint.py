@@ -1,4 +1,4 @@
-"""Where a query stands, read from its checkpoint. Reads files, writes none.
+"""The position of a query, read from its checkpoint. Reads files, writes none.
 
 `<checkpoint>/offsets/<batch>` has a version and the batch's metadata, then the offsets of each
 source: a line each in version 1, `name:offsets` in version 2, which queries with named sources
@@ -6,8 +6,8 @@ write; `<checkpoint>/commits/<batch>` exists once the batch is done, and `<check
 has where a Kafka source began (Spark's `OffsetSeqLog`, `CommitLog`,
 `KafkaSourceInitialOffsetWriter`).
 
-What is not there is a new checkpoint. What is there and cannot be read is an error: taken for new,
-it would move the group to where the topic begins, and rewind partitions that no reset named.
+A missing file means a new checkpoint. A file that cannot be read is an error: if it counted as new,
+the group would move to the topic's start, and partitions that no reset named would be rewound.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
 
 
 class CheckpointError(ValueError):
-    """The checkpoint is there and cannot be read; the message says what of it."""
+    """The checkpoint exists and cannot be read; the message says which part."""
 
 
 def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
-    """Return the end offsets of the last committed batch, or where its sources began before one.
+    """Return the end offsets of the last committed batch; before that, the sources' start offsets.
 
-    Empty for a new checkpoint, and for one that is no local folder, of which the first batch will
+    Empty for a new checkpoint, and for one that is not a local folder: there the first batch will
     show them. Raises `CheckpointError`.
     """
     root = local_folder(checkpoint)
@@ -51,10 +51,10 @@ def committed_position(checkpoint: str) -> dict[TopicPartition, int]:
 
 
 def has_clock(checkpoint: str) -> bool:
-    """Whether a query may read the clock beside its topics: Spark fixes sources with a checkpoint.
+    """Whether a query may also read the clock: Spark fixes the sources with the checkpoint.
 
-    False for the checkpoint of a program that had no clock. One that is no local folder is taken
-    for a new one.
+    False for the checkpoint of a program without a clock. A checkpoint that is not a local folder
+    counts as new.
     """
     root = local_folder(checkpoint)
     batches = [] if root is None else [each.name for each in _listed(root / "offsets")]
@@ -66,13 +66,13 @@ def has_clock(checkpoint: str) -> bool:
 
 
 def batch_offsets(checkpoint: Path, batch_id: int) -> dict[TopicPartition, int]:
-    """Return the end offsets that were planned for a batch. Raises `CheckpointError`."""
+    """Return a planned batch's end offsets. Raises `CheckpointError`."""
     path = checkpoint / "offsets" / str(batch_id)
     return _read_offsets(path, *_read(path).splitlines())
 
 
 def initial_offsets(checkpoint: Path) -> dict[TopicPartition, int]:
-    """Return what each source resolved earliest or latest to. Raises `CheckpointError`."""
+    """Return what earliest or latest meant for each source. Raises `CheckpointError`."""
     first = [path / "0" for path in _listed(checkpoint / "sources") if (path / "0").exists()]
     return {
         at: offset
@@ -93,9 +93,9 @@ def starting_position(
     *,
     added: Mapping[TopicPartition, int] | None = None,
 ) -> dict[TopicPartition, int]:
-    """Return where the query goes on: the checkpoint's offsets, else where it begins.
+    """Return where the query continues: the checkpoint's offsets, else the start offsets.
 
-    Partitions that a checkpoint with offsets does not know were added since; Spark reads those from
+    Partitions that a checkpoint with offsets does not have were added later; Spark reads those from
     `added`, their beginning, wherever a new query would begin. Partitions that the topic no longer
     has are left out.
     """
@@ -116,7 +116,7 @@ def _read_offsets(
 
 def _parsed(path: Path, lines: list[str] | tuple[str, ...]) -> dict[TopicPartition, int]:
     try:
-        # A dash is a source without offsets yet; a number is another kind of source's.
+        # A dash is a source without offsets yet; a number belongs to another kind of source.
         return end_offsets(line for line in lines if line.startswith("{") and not is_tick(line))
     except ValueError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error

@@ -1,9 +1,9 @@
-"""One driver for a checkpoint: the next one fences the one before.
+"""One driver per checkpoint: each new driver fences the previous one.
 
-`<checkpoint>/drivers/<epoch>` is a file for each driver that started here. It is made with
-`O_EXCL`, so of two that start at once one gets the next number; the highest is the driver. Sinks
-with progress of their own fence by themselves, in their store; this is for those that have none,
-and for the checkpoint: Spark refuses a second writer of one batch only.
+`<checkpoint>/drivers/<epoch>` is a file for each driver that started here. It is created with
+`O_EXCL`, so of two simultaneous starts only one gets the next number; the highest number is the
+driver. Sinks with their own progress fence in their own store. This is for sinks without, and for
+the checkpoint: Spark only refuses a second writer of the same batch.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class DriverEpoch:
                 continue
             os.close(handle)
             break
-        # An epoch is a name: that is what must survive a power cut, and its folder's.
+        # An epoch is a file name: the name and its folder's must survive a power cut.
         sync(self._folder)
         sync(folder)
         for old in sorted(epochs)[:-_KEPT]:
             (self._folder / str(old)).unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Raise `FencedError` when another driver has started on this checkpoint since."""
+        """Raise `FencedError` if another driver has started on this checkpoint since."""
         newest = max(self._epochs(), default=self.epoch)
         if newest > self.epoch:
             raise FencedError(

@@ -1,16 +1,16 @@
-"""Generations of a query's checkpoint: how a Spark job follows a reset of its consumer group.
+"""Generations of a query's checkpoint: how a Spark job applies a reset of its consumer group.
 
 Spark takes its position from its checkpoint and never asks the group, so moving the group's offsets
-moves nothing. Whoever resets a group says so in the commit's metadata (`headrace reset <request
-id>`). A job that finds such a note when it starts begins a new generation: an empty checkpoint,
-with its starting offsets written down before the query is started. State (windows, watermark) is
-the generation's own: it begins empty, and batches are numbered from 0 again.
+alone has no effect. A client that resets a group says so in the commit's metadata (`headrace reset
+<request id>`). A job that finds such a note at its start begins a new generation: an empty
+checkpoint, whose starting offsets are stored before the query starts. State (windows, watermark)
+belongs to the generation: it starts empty, and batches are numbered from 0 again.
 
-The old generation stays. A reset to exactly where a kept generation stopped goes back to it, with
-its state: that is how `status.lastReset.previousOffsets` undo a reset.
+The old generation stays. A reset to exactly the position where a kept generation stopped returns to
+it, with its state: that is how `status.lastReset.previousOffsets` undoes a reset.
 
 The first generation is the checkpoint's folder itself, the others are `generation-<n>` in it.
-`generations.json` says which one is current; it is replaced at once, before anything uses it.
+`generations.json` names the current one; it is replaced atomically before anything uses it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["RESET_NOTE", "Generation", "GenerationError", "Generations", "Reset"]
 
-#: How the metadata of a commit that moves a group begins; the request's id follows.
+#: The prefix of the metadata of a commit that moves a group; the request's id follows.
 RESET_NOTE = "headrace reset "
-#: The current one and two to go back to: state can be large.
+#: The current one and two to return to: state can be large.
 GENERATIONS_KEPT = 3
 POINTER_FILE = "generations.json"
 #: What Spark keeps in a checkpoint.
@@ -43,7 +43,7 @@ class GenerationError(Exception):
 
 
 class Reset(NamedTuple):
-    """Where a reset moved a partition, and the id of its request."""
+    """The new position of a partition by a reset, and the id of its request."""
 
     offset: int
     request_id: str
@@ -59,17 +59,17 @@ class Generation:
 
     @property
     def position(self) -> dict[TopicPartition, int]:
-        """Return where the generation goes on; empty when only its source knows."""
+        """Return where the generation continues; empty if only its source knows."""
         return committed_position(self.path) or dict(self.starting_offsets)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pointer:
-    """What `generations.json` holds. `requests`: ids of the reset that led to the current one."""
+    """The contents of `generations.json`. `requests`: ids of the reset behind the current one."""
 
     current: int = 1
     requests: tuple[str, ...] = ()
-    #: By number, oldest first: the starting offsets of each generation that is kept.
+    #: By number, oldest first: the starting offsets of each kept generation.
     kept: Mapping[int, Mapping[TopicPartition, int]] = field(default_factory=lambda: {1: {}})
 
 
@@ -84,21 +84,21 @@ class Generations:
 
     @property
     def current(self) -> Generation:
-        """The generation that the query runs on."""
+        """The generation that the query uses."""
         return self._generation(self._pointer.current)
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Ids of the reset that led to the current generation; empty when none did."""
+        """Ids of the reset that led to the current generation; empty if none did."""
         return self._pointer.requests
 
     def follow(
         self, resets: Mapping[TopicPartition, Reset], position: Mapping[TopicPartition, int]
     ) -> Generation:
-        """Return the generation to run on when the group was reset as `resets` say.
+        """Return the generation to use after the group's `resets`.
 
-        `position` is where the current generation stands, for all partitions that the query reads.
-        A reset that was followed already changes nothing. Raises `GenerationError`.
+        `position` is the current generation's, for all partitions that the query reads. A reset
+        that was already applied changes nothing. Raises `GenerationError`.
         """
         moved = {
             at: reset
@@ -122,7 +122,7 @@ class Generations:
         return self.current
 
     def _find(self, wanted: Mapping[TopicPartition, int]) -> int | None:
-        """Return the generation that stands exactly there: the current one, or the newest kept."""
+        """Return the generation at exactly that position: the current one, or the newest kept."""
         current = self._pointer.current
         for number in sorted(self._pointer.kept, key=lambda each: (each != current, -each)):
             stands_at = committed_position(self._generation(number).path)
@@ -135,7 +135,7 @@ class Generations:
         kept = dict(self._pointer.kept) | {number: dict(wanted)}
         spare = [each for each in sorted(kept) if each not in (number, self._pointer.current)]
         dropped = spare[: max(0, len(kept) - GENERATIONS_KEPT)]
-        # A folder of that number is of a start that ended before it was written down.
+        # A folder with that number is from a start that ended before it was recorded.
         self._remove(number)
         self._save(
             _Pointer(
@@ -180,7 +180,7 @@ class Generations:
                 },
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            # Guessing would read everything again, or skip what was never read.
+            # A guess would read everything again, or skip records that were never read.
             raise GenerationError(f"{path} cannot be read: {error!r}") from error
 
     def _save(self, pointer: _Pointer) -> None:

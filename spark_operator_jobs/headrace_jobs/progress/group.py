@@ -1,8 +1,8 @@
-"""Commits a job's progress to its consumer group, and measures lag while it is at it.
+"""Commits a job's progress to its consumer group, and measures the lag at the same time.
 
-Owns one thread and one admin client. Committing must never fail or slow the query: the query's side
-only leaves the newest offsets here and goes on; the thread commits them with bounded retries, and
-what it gives up is counted and overtaken by the next batch's commit.
+Owns one thread and one admin client. Committing must never fail or slow the query: the query only
+leaves the newest offsets here and continues. The thread commits them with bounded retries; a commit
+that it gives up is counted, and the next batch's commit supersedes it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GroupClient:
     """The few calls that a job makes about its group and topics. Blocking."""
 
     def __init__(self, bootstrap_servers: str, *, client_id: str, timeout_ms: int = 5_000) -> None:
-        """Nothing is connected before the first call."""
+        """No connection is made before the first call."""
         self._settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap_servers.split(","),
             "client_id": client_id,
@@ -54,7 +54,7 @@ class GroupClient:
         self._admin: Any = None
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return the number of partitions of those of these topics that exist."""
+        """Return the number of partitions of the existing ones of these topics."""
         described = self._call(lambda admin: admin.describe_topics(list(topics)))
         return {
             topic["name"]: len(topic["partitions"])
@@ -74,7 +74,7 @@ class GroupClient:
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
 
     def resets(self, group: str) -> dict[TopicPartition, Reset]:
-        """Return where a reset put the group, for partitions that nobody committed since."""
+        """Return the group's positions set by a reset, in partitions without a later commit."""
         listed = self._call(lambda admin: admin.list_group_offsets({group: None}))
         return {
             TopicPartition(at.topic, at.partition): Reset(
@@ -94,7 +94,7 @@ class GroupClient:
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set the group's offsets. Raises `CommitError` when a partition refuses."""
+        """Set the group's offsets. Raises `CommitError` if a partition refuses."""
         wanted = {
             ClientTopicPartition(*at): OffsetAndMetadata(value, "", -1)
             for at, value in offsets.items()
@@ -115,10 +115,10 @@ class GroupClient:
             admin.close()
 
     def _call(self, function: Callable[[Any], Any]) -> Any:
-        """Call the admin client. One whose call failed is not used again.
+        """Call the admin client. A client whose call failed is replaced.
 
-        It asks who the brokers are every five minutes only: one that began before all brokers were
-        there would not find the others until then.
+        It refreshes its broker list only every five minutes: a client that started before all
+        brokers were up would not find the others until then.
         """
         self._admin = admin = self._admin or KafkaAdminClient(**self._settings)
         try:
@@ -144,15 +144,15 @@ class GroupProgress:
         self._thread = threading.Thread(target=self._run, name="group-progress", daemon=True)
 
     def start(self, position: Mapping[TopicPartition, int]) -> None:
-        """Begin with the position that the query starts from, committed at once.
+        """Start with the query's start position, which is committed at once.
 
-        So lag is visible before the first batch is done.
+        So the lag is visible before the first batch is done.
         """
         self.processed(position)
         self._thread.start()
 
     def processed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note that all records below these offsets are processed. Returns at once."""
+        """Record that everything below these offsets is processed. Returns at once."""
         if not offsets:
             return
         with self._condition:
@@ -207,7 +207,7 @@ class GroupProgress:
             )
 
     def _measure_lag(self, position: Mapping[TopicPartition, int]) -> None:
-        # A broker that is away is seen by the query itself; lag keeps its last value until then.
+        # The query itself notices a missing broker; until then the lag keeps its last value.
         with contextlib.suppress(KafkaError, OSError, RuntimeError, ValueError):
             latest = self._client.end_offsets(position)
             now_seconds = time.monotonic()

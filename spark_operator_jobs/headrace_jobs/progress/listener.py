@@ -1,8 +1,8 @@
 """Turns Spark's progress reports into commits to the group and metrics.
 
-Spark reports a batch after it has written the batch into the checkpoint's commit log (
-`MicroBatchExecution`: `markMicroBatchEnd`, then `finishTrigger`), so offsets committed from here
-never run ahead of the checkpoint. A listener must not throw and must not wait: it holds up all
+Spark reports a batch after it has written the batch into the checkpoint's commit log
+(`MicroBatchExecution`: `markMicroBatchEnd`, then `finishTrigger`), so offsets committed from here
+never run ahead of the checkpoint. A listener must neither throw nor wait: it would block all
 listeners of the session.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OBSERVED_OUTPUT", "ProgressListener", "batch_facts", "observations"]
 
-# Name of the observation (`DataFrame.observe`) of what leaves a query.
+# The name of the observation (`DataFrame.observe`) of a query's output.
 OBSERVED_OUTPUT = "headrace_output"
 _COUNTS = ("counted", "late", "malformed", "duplicate")
 
@@ -53,15 +53,15 @@ class ProgressListener(StreamingQueryListener):
         self._last_batch = -1
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
-        """Note that the query lives."""
+        """Note that the query is alive."""
         self._metrics.alive()
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's interface
-        """Take one batch's report."""
+        """Process one batch's report."""
         self.take(event.progress)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: ARG002, N802 - Spark's interface
-        """Note that the query lives, and that its last trigger found nothing."""
+        """Note that the query is alive, and that its last trigger found nothing."""
         self._metrics.alive()
         if self._silence is not None:
             self._silence.idle()
@@ -71,10 +71,10 @@ class ProgressListener(StreamingQueryListener):
         self._metrics.stopped()
 
     def take(self, progress: Any) -> None:
-        """Use a progress report once, whether it came as an event or from the query at its end.
+        """Process a progress report once, whether it came as an event or from the query at its end.
 
         Events are delivered asynchronously, so the last ones may be missing when a query has ended;
-        who ends the query passes its recent reports here.
+        the code that ends the query passes its recent reports here.
         """
         try:
             run, batch_id = str(progress.runId), int(progress.batchId)
@@ -94,7 +94,7 @@ class ProgressListener(StreamingQueryListener):
 
 
 def observations(out: DataFrame) -> list[Column]:
-    """Return what is to be observed under `OBSERVED_OUTPUT` of the rows that leave a query."""
+    """Return the observations, named `OBSERVED_OUTPUT`, of the rows that leave a query."""
     if not tagged.is_tagged(out):
         return [F.count(F.lit(1)).alias("rows")]
     rows = F.count_if(F.col("_kind") == "result").alias("rows")
@@ -102,7 +102,7 @@ def observations(out: DataFrame) -> list[Column]:
 
 
 def batch_facts(progress: Any) -> BatchFacts:
-    """Read what metrics need out of a `StreamingQueryProgress`."""
+    """Extract the metrics from a `StreamingQueryProgress`."""
     observed = progress.observedMetrics or {}
     out = observed.get(OBSERVED_OUTPUT)
     operators = progress.stateOperators
@@ -130,7 +130,7 @@ def _ticks(sources: Iterable[Any]) -> int:
 
 
 def _kafka_end_offsets(sources: Iterable[Any]) -> dict[TopicPartition, int]:
-    """Merge the end offsets of those sources that are Kafka's; others have no group."""
+    """Merge the end offsets of the Kafka sources; other sources have no group."""
     return end_offsets(
         source.endOffset for source in sources if str(source.description).startswith("Kafka")
     )

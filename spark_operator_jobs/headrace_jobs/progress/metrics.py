@@ -1,8 +1,8 @@
 """The job's own Prometheus endpoint.
 
-Spark's PrometheusServlet puts the query's name into the metric's name and knows no lag, so no
+Spark's PrometheusServlet puts the query's name into the metric's name and has no lag, so no
 dashboard or alert could be written once for all jobs. Here every series is `headrace_job_*` with
-the labels `job` and `query`; lag has `topic` as well, and a source's watermark its partition.
+the labels `job` and `query`; lag also has `topic`, and a source's watermark its partition.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class BatchFacts(NamedTuple):
-    """What one progress report of a query says; None is what it does not say."""
+    """The values of a query's progress report; None if it has none."""
 
     batch_id: int
     input_rows: int = 0
@@ -154,7 +154,7 @@ class JobMetrics:
         self.alive()
 
     def partitions_progressed(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take what each group and partition of a batch came to (`tagged.progress`)."""
+        """Record the progress of a batch's groups and partitions (`tagged.progress`)."""
         self._sources.report(rows, now_seconds=time.monotonic())
         lowest = self._sources.by_partition()
         for (topic, partition), seconds in lowest.items():
@@ -173,7 +173,7 @@ class JobMetrics:
         self._running.set(0)
 
     def dead_letters_written(self, count: int) -> None:
-        """Count malformed records that the dead-letter topic has."""
+        """Count malformed records that were written to the dead-letter topic."""
         self._dead_letters.inc(count)
 
     def dead_letters_failed(self) -> None:
@@ -181,7 +181,7 @@ class JobMetrics:
         self._dead_letter_failures.inc()
 
     def declared(self, *, delivery: str, generation: int, is_shadow: bool = False) -> None:
-        """Note what the job promises, as labels of a series that is always 1."""
+        """Set the job's declared properties, as labels of a series that is always 1."""
         labels = {
             "delivery": delivery,
             "generation": str(generation),
@@ -195,7 +195,7 @@ class JobMetrics:
         ).labels(**self._names, **labels).set(1)
 
     def checkpoint_generation(self, number: int) -> None:
-        """Note which generation of the checkpoint the query runs on."""
+        """Set the checkpoint generation that the query uses."""
         self._generation.set(number)
 
     def offsets_committed(self) -> None:
@@ -203,11 +203,11 @@ class JobMetrics:
         self._commits.inc()
 
     def offset_commit_failed(self) -> None:
-        """Count a commit that was given up."""
+        """Count an abandoned commit."""
         self._commit_failures.inc()
 
     def lag(self, records: Mapping[str, int], seconds: Mapping[str, float]) -> None:
-        """Set lag, for each topic."""
+        """Set the lag of each topic."""
         for topic, count in records.items():
             self._lag_records.labels(**self._names, topic=topic).set(count)
         for topic, age in seconds.items():
@@ -234,7 +234,7 @@ class JobMetrics:
 
 
 class MetricsServer:
-    """Serves a registry over HTTP. `OSError` when the port is taken."""
+    """Serves a registry over HTTP. `OSError` if the port is taken."""
 
     def __init__(self, registry: CollectorRegistry, *, address: str, port: int) -> None:
         self._server, self._thread = start_http_server(port, addr=address, registry=registry)

@@ -1,4 +1,4 @@
-"""Offsets as Spark writes them, and lag computed from them. Pure."""
+"""Offsets in Spark's format, and the lag computed from them. Pure."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def parse_offsets(text: str | None) -> dict[TopicPartition, int]:
 
 
 def is_tick(text: str) -> bool:
-    """Whether a source's line in the offset log is the clock's."""
+    """Whether a source's line in the offset log belongs to the clock."""
     return text.startswith(f'{{"{TICK}"')
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
-    """Return the JSON that `parse_offsets` reads, and the source takes as `startingOffsets`."""
+    """Return the JSON that `parse_offsets` reads and a source accepts as `startingOffsets`."""
     document: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(partition)] = offset
@@ -67,7 +67,7 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> str:
 
 
 def offsets_of(topic: str, starting_offsets: str) -> str:
-    """Return the offsets for one topic's source, which refuses partitions of other topics.
+    """Return the offsets for one topic's source, which refuses other topics' partitions.
 
     `starting_offsets` is earliest, latest, or the JSON for the partitions of several topics.
     """
@@ -79,7 +79,7 @@ def offsets_of(topic: str, starting_offsets: str) -> str:
 def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, int]:
     """Merge the end offsets of all sources of a query.
 
-    A topic that is read twice (a self-join) has the lower one: what is below was seen by both.
+    If a topic is read twice (a self-join), the lower offset counts: both have read up to there.
     """
     merged: dict[TopicPartition, int] = {}
     for text in source_offsets:
@@ -91,7 +91,7 @@ def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, in
 def lag_records(
     committed: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[str, int]:
-    """Return the records behind, for each topic; never negative.
+    """Return how many records each topic is behind; never negative.
 
     The latest offsets may be older than the committed ones.
     """
@@ -103,9 +103,9 @@ def lag_records(
 
 
 class LagClock:
-    """How long ago the first unprocessed record of a partition arrived, from samples of its end.
+    """The age of the first unprocessed record of a partition, from samples of its end.
 
-    Exact to one sampling interval; what is older than the oldest sample counts from that sample.
+    Exact to one sampling interval; records older than the oldest sample count from that sample.
     (The broker knows the records' timestamps and reports the exact age for the same group.)
     """
 
@@ -114,19 +114,19 @@ class LagClock:
         self._samples_max = samples_max
 
     def sample(self, latest: Mapping[TopicPartition, int], *, now_seconds: float) -> None:
-        """Remember where each partition ended at this time."""
+        """Record the partitions' ends at this time."""
         for partition, end in latest.items():
             samples = self._samples.setdefault(partition, deque(maxlen=self._samples_max))
             if samples and end < samples[-1][0]:
                 samples.clear()  # the topic was recreated
-            # Of samples with the same end the first one shows when that end was reached.
+            # Among samples with the same end, the first shows when that end was reached.
             if not samples or end > samples[-1][0]:
                 samples.append((end, now_seconds))
 
     def lag_seconds(
         self, committed: Mapping[TopicPartition, int], *, now_seconds: float
     ) -> dict[str, float]:
-        """Return the age of the oldest unprocessed record for each topic; 0 when caught up."""
+        """Return the age of each topic's oldest unprocessed record; 0 if caught up."""
         lag: dict[str, float] = {}
         for partition, samples in self._samples.items():
             position = committed.get(partition)

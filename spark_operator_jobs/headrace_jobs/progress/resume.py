@@ -1,8 +1,8 @@
-"""Where a job goes on, when its sinks say one thing and its checkpoint another. Pure.
+"""Where a job continues if its sinks and its checkpoint disagree. Pure.
 
-The sinks are right: their progress was stored with the rows. A stateless query can go on from
-wherever they stand, with a new checkpoint. A stateful one cannot: what it had counted of open
-windows is in the checkpoint alone, so it is refused, with what to do.
+The sinks are authoritative: their progress was stored with the rows. A stateless query can continue
+from the sinks' position, with a new checkpoint. A stateful one cannot, because only the checkpoint
+has the contents of open windows. It is refused, with instructions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["RESUMED", "CheckpointState", "OpenSink", "ResumeError", "Resumption", "resume"]
 
 
-#: How the id of a reset begins that is none of the group's: the job went on from its sinks.
+#: The prefix of the id of a reset that is not the group's: the job continued from its sinks.
 RESUMED = "from-sinks-"
 
 
@@ -31,14 +31,14 @@ class ResumeError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointState:
-    """What a checkpoint says before the query starts."""
+    """The state of a checkpoint before the query starts."""
 
     #: The query's id; empty for a new checkpoint.
     identity: str
-    #: The last batch that is done, and the last one that was planned; -1: none.
+    #: The last batch that is done, and the last planned one; -1: none.
     committed: int
     planned: int
-    #: Where the next batch begins.
+    #: Where the next batch starts.
     position: Mapping[TopicPartition, int]
     #: Ids of the reset that led to this checkpoint; empty: none.
     reset: str = ""
@@ -46,7 +46,7 @@ class CheckpointState:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSink:
-    """What a sink says, and whether rows that come again replace themselves there."""
+    """A sink's progress, and whether its rows can be written again by key."""
 
     name: str
     stored: StoredProgress
@@ -57,16 +57,16 @@ class OpenSink:
 class Resumption:
     """What to do before the query starts."""
 
-    #: Begin a new checkpoint here; empty: go on with the one that is there.
+    #: Start a new checkpoint here; empty: continue with the existing one.
     start_at: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: By the sink's name: the progress to store, because the next batch begins elsewhere.
+    #: By the sink's name: the progress to store, because the next batch starts elsewhere.
     rewinds: Mapping[str, StoredProgress] = field(default_factory=dict)
 
 
 def resume(
     sinks: Sequence[OpenSink], checkpoint: CheckpointState, *, is_stateful: bool, adopt: bool
 ) -> Resumption:
-    """Decide; `adopt` believes the checkpoint where a sink has no progress.
+    """Decide; `adopt` accepts the checkpoint if a sink has no progress.
 
     Raises `ResumeError`.
     """
@@ -97,12 +97,12 @@ def resume(
 
 
 def _is_of_one_history(stored: StoredProgress, checkpoint: CheckpointState) -> bool:
-    """Whether the checkpoint's next batch is one that the sink has, or waits for."""
+    """Whether the checkpoint's next batch is one that the sink has, or expects next."""
     if stored.checkpoint and stored.checkpoint == checkpoint.identity:
         return checkpoint.committed <= stored.batch_id <= checkpoint.planned
     if stored.batch_id == NO_BATCH and not stored.offsets:
         return checkpoint.planned == NO_BATCH and not checkpoint.reset
-    # Another checkpoint's, or a start that ended before its first batch.
+    # Of another checkpoint, or of a start that ended before its first batch.
     is_new = checkpoint.committed == NO_BATCH
     is_expected = stored.batch_id == NO_BATCH or checkpoint.reset.startswith(RESUMED)
     is_there = all(

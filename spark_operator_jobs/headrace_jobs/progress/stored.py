@@ -1,11 +1,11 @@
-"""Progress as a sink stores it with its rows, and what it says about a batch. Pure.
+"""Progress as a sink stores it with its rows, and the decision about a batch. Pure.
 
-A sink keeps, for each (job, generation): the fencing epoch of the driver that opened it last, and
-the last batch that its rows hold, with that batch's end offsets. Every sink decides by `judge`,
-under whatever lock or compare-and-set its store has, so that they all mean the same.
+For each (job, generation) a sink keeps the fencing epoch of the driver that opened it last, and the
+last batch in its rows, with that batch's end offsets. Every sink decides with `judge`, under the
+lock or compare-and-set of its store, so that all follow the same rules.
 
-Batches are numbered by their checkpoint, and a new checkpoint begins at 0 again. So a number alone
-says nothing: the checkpoint's identity goes with it, and a batch must begin exactly where the
+Batches are numbered by their checkpoint, and a new checkpoint starts at 0 again, so a number alone
+means nothing. The checkpoint's identity is stored with it, and a batch must start exactly where the
 stored one ended. That finds every gap and every overlap, whatever was lost, restored or rewound.
 """
 
@@ -42,14 +42,14 @@ class FencedError(Exception):
 
 
 class GapError(Exception):
-    """The batch does not begin where the stored one ended; the message has both."""
+    """The batch does not start where the stored one ended; the message has both."""
 
 
 class Verdict(Enum):
     """What to do with a batch."""
 
     APPLY = "apply"
-    #: The sink has it: it was replayed.
+    #: The sink has it already: the batch is a replay.
     SKIP = "skip"
 
 
@@ -65,13 +65,13 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredProgress:
-    """What a sink has. Without a batch, `offsets` say where the first one has to begin, if any."""
+    """A sink's progress. Without a batch, `offsets` say where the first one must start, if set."""
 
     epoch: int
     batch_id: int = NO_BATCH
     checkpoint: str = ""
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    #: Ids of the reset that was followed last: a rewind of the same generation.
+    #: Ids of the reset that was applied last: a rewind of the same generation.
     reset: str = ""
 
     def after(self, batch: Batch) -> StoredProgress:
@@ -80,14 +80,14 @@ class StoredProgress:
             epoch=self.epoch,
             batch_id=batch.batch_id,
             checkpoint=batch.checkpoint,
-            # Partitions that the batch no longer names were deleted with their topic.
+            # Partitions that the batch no longer has were deleted with their topic.
             offsets=dict(batch.end),
             reset=self.reset,
         )
 
 
 def judge(stored: StoredProgress, epoch: int, batch: Batch) -> Verdict:
-    """Decide on a batch of the driver that has this epoch. Raises `FencedError`, `GapError`."""
+    """Decide about a batch of the driver with this epoch. Raises `FencedError`, `GapError`."""
     if stored.epoch != epoch:
         raise FencedError(
             f"another driver opened the sink (epoch {stored.epoch}, this one has {epoch}):"

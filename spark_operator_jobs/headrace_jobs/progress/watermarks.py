@@ -1,4 +1,4 @@
-"""How far in event time each source partition has come, from what a query's groups report. Pure."""
+"""The event-time progress of each source partition, as a query's groups report it. Pure."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class _Report:
 
 
 class SourceWatermarks:
-    """Keeps the newest report of each group and partition.
+    """Keeps the latest report of each group and partition.
 
-    A group without rows reports nothing; after `idle_seconds` its last report no longer counts.
+    A group without rows sends no report; after `idle_seconds` its last report is ignored.
     """
 
     def __init__(self, *, idle_seconds: float = 60.0) -> None:
@@ -31,7 +31,7 @@ class SourceWatermarks:
         self._windows: dict[int, int] = {}
 
     def report(self, rows: Iterable[Mapping[str, Any]], *, now_seconds: float) -> None:
-        """Take a batch's rows: `group, topic, partition, windows, watermark_us`."""
+        """Add a batch's rows: `group, topic, partition, windows, watermark_us`."""
         for row in rows:
             self._windows[row["group"]] = row["windows"]
             if row["watermark_us"] > 0:

@@ -1,4 +1,4 @@
-"""Avro values by fastavro: the schema that wrote each is parsed once, an Arrow batch at a time."""
+"""Avro values by fastavro: each writer schema is parsed once, values in Arrow batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["AvroValues"]
 
 @dataclass(kw_only=True)
 class AvroValues:
-    """Decodes values; keeps the schemas that it has seen. One for each Python worker."""
+    """Decodes values; caches the schemas. One per Python worker."""
 
     schemas: SchemaSource
     _parsed: dict[int, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class AvroValues:
         try:
             decoded = schemaless_reader(stream, schema, None)
         except Exception as error:
-            # fastavro lets through whatever the bytes led to: EOFError, IndexError, UnicodeError…
+            # fastavro raises whatever the bytes lead to: EOFError, IndexError, UnicodeError…
             raise BrokenValueError(f"it is no Avro of schema {schema_id}: {error!r}") from error
         if not isinstance(decoded, dict):
             raise BrokenValueError(f"schema {schema_id} is no record")

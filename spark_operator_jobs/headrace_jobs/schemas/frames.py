@@ -1,4 +1,4 @@
-"""Frames of records to frames of decoded records. Pure: what is read, is read in the tasks."""
+"""Turns frames of records into frames of decoded records. Pure: schemas are read in the tasks."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _HEADER_BYTES = 5
 
 
 class Codec(Protocol):
-    """How a value becomes columns."""
+    """How a value is decoded into columns."""
 
     def decoded(self, value: Column) -> Column:
-        """Return a struct: `decoded` (null when it cannot be) and `reason` (else null)."""
+        """Return a struct: `decoded` (null on failure) and `reason` (else null)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Json:
     """Values that are JSON objects, decoded by Spark itself. `columns` is DDL: `id BIGINT, …`.
 
-    `has_header`: five bytes of a registry come first. A field that is missing is null.
+    `has_header`: the values start with a registry's five bytes. A missing field is null.
     """
 
     columns: str
@@ -62,7 +62,7 @@ class Json:
 class Avro:
     """Avro values with a registry's header, whose id names the schema that wrote each.
 
-    `columns` is DDL, of the fields that the job reads: one that a record lacks is null.
+    `columns` is DDL for the fields that the job reads: a missing field is null.
     """
 
     columns: str
@@ -96,17 +96,17 @@ def decode(records: DataFrame, codec: Codec, *, column: str = "value") -> DataFr
 
 
 def well_formed(decoded: DataFrame) -> DataFrame:
-    """Keep what was decoded. Takes what `decode` returned."""
+    """Keep the decoded records. Takes the result of `decode`."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     return decoded.where(F.col("reason").isNull()).drop("reason")
 
 
 def set_aside(decoded: DataFrame, *results: Column) -> DataFrame:
-    """Return the results of each record, and beside them the records that were not decoded.
+    """Return each record's results, together with the records that were not decoded.
 
-    Takes what `decode` returned of Kafka's columns; `results` are computed of it, a row for each
-    record. The dead letters are what it sets aside (`transforms.tagged`).
+    Takes the result of `decode` on Kafka's columns; `results` are computed from it, one row for
+    each record. Undecoded records become dead letters (`transforms.tagged`).
     """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
@@ -150,8 +150,8 @@ def _by_arrow(function: Callable[..., object], columns: str) -> Callable[[Column
     def of_batch(values: Any) -> Any:
         return function(values, arrow_row)
 
-    # Spark takes from the hints that it is a function of arrays.
+    # Spark infers from the hints that it is a function of arrays.
     of_batch.__annotations__ = {"values": pa.Array, "return": pa.Array}
-    make: Any = arrow_udf  # its stubs know types of results that are no structs
+    make: Any = arrow_udf  # its stubs lack struct results
     wrapped: Callable[[Column], Column] = make(of_batch, result)
     return wrapped

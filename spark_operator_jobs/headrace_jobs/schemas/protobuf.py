@@ -1,7 +1,7 @@
-"""Protobuf messages by the descriptors that a registry or a file has, an Arrow batch at a time.
+"""Protobuf messages by descriptors from a registry or a file, an Arrow batch at a time.
 
-After the header come the indexes of the message among those of its file: zigzag varints, their
-number first; a single zero byte says the first message.
+After the header come the message's indexes in its file: zigzag varints, their number first; a
+single zero byte means the first message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INDEXES_MAX = 32
 
 @dataclass(kw_only=True)
 class ProtobufValues:
-    """Decodes values; keeps the messages that it has seen. One for each Python worker."""
+    """Decodes values; caches the message types. One per Python worker."""
 
     schemas: SchemaSource
     _files: dict[int, Any] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class ProtobufValues:
         from google.protobuf.message import DecodeError
 
         content = self.schemas.read(schema_id, serialized=True)
-        # A pool of its own: schemas of one name differ from id to id.
+        # A separate pool: schemas with the same name differ between ids.
         pool = DescriptorPool()
         pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
         try:
@@ -102,7 +102,7 @@ def _message_indexes(body: memoryview) -> tuple[tuple[int, ...], int]:
 
 
 def _varint(body: memoryview, at: int) -> tuple[int, int]:
-    """Read a zigzag varint; return it, and where the next byte is."""
+    """Read a zigzag varint; return it, and the position after it."""
     value, shift = 0, 0
     while at < len(body) and shift < 64:  # noqa: PLR2004 - bits of Protobuf's integers
         byte = body[at]

@@ -1,8 +1,8 @@
-"""Where schemas are: files by their ids, or a registry that speaks Confluent's HTTP API.
+"""Sources of schemas: files by their ids, or a registry with Confluent's HTTP API.
 
-A task asks for a schema once; an id that the registry does not know is asked for again after half a
-minute, because whoever writes registers first. A registry that does not answer raises: the batch
-fails and is tried again.
+A task asks for each schema once. An id that the registry does not know is asked for again after
+half a minute, because producers register a schema before they use it. If the registry does not
+answer, the batch fails and is retried.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _NOT_FOUND = 404
 
 
 class RegistryError(Exception):
-    """The registry does not answer; no record is to blame."""
+    """The registry does not answer; the record is not at fault."""
 
 
 class SchemaSource(Protocol):
-    """Schemas by their ids. It goes to tasks pickled."""
+    """Schemas by id. It is pickled for the tasks."""
 
     def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
         """Return a schema: Avro's JSON, or a serialized `FileDescriptorProto`.
 
-        Raises `BrokenValueError` for an id that nobody knows, and `RegistryError`.
+        Raises `BrokenValueError` for an unknown id, and `RegistryError`.
         """
 
 
@@ -50,8 +50,8 @@ class SchemaFiles:
     paths: Mapping[int, str]
 
     def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
-        """Return the file. Raises `BrokenValueError` for an id that has none."""
-        del serialized  # a file is what it is
+        """Return the file. Raises `BrokenValueError` if there is none for the id."""
+        del serialized  # a file has one form
         if schema_id not in self.paths:
             raise BrokenValueError(f"schema {schema_id} is not known")
         return Path(self.paths[schema_id]).read_bytes()
@@ -59,7 +59,7 @@ class SchemaFiles:
 
 @dataclass(frozen=True)
 class Registry:
-    """A registry at a URL, which may have user and password of basic authentication in it."""
+    """A registry at a URL, which may contain user and password for basic authentication."""
 
     url: str
     _unknown: dict[int, float] = field(default_factory=dict, compare=False, repr=False)

@@ -1,4 +1,4 @@
-"""What decoders share: the header, and rows into Arrow with a reason where one does not fit."""
+"""What decoders share: the header, and rows into Arrow with a reason if one does not fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def split_header(value: bytes) -> tuple[int, memoryview]:
 def as_arrow(values: Any, row_type: Any, decode: Callable[[bytes], dict[str, Any]]) -> Any:
     """Decode an Arrow array of bytes into one of structs `decoded, reason`.
 
-    A row that does not fit the columns is looked for only when the batch as a whole does not.
+    The row that does not fit the columns is searched for only if the whole batch does not fit.
     """
     import pyarrow as pa
 

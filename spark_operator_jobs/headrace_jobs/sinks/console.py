@@ -1,4 +1,4 @@
-"""Results on the terminal, as a small table a person can follow."""
+"""Results on the terminal, as a small readable table."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class ConsoleSink:
 
     @property
     def keeps_progress(self) -> bool:
-        """Return False: a terminal keeps nothing."""
+        """Return False: a terminal stores nothing."""
         return False
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Print the batch; rows beyond the maximum are only counted.
 
-        An output that is gone is said once: it must not fail a batch that the other sinks have.
+        A closed output is reported once: it must not fail a batch that the other sinks have.
         """
         if self._is_broken:
             return
         rows = frame.take(self.rows_max + 1)
         if not rows:
             return
-        # Partitions come in any order; a person reads by time, then by host.
+        # Partitions come in any order; sort by time, then by host, for readers.
         shown = sorted(
             (tuple(row) for row in rows[: self.rows_max]), key=lambda row: [*map(str, row)]
         )

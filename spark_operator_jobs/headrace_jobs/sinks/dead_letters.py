@@ -1,8 +1,9 @@
-"""Records that are in no result into a topic of their own, as they came.
+"""Writes records that are in no result to a separate topic, unchanged.
 
-They leave the query beside its results (`transforms.tagged`) and are written before their batch
-is committed: at least once. A batch without any costs nothing. A topic that does not take them is
-counted and logged with the records' offsets, and the job goes on: bad input never stops good input.
+They leave the query with its results (`transforms.tagged`) and are written before their batch is
+committed: at least once. A batch without any costs nothing. If the topic does not accept them, that
+is counted and logged with the records' offsets, and the job continues: bad input never stops good
+input.
 
 Key, value and headers of a record are untouched; these headers are added: `headrace.topic`,
 `headrace.partition`, `headrace.offset`, `headrace.reason`, `headrace.job`, and for a late one
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetters", "as_dead_letters"]
 
-# Kafka's two minutes would hold up the good records of the batch.
+# Kafka's two minutes would delay the good records of the batch.
 DELIVERY_TIMEOUT_MS = 20_000
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ class DeadLetters:
             .agg(F.min("offset"), F.max("offset"), F.count("offset"))
             .collect()
         )
-        # In the order of the log: groups of keys are computed in any.
+        # In the order of the log: groups of keys are computed in any order.
         ordered = rejected.coalesce(1).sortWithinPartitions("topic", "partition", "offset")
         try:
             (

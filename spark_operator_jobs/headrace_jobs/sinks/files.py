@@ -1,14 +1,14 @@
-"""Results into Parquet files, exactly once: files and progress become visible by one commit.
+"""Writes results to Parquet files, exactly once: one commit publishes files and progress.
 
-Executors write files under names of their own, which nobody reads yet. Then the driver commits them
-with the batch's offsets, in one atomic step of the table's log: Delta's, whose application
-transactions are its compare-and-set (`files_delta`), or a plain log of ours that needs no library
-(`files_plain`). Readers of the log never see half a batch, and a driver that was replaced finds
-that its next number is taken.
+Executors write files under unique names, which no reader uses yet. Then the driver commits them
+with the batch's offsets, in one atomic step of the table's log. That is either Delta's, whose
+application transactions are its compare-and-set (`files_delta`), or Headrace's own plain log, which
+needs no library (`files_plain`). Readers of the log never see half a batch, and a driver that was
+replaced finds that its next number is taken.
 
 Spark's own file sink is not used: its `_spark_metadata` silently skips the batches of a new
-checkpoint, which begins at 0. Paths are of a mounted file system: a commit needs one that makes a
-name exclusively.
+checkpoint, which starts at 0. Paths must be on a mounted file system with exclusive creation of
+names, which a commit needs.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FileTable:
     """A folder of Parquet files with a log of commits. Rows are appended.
 
     `form`: `delta`, which Spark, Polars, DuckDB and others read as a Delta table (needs the library
-    deltalake on the driver), or `parquet`, which is read by `files_plain.committed_files`.
-    `compact_after` small files become larger ones; 0 leaves them.
+    deltalake on the driver), or `parquet`, which `files_plain.committed_files` reads. When there
+    are `compact_after` small files, they are merged into larger ones; 0 leaves them.
     """
 
     path: str
@@ -78,7 +78,7 @@ class FileTable:
 class FileWriter:
     """A table that is open for one driver.
 
-    A Delta table has a schema from its first commit on, so that of a new one is made, and the epoch
+    A Delta table has a schema from its first commit, so a new table is created, and its epoch
     taken, with the first batch.
     """
 
@@ -102,7 +102,7 @@ class FileWriter:
 
     @property
     def stored(self) -> StoredProgress:
-        """The progress that the log had when it was read last."""
+        """The progress in the log when it was last read."""
         return self._stored
 
     def describe(self) -> str:
@@ -110,7 +110,7 @@ class FileWriter:
         return self._sink.describe()
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin."""
+        """Store where the next batch must start."""
         self._commit_progress(progress)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -128,7 +128,7 @@ class FileWriter:
             files = self._write_files(frame, batch)
             self._stored = self._commit_again(marked, files)
         else:
-            # At least once is no cheaper than exactly once here: the commit is needed anyway.
+            # At least once is not cheaper than exactly once here: the commit is needed anyway.
             self._commit(batch, self._write_files(frame, batch))
         self._compact()
 
@@ -136,7 +136,7 @@ class FileWriter:
         """Nothing is open between batches."""
 
     def _claim(self) -> None:
-        """Take the next epoch, then clear away files that the last driver left uncommitted."""
+        """Take the next epoch, then delete files that the last driver left uncommitted."""
         while True:
             try:
                 held = self._log.load()
@@ -169,7 +169,7 @@ class FileWriter:
         return files
 
     def _commit(self, batch: Batch, files: Sequence[DataFile]) -> None:
-        """Commit the batch; a number that is taken: see by whom, and decide again."""
+        """Commit the batch; if the number is taken, find out by whom, and decide again."""
         while True:
             after = self._stored.after(batch)
             try:
@@ -197,7 +197,7 @@ class FileWriter:
         self._stored = self._commit_again(_with_epoch(progress, self._epoch), ())
 
     def _compact(self) -> None:
-        """Make larger files of small ones. One that cannot be made now is made later."""
+        """Merge small files into larger ones. If that fails now, it is done later."""
         if self._sink.compact_after <= 0:
             return
         try:

@@ -1,4 +1,4 @@
-"""One larger Parquet file in place of several small ones of one schema."""
+"""Merges several small Parquet files with the same schema into a larger one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def is_small(size: int) -> bool:
 def choose_small(root: Path, files: Mapping[str, int], files_min: int) -> list[str]:
     """Return the files to merge; none while fewer than `files_min` are small.
 
-    `files` are paths below the root with their bytes. Those of one schema are chosen, of the one
-    that most have: after a change of columns the few that are left of before are left alone.
+    `files` are paths below the root with their sizes. Only files of the most frequent schema are
+    chosen: after a change of columns, the few remaining older files are left alone.
     """
     import pyarrow.parquet as pq
 

@@ -2,15 +2,15 @@
 
 Each commit sets three of them, `headrace/<job>/<generation>` (a number that goes up by one), its
 `…/epoch` and its `…/file`. Delta refuses a commit whose application transactions another commit has
-set since the table was read: that is the compare-and-set that fences. A transaction holds a number
-only, so the offsets are in a file, `_headrace/<job>/<generation>/<number>-<epoch>-<file>.json`,
-which is written before and means nothing until the commit names it. `<file>` is drawn at random: a
-driver's attempt and a swap may have number and epoch in common, and one of them is refused.
+set since the table was read: that compare-and-set does the fencing. A transaction holds only a
+number, so the offsets are in a file, `_headrace/<job>/<generation>/<number>-<epoch>-<file>.json`,
+which is written before and means nothing until the commit names it. `<file>` is random: a driver's
+attempt and a swap may have the same number and epoch, and then one of them is refused.
 
-A shadow's files are named there, too, and lie in `_headrace/<job>/<generation>/data`, which Delta's
-`vacuum` leaves alone. A swap links them into `data`, and the others' the other way, and is one
-commit: readers that have begun go on in their version of the table. What compaction or a swap has
-replaced there is noted beside the shadow's files, and deleted an hour later.
+A shadow's files are named there, too, and are in `_headrace/<job>/<generation>/data`, which Delta's
+`vacuum` ignores. A swap links them into `data`, and the other generation's files the other way, in
+one commit; readers that have begun continue in their version of the table. Files that compaction or
+a swap has replaced there are recorded beside the shadow's files, and deleted an hour later.
 """
 
 from __future__ import annotations
@@ -75,16 +75,16 @@ class DeltaLog:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table."""
+        """Whether the table exists."""
         return self._table is not None
 
     @property
     def folder(self) -> str:
-        """Where the generation's data files go now, relative to the table."""
+        """The generation's present folder of data files, relative to the table."""
         return _shadow_folder(self._identity) if self.is_shadow else DATA
 
     def create(self, frame: DataFrame) -> None:
-        """Make the table; one that somebody else made meanwhile is kept."""
+        """Create the table, unless another client has created it meanwhile."""
         from deltalake import DeltaTable, Schema
 
         schema = Schema.from_arrow(_arrow_schema(frame))
@@ -92,7 +92,7 @@ class DeltaLog:
         self._open()
 
     def check_schema(self, frame: DataFrame) -> None:
-        """Raise `SinkError` when columns or types are others than the table's."""
+        """Raise `SinkError` if columns or types differ from the table's."""
         from deltalake import Schema
 
         ours = {
@@ -134,12 +134,12 @@ class DeltaLog:
         return {file.path for file in self._live_files()}
 
     def clear(self, last: StoredProgress) -> None:
-        """Delete what nobody will commit, of this generation and of those thrown away.
+        """Delete files that will never be committed, of this and of discarded generations.
 
-        Of the table's own folder, that is what the last driver had not committed: what else nobody
-        needs there is for `vacuum`, which knows what was compacted.
+        In the table's own folder, that is what the last driver had not committed; `vacuum` handles
+        the rest, as it knows what was compacted.
         """
-        with suppress(ConflictError):  # somebody commits just now: the next driver clears away
+        with suppress(ConflictError):  # another client commits just now: the next driver deletes
             for number, held in self.generations().items():
                 if held.is_discarded:
                     folder = self._root / _shadow_folder(f"{self._job}/{number}")
@@ -157,7 +157,7 @@ class DeltaLog:
                 path.unlink(missing_ok=True)
 
     def compact(self, files_min: int, prefix: str) -> int:
-        """Compact: what readers see by delta-rs, which leaves replaced files until `vacuum`."""
+        """Compact: live files by delta-rs, which leaves replaced files until `vacuum`."""
         from deltalake.exceptions import CommitFailedError
 
         if self.is_shadow:
@@ -196,7 +196,7 @@ class DeltaLog:
         return len(chosen)
 
     def _delete_replaced(self, held: Held) -> tuple[tuple[str, float], ...]:
-        """Delete files that were replaced long ago; returns those that are kept a while longer."""
+        """Delete files that were replaced long ago; return those that are kept for now."""
         oldest = time.time() - REPLACED_FILES_KEPT_SECONDS
         for path, at in held.replaced:
             if at < oldest:
@@ -204,7 +204,7 @@ class DeltaLog:
         return tuple((path, at) for path, at in held.replaced if at >= oldest)
 
     def generations(self) -> dict[int, Held]:
-        """Return what was read last of every generation of this job."""
+        """Return the last read state of every generation of this job."""
         if self._table is None:
             return {}
         folders = (self._root / _PROGRESS / self._job).glob("*")
@@ -230,12 +230,12 @@ class DeltaLog:
             former = self._linked(self._live_files(), _shadow_folder(other))
             held = Held(progress=theirs.progress, shadow=tuple(former), replaced=theirs.replaced)
             changed[other] = held
-        # Names of their own: a driver that starts clears away those of its own that it finds.
+        # Separate names: a driver that starts deletes uncommitted files with its own prefix.
         files = self._linked(mine.shadow or (), DATA, f"swap-{uuid.uuid4().hex[:8]}-")
         self._write(changed, "overwrite", files)
 
     def discard(self) -> None:
-        """Throw the generation away but for an epoch, then delete its files."""
+        """Discard the generation except for an epoch, then delete its files."""
         held = self._read(self._identity)
         epoch = 1 if held is None else held.progress.epoch + 1
         left = Held(progress=StoredProgress(epoch=epoch), shadow=(), is_discarded=True)
@@ -243,7 +243,7 @@ class DeltaLog:
         shutil.rmtree(self._root / _shadow_folder(self._identity), ignore_errors=True)
 
     def _write(self, changed: dict[str, Held], mode: str, files: Sequence[DataFile]) -> None:
-        """Commit what changed of generations, and files. Raises `ConflictError`."""
+        """Commit changes of generations, and files. Raises `ConflictError`."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
@@ -284,9 +284,9 @@ class DeltaLog:
         return _NO_COMMIT if found is None else int(found)
 
     def _read(self, identity: str) -> Held | None:
-        """Return what the version of the table that is open says.
+        """Return the state in the open version of the table.
 
-        Raises `ConflictError` when a later one has taken its place.
+        Raises `ConflictError` if a later version has replaced it.
         """
         number = self._number(identity)
         if number == _NO_COMMIT:
@@ -295,7 +295,7 @@ class DeltaLog:
             self._table.transaction_version(f"{_application(identity)}{which}")
             for which in ("", "/epoch", "/file")
         )
-        # Tables of before swaps have no third number.
+        # Tables from before swaps have no third number.
         name = "-".join(str(each) for each in versions if each is not None)
         try:
             text = (self._root / _PROGRESS / identity / f"{name}.json").read_text()
@@ -315,7 +315,7 @@ class DeltaLog:
         ]
 
     def _linked(self, files: Iterable[DataFile], folder: str, prefix: str = "") -> list[DataFile]:
-        """Return the files as they are in a folder: linked there, where they are not there yet."""
+        """Return the files as they are in a folder; link those that are missing there."""
         moved = []
         for file in files:
             name = file.path.rpartition("/")[2]

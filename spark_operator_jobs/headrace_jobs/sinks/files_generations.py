@@ -1,8 +1,9 @@
 """Generations of a job's table of files: side by side in one log, compared, swapped in one commit.
 
-Readers see the files of one generation, the live one. Another's are in the same log's keeping, and
-no reader's. A swap is a commit like any other, and changes what both generations' drivers compare
-before theirs: each reads the log again, finds where its rows go now, and goes on.
+Readers see the files of one generation, the live one. The log also has the files of other
+generations, hidden from readers. A swap is a commit like any other, and changes what both
+generations' drivers compare before they commit: each reads the log again, finds its new folder, and
+continues.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def open_log(form: str, root: Path, job: str, generation: int) -> FileLog:
 
 
 def refuse_mixing(log: FileLog, table: str, run: Run) -> None:
-    """Refuse a new generation that would write among another's rows. Raises `SinkError`."""
+    """Refuse a new generation that would write among another one's rows. Raises `SinkError`."""
     live = _live(log.generations())
     if live is not None and live != run.generation and not run.is_shadow:
         raise mixing(table, "rows", live, run.generation)
 
 
 def _live(found: dict[int, Held]) -> int | None:
-    """Return the generation that readers see. Raises `SinkError` for several."""
+    """Return the generation that readers see. Raises `SinkError` if there are several."""
     live = [
         number for number, each in found.items() if each.shadow is None and not each.is_discarded
     ]
@@ -86,7 +87,7 @@ class FileGenerations:
         ]
 
     def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
-        """Compare two: a row counts as often as it is there. Raises `SinkError`."""
+        """Compare two generations: duplicate rows count. Raises `SinkError`."""
         files = self._repeated(lambda: [self._files(number) for number in (old, new)])
         counts: Counter[bytes] = Counter()
         totals = [0, 0]
@@ -133,7 +134,7 @@ class FileGenerations:
         self._repeated(swap_once)
 
     def discard(self, generation: int) -> None:
-        """Throw a shadow away, rows and progress; its driver is fenced. Raises `SinkError`."""
+        """Discard a shadow, rows and progress; its driver is fenced. Raises `SinkError`."""
 
         def discard_once() -> None:
             log = self._open(generation)
@@ -167,7 +168,7 @@ class FileGenerations:
                     yield json.dumps(row, sort_keys=True, default=str, ensure_ascii=False)
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
-        """Do what drivers may get in the way of until they do not. Raises `SinkError`."""
+        """Retry an operation while drivers' commits conflict with it. Raises `SinkError`."""
         for _ in range(_ATTEMPTS):
             with suppress(ConflictError):
                 return work()

@@ -1,4 +1,4 @@
-"""What a table of files needs of its log of commits. Types only."""
+"""What a table of files needs from its log of commits. Types only."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = [
     "file_prefix",
 ]
 
-#: Compaction makes files of about this size, and leaves larger ones alone.
+#: Compaction makes files of about this size, and ignores larger ones.
 COMPACTED_BYTES_MAX = 128 * 1024 * 1024
-#: Whoever began to read before a compaction has this long to end.
+#: A reader that began before a compaction has this much time to finish.
 REPLACED_FILES_KEPT_SECONDS = 3600.0
 
 
 class ConflictError(Exception):
-    """Somebody else committed since the log was read: read it again, and judge again."""
+    """Another client committed since the log was read: read it again, and decide again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,19 +44,19 @@ class DataFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """What a table's log says of one (job, generation)."""
+    """The state of one (job, generation) in a table's log."""
 
     progress: StoredProgress
-    #: Its files, which readers do not see; None of the generation that they see.
+    #: Its files, hidden from readers; None for the live generation.
     shadow: tuple[DataFile, ...] | None = None
-    #: Thrown away: what is left is its epoch, which fences its last driver.
+    #: Discarded: only its epoch is left, which fences its last driver.
     is_discarded: bool = False
     #: Files that compaction or a swap replaced, with the time (seconds since 1970): deleted later.
     replaced: tuple[tuple[str, float], ...] = ()
 
 
 def file_prefix(job: str, generation: int) -> str:
-    """Return what the names of all data files that this generation's drivers make begin with."""
+    """Return the common prefix of all data files of this generation's drivers."""
     identity = f"{job}/{generation}"
     return f"{hashlib.sha256(identity.encode()).hexdigest()[:8]}-g{generation}-"
 
@@ -64,8 +64,8 @@ def file_prefix(job: str, generation: int) -> str:
 class FileLog(Protocol):
     """The log of one table, as one (job, generation) sees it."""
 
-    #: Whether the generation's files are beside those that readers see. Read by `load`, written by
-    #: `commit`: a generation that is new says what it will be.
+    #: Whether the generation's files are hidden, beside the live ones. Read by `load`, written by
+    #: `commit`: a new generation sets it before.
     is_shadow: bool
 
     @property
@@ -74,51 +74,51 @@ class FileLog(Protocol):
 
     @property
     def folder(self) -> str:
-        """Where the generation's data files go now, relative to the table."""
+        """The generation's present folder of data files, relative to the table."""
 
     def create(self, frame: DataFrame) -> None:
-        """Make the table for rows of this frame; one that somebody else made meanwhile is kept."""
+        """Create the table for rows of this frame, unless another client has just done so."""
 
     def check_schema(self, frame: DataFrame) -> None:
-        """Raise `SinkError` when the table cannot take rows of this frame."""
+        """Raise `SinkError` if the table cannot take rows of this frame."""
 
     def load(self) -> Held | None:
-        """Read the log; returns what it says of this job and generation."""
+        """Read the log; return the state of this job and generation."""
 
     def commit(self, progress: StoredProgress, files: Sequence[DataFile]) -> None:
-        """Make files and progress visible in one step, on top of what was read last.
+        """Make files and progress visible atomically, based on the last read state.
 
-        Raises `ConflictError` when this job's progress changed since.
+        Raises `ConflictError` if this job's progress has changed since.
         """
 
     def files(self) -> set[str]:
         """Return the generation's committed files, relative to the table."""
 
     def clear(self, last: StoredProgress) -> None:
-        """Delete files that nobody will commit.
+        """Delete files that will never be committed.
 
-        They are those of this generation's former drivers, whose epoch has been taken, of tasks
-        that were tried again, and of generations that were thrown away. `last` is the progress
-        before this driver's. Files that readers may still read are left.
+        They belong to this generation's former drivers, whose epoch is over, to retried tasks, and
+        to discarded generations. `last` is the progress before this driver's. Files that readers
+        may still be reading are left.
         """
 
     def compact(self, files_min: int, prefix: str) -> int:
-        """Replace small files by larger ones when there are so many; returns how many were."""
+        """Replace small files by larger ones if there are enough; return how many were replaced."""
 
     def generations(self) -> dict[int, Held]:
-        """Return what was read last of every generation of this job."""
+        """Return the last read state of every generation of this job."""
 
     def other_jobs(self) -> set[str]:
         """Return the other jobs that write into the table."""
 
     def swap(self, live: int | None) -> None:
-        """Make this generation the one that readers see, in place of `live`, in one commit.
+        """Make this generation the live one in place of `live`, in one commit.
 
-        Raises `ConflictError` when a driver of either committed since the log was read.
+        Raises `ConflictError` if a driver of either committed since the log was read.
         """
 
     def discard(self) -> None:
-        """Throw this generation away, rows and progress. Raises `ConflictError`.
+        """Discard this generation, rows and progress. Raises `ConflictError`.
 
-        An epoch is left, which fences its drivers, also when its number is used again.
+        Its epoch stays, which fences its drivers, even if its number is used again.
         """

@@ -1,15 +1,15 @@
-"""A log of commits over plain Parquet files, which needs no library to write or to read.
+"""A log of commits over plain Parquet files; writing and reading it needs no library.
 
-`<table>/_headrace_log/<version>.json` is a commit: files that came, files that went, progress that
-changed. A version is made by linking a complete file to its name, which fails when the name is
-taken (link(2), also over NFS): that is the compare-and-set. Each twentieth commit holds the whole
-state, so that readers look at few, and so does one that swaps generations. Whoever reads the table
-reads `committed_files`, never the folder: a listing has files that are not committed.
+`<table>/_headrace_log/<version>.json` is a commit: added files, removed files, changed progress. A
+version is created by linking a complete file to its name, which fails if the name is taken
+(link(2), also over NFS): that is the compare-and-set. Every twentieth commit holds the whole state,
+so that readers need only a few files, and so does one that swaps generations. Readers must use
+`committed_files`, never the folder: a listing contains uncommitted files.
 
-The log is pruned after each commit that holds the whole state. Of such commits the newest that is
-an hour old is the base: nobody needs what came before it, and who has listed the folder has an hour
-to read. The oldest goes first, so that whoever finds the version before his own gone knows that he
-was away for too long.
+The log is pruned after each commit that holds the whole state. The newest such commit that is at
+least an hour old is the base: older commits are not needed, and a reader that has listed the folder
+has an hour to finish. The oldest is deleted first, so a writer that finds its previous version gone
+knows that it was away for too long.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _READ_ATTEMPTS = 100
 
 @dataclass(kw_only=True)
 class _State:
-    """What the commits up to a version add up to."""
+    """The state after all commits up to a version."""
 
     version: int = 0
     files: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
-    #: The files of each generation that readers do not see, by its identity.
+    #: The files of each hidden generation, by its identity.
     shadows: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def replay(self, version: int, commit: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ class _State:
 
 
 def committed_files(table: str | Path) -> list[Path]:
-    """Return the files of whole batches, for `spark.read.parquet` and anybody else."""
+    """Return the files of whole batches, for `spark.read.parquet` and other readers."""
     root = Path(table)
     return [root / path for path in sorted(_read(root / LOG).files)]
 
@@ -105,10 +105,10 @@ class PlainLog:
         self.is_shadow = False
 
     def create(self, frame: DataFrame) -> None:
-        """Nothing to make: the first commit makes the log."""
+        """Do nothing: the first commit creates the log."""
 
     def check_schema(self, frame: DataFrame) -> None:
-        """Take any: each file has its schema."""
+        """Accept any: each file has its own schema."""
 
     def load(self) -> Held | None:
         """Read the log."""
@@ -132,7 +132,7 @@ class PlainLog:
         )
 
     def generations(self) -> dict[int, Held]:
-        """Return what was read last of every generation of this job."""
+        """Return the last read state of every generation of this job."""
         numbers = {
             identity: int(identity.rpartition("/")[2])
             for identity in self._state.progress
@@ -153,7 +153,7 @@ class PlainLog:
         self._add({"files": files, "progress": self._state.progress, "shadows": shadows})
 
     def discard(self) -> None:
-        """Forget the generation's files and progress, but for an epoch, then delete the files."""
+        """Drop the generation's files and progress, except for an epoch, then delete the files."""
         shadows = dict(self._state.shadows)
         doomed = shadows.pop(self._identity, {})
         epoch = self._held(self._identity).progress.epoch + 1
@@ -164,7 +164,7 @@ class PlainLog:
                 "files": self._state.files,
                 "progress": progress,
                 "shadows": shadows,
-                # What is not deleted now, because a kill came, is when the log is pruned.
+                # Files that a kill leaves here are deleted when the log is pruned.
                 "remove": list(doomed),
             }
         )
@@ -186,10 +186,10 @@ class PlainLog:
         return set(self._state.shadows.get(self._identity, self._state.files))
 
     def clear(self, last: StoredProgress) -> None:  # noqa: ARG002 - the log knows what was committed
-        """Delete what nobody will commit, of this generation and of those thrown away."""
+        """Delete files that will never be committed, of this and of discarded generations."""
         known = self._state.known_files()
         for version in _versions(self._log):
-            # Removed, and left to those who still read them.
+            # Removed, but left for readers that still use them.
             known.update((_commit(self._log, version) or {}).get("remove", ()))
         numbers = [number for number, held in self.generations().items() if held.is_discarded]
         for number in {*numbers, int(self._identity.rpartition("/")[2])}:
@@ -198,7 +198,7 @@ class PlainLog:
                     path.unlink(missing_ok=True)
 
     def compact(self, files_min: int, prefix: str) -> int:
-        """Make one file of small ones of one schema."""
+        """Merge small files with the same schema into one."""
         files = self._state.shadows.get(self._identity, {}) if self.is_shadow else self._state.files
         chosen = choose_small(self._root, files, files_min)
         if not chosen:
@@ -238,7 +238,7 @@ class PlainLog:
             partial.unlink()
         sync(self._log)
         if self._was_pruned(version - 1):
-            # Nobody reads what was written now, below the base; reading again shows what to do.
+            # A version below the base is never read; reading again shows what to do.
             raise ConflictError(f"version {version} of {self._root} was taken, and pruned since")
         self._state = after
         if version % COMMITS_BETWEEN_STATES == 0:
@@ -253,9 +253,9 @@ class PlainLog:
         return any(each % COMMITS_BETWEEN_STATES == 0 for each in _versions(self._log))
 
     def _prune(self) -> None:
-        """Delete commits that nobody needs, and before them the files that they removed.
+        """Delete commits that are no longer needed, and first the files that they removed.
 
-        Whatever ends it half-way, the next one goes on: each step is one that can be repeated.
+        If it is interrupted, the next pruning continues: each step can be repeated.
         """
         oldest = time.time() - REPLACED_FILES_KEPT_SECONDS
         versions = _versions(self._log)
@@ -270,13 +270,13 @@ class PlainLog:
         known = self._state.known_files()
         for version in versions:
             if version < base:
-                # A commit of one who was away for too long removed nothing.
+                # The commit of a writer that was away for too long removed nothing.
                 removed = {*(_commit(self._log, version) or {}).get("remove", ())} - known
                 for path in removed:
                     (self._root / path).unlink(missing_ok=True)
                 _path(self._log, version).unlink(missing_ok=True)
         for partial in self._log.glob("*.partial"):
-            # Of a writer that was killed.
+            # From a writer that was killed.
             with suppress(FileNotFoundError):
                 if partial.stat().st_mtime < oldest:
                     partial.unlink()
@@ -291,7 +291,7 @@ def _versions(folder: Path) -> list[int]:
 
 
 def _commit(folder: Path, version: int) -> dict[str, Any] | None:
-    """Return a commit; None where it is not there, or not any more."""
+    """Return a commit; None if it does not exist, or no longer does."""
     try:
         found: dict[str, Any] = json.loads(_path(folder, version).read_text())
     except FileNotFoundError:
@@ -307,10 +307,10 @@ def _is_older(folder: Path, version: int, than: float) -> bool:
 
 
 def _read(folder: Path) -> _State:
-    """Read the newest commit that holds the whole state, and what came after it, one by one.
+    """Read the newest commit that holds the whole state, and the later ones in order.
 
-    A listing that is made while others commit may lack one and have a later one: it says only where
-    to begin. Raises `SinkError` for a log of which commits were deleted.
+    A listing that is made during commits may lack one and have a later one, so it only gives the
+    starting point. Raises `SinkError` if commits were deleted from the log.
     """
     for _ in range(_READ_ATTEMPTS):
         state, versions = _State(), _versions(folder)
@@ -323,5 +323,5 @@ def _read(folder: Path) -> _State:
             version += 1
         if _path(folder, begin).exists():
             return state
-        # It was pruned after it was listed, and maybe what came after it: there is a later one.
+        # It was pruned after the listing, perhaps with later ones: there is a newer base.
     raise SinkError(f"{folder} lacks commits: restore it from a copy, or begin another table")

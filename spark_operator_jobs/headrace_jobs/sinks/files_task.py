@@ -1,4 +1,4 @@
-"""Parquet files written by the tasks that have the rows."""
+"""Parquet files, written by the tasks that have the rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["DATA", "write_files"]
 
-#: The folder of data files in a table: of those that readers see.
+#: The table's folder of live data files.
 DATA = "data"
 
 
 def write_files(frame: DataFrame, root: Path, folder: str, prefix: str) -> list[DataFile]:
-    """Write a frame's rows, a file for each task that has any; returns those that count.
+    """Write a frame's rows, one file per task with rows; return the files of successful attempts.
 
-    Files of task attempts that do not count stay behind uncommitted.
+    Files of other task attempts stay uncommitted.
     """
     task = _WriteTask(folder=str(root / folder), prefix=prefix)
     done = frame.mapInArrow(task.run, "name string, rows bigint, bytes bigint").collect()
@@ -41,7 +41,7 @@ class _WriteTask:
     prefix: str
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Write the rows into a file that is on the disk when its name is yielded."""
+        """Write the rows into a file that is durable when its name is yielded."""
         import pyarrow as pa
         import pyarrow.parquet as pq
         from pyspark import TaskContext

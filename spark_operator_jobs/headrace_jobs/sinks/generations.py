@@ -1,8 +1,8 @@
 """Generations of a job's output: listed, compared, swapped and deleted.
 
-A new generation reads the past again, by a changed program, into a shadow beside the live output.
-It is compared, then swapped in one step or thrown away; the old one can be gone back to by the same
-step. What every sink says alike is here; one that can do it has `output_generations`.
+A new generation of a job reads the past again, with a changed program, into a shadow beside the
+live output. It is compared, then swapped in atomically or discarded; the same step swaps back to
+the old one. Code common to all sinks is here; a sink that supports it has `output_generations`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Generation = TypeVar("_Generation")
 
 @dataclass(frozen=True, kw_only=True)
 class OutputGeneration:
-    """One generation: where its rows are, how far they go, and whether readers see them."""
+    """One generation: where its rows are, its progress, and whether readers see it."""
 
     generation: int
     output: str
@@ -48,7 +48,7 @@ class OutputGeneration:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Rows that two generations do not share. `examples`: pairs as JSON; None is no such row."""
+    """Rows that differ between two generations. `examples`: pairs as JSON; None: no such row."""
 
     only_old: int
     only_new: int
@@ -72,22 +72,22 @@ class OutputGenerations(Protocol):
         """Compare two. Raises `SinkError`."""
 
     def swap(self, generation: int) -> None:
-        """Make it the one that readers see, in one step. Raises `SinkError`."""
+        """Make it the live one, atomically. Raises `SinkError`."""
 
     def discard(self, generation: int) -> None:
-        """Throw a shadow away, and fence its driver. Raises `SinkError`."""
+        """Discard a shadow, and fence its driver. Raises `SinkError`."""
 
 
 @runtime_checkable
 class Shadowing(Protocol):
-    """A sink that can hold a shadow beside what readers see."""
+    """A sink that can hold a shadow beside the live output."""
 
     def output_generations(self, job: str) -> OutputGenerations:
         """Return the job's generations there."""
 
 
 def shadowing(sink: Sink) -> Shadowing | None:
-    """Return the sink as one that can hold a shadow, if it can; also where it gets a part of it."""
+    """Return the sink as a `Shadowing`, if it is one; also if it gets a part of the results."""
     whole = getattr(sink, "sink", sink)
     return whole if isinstance(whole, Shadowing) else None
 
@@ -95,7 +95,7 @@ def shadowing(sink: Sink) -> Shadowing | None:
 def generation_of(
     found: Mapping[int, _Generation], generation: int, *, place: str, job: str
 ) -> _Generation:
-    """Return one of the generations that were found. Raises `SinkError` that lists them."""
+    """Return one of the found generations. Raises `SinkError` that lists them."""
     if generation not in found:
         known = ", ".join(map(str, found)) or "none"
         raise SinkError(f"{place} has no generation {generation} of {job} ({known})")
@@ -103,7 +103,7 @@ def generation_of(
 
 
 def mixing(place: str, rows: str, live: int, generation: int) -> SinkError:
-    """Return why a new generation may not write there: `rows` are what it holds of another one."""
+    """Return why a new generation may not write there: `rows` describes another one's rows."""
     return SinkError(
         f"{place} holds the {rows} of generation {live}: begin generation {generation} beside"
         " them, with --shadow, then compare and swap (headrace jobs diff, headrace jobs swap)"
@@ -116,5 +116,5 @@ def seen_by_readers(place: str, generation: int) -> SinkError:
 
 
 def row_digest(row: str) -> bytes:
-    """Return what stands for a row, as JSON whose fields are in order, when rows are compared."""
+    """Return a digest of a row, which is JSON with ordered fields, for comparisons."""
     return hashlib.blake2b(row.encode(), digest_size=16).digest()

@@ -1,12 +1,12 @@
-"""Results into a topic, as JSON.
+"""Writes results to a topic, as JSON.
 
 Delivery is at least once by default. Spark's Kafka sink has no transactions: a batch that was
-written but not yet in the checkpoint when the driver died is written again, with the same keys and
+written but is not in the checkpoint when the driver dies is written again, with the same keys and
 values. A reader that must not count twice keeps the newest record for each key and window
-(`window_start` is part of the value, and results are the same on every replay of the batch).
+(`window_start` is part of the value, and every replay of the batch gives the same results).
 
-At most once, a batch that was begun is not begun again (the checkpoint notes it), and a task that
-failed is not tried again. Exactly once, `kafka_transactions` writes in its place.
+With at most once, no batch is begun twice (the checkpoint records it), and a failed task is not
+retried. With exactly once, `kafka_transactions` is used instead.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _INTEGER = r"^(0|[1-9]\d{0,17})$"
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaSink:
-    """A topic to write to; `key_columns` become the record key: one alone, several joined by `/`.
+    """A topic to write to; `key_columns` become the record key, joined by `/` if several.
 
-    `value_column` is the record's value as it is; without it that is all columns as JSON. Texts in
-    `number_columns` are numbers there where they are integers: `"0"` is `0`, `"total"` stays.
-    Without a name, `--output-topic` gives it.
+    `value_column` is the record's unchanged value; without it the value is all columns as JSON.
+    Integer texts in `number_columns` become numbers: `"0"` is `0`, `"total"` stays. Without a name,
+    `--output-topic` gives it.
     """
 
     key_columns: tuple[str, ...]
@@ -51,11 +51,11 @@ class KafkaSink:
         return f"topic {self.topic}" if self.topic else "the output topic"
 
     def refusal(self, delivery: Delivery, output_mode: str) -> str | None:  # noqa: ARG002 - every delivery holds
-        """Return None: each delivery holds in a topic."""
+        """Return None: a topic supports every delivery."""
         return None
 
     def open(self, run: Run) -> KafkaWriter | TransactionalWriter:
-        """Return the writer. Exactly once, it is connected and the driver before it is fenced."""
+        """Return the writer. With exactly once this connects and fences the previous driver."""
         topic = run.output_topic or self.topic
         if topic is None:
             raise SinkError("the output topic has no name: give --output-topic")
@@ -81,7 +81,7 @@ class KafkaSink:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaWriter:
-    """A topic that is written to by Spark's own Kafka sink."""
+    """A topic written by Spark's own Kafka sink."""
 
     bootstrap_servers: str
     topic: str
@@ -90,7 +90,7 @@ class KafkaWriter:
 
     @property
     def keeps_progress(self) -> bool:
-        """Return False: a topic of Spark's Kafka sink has no place for it."""
+        """Return False: Spark's Kafka sink cannot store it."""
         return False
 
     def write(self, frame: DataFrame, batch: Batch) -> None:  # noqa: ARG002 - every sink's shape
@@ -107,11 +107,11 @@ class KafkaWriter:
         )
 
     def close(self) -> None:
-        """Nothing is kept open: Spark's executors own the producers."""
+        """Do nothing: Spark's executors own the producers."""
 
 
 def _of_first_attempts(batches: Iterable[Any]) -> Iterator[Any]:
-    """Pass rows on, but not in a task that is tried again: what it had sent is in the topic."""
+    """Pass rows on, except in a retried task: its first attempt may have sent some."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -124,9 +124,9 @@ def as_json_records(
 ) -> DataFrame:
     """Return `key, value`: the key columns joined by `/`, and all columns as a JSON object.
 
-    A `/` in one of several key columns is written `%2F`, and a `%` as `%25`: `a/b` and `c` are not
-    `a` and `b/c`. One column alone is the key as it is. Null columns stay in the object, and
-    timestamps are ISO 8601 in the session's time zone.
+    In several key columns `/` is written `%2F`, and `%` as `%25`, so `a/b` and `c` differ from `a`
+    and `b/c`. A single column is the key unchanged. Null columns stay in the object, and timestamps
+    are ISO 8601 in the session's time zone.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 

@@ -1,18 +1,19 @@
-"""Results into a topic, exactly once: one transaction holds a batch's records and its offsets.
+"""Writes results to a topic, exactly once: one transaction has a batch's records and offsets.
 
-One writer, in the driver, for the job's whole life. Several executors' transactions do not commit
-together, and a marker that made them one decision would need every reader to know it; the commit
-of one transaction is a decision that the broker makes, and that every read_committed consumer sees.
-The price is the throughput of one producer, and the results of a batch pass through the driver.
+There is one writer, in the driver, for the job's whole life. Transactions of several executors do
+not commit together, and every reader would have to know a marker that joined them. One
+transaction's commit is a decision of the broker, which every read_committed consumer follows. The
+price is the throughput of one producer: the results of a batch pass through the driver.
 
-The transactional id is that of (job, generation, topic). Whoever initialises it is the driver: the
-broker fences the one before. The transaction commits, for a group of that name, a marker (an offset
-of the output topic's partition 0, whose metadata is the progress) and the batch's end offsets, and
-the end offsets for the job's own group as well. A new driver reads them back, so a lost answer to a
-commit is never guessed: initialising ends what is pending, then the group has it.
+The transactional id belongs to (job, generation, topic). The process that initialises it is the
+driver: the broker fences the previous one. The transaction commits, for a group with that name, a
+marker (an offset of the output topic's partition 0 with the progress as metadata) and the batch's
+end offsets, and also the end offsets for the job's own group. A new driver reads them back, so the
+outcome of a commit is never guessed: initialising ends a pending transaction, and then the group
+shows it.
 
-A group without members forgets its offsets after `offsets.retention.minutes` (a week): a job that
-was down for longer finds no progress, and is refused until `--adopt-checkpoint`.
+A group without members loses its offsets after `offsets.retention.minutes` (a week): a job that was
+down for longer finds no progress, and needs `--adopt-checkpoint`.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["TransactionalWriter"]
 
 _TIMEOUT_SECONDS = 60.0
-# Above the time that a batch's records take to be sent: the broker ends an older transaction.
+# Longer than sending a batch's records takes: the broker ends an older transaction.
 _TRANSACTION_TIMEOUT_MS = 300_000
-# Beyond its own timeout, a call of librdkafka is taken for one that never returns.
+# This long after its own timeout, a call of librdkafka counts as one that never returns.
 _GRACE_SECONDS = 10.0
 _POLL_RECORDS = 10_000
 _COMMIT_ATTEMPTS = 5
@@ -52,9 +53,9 @@ class TransactionalWriter:
     can_rewind = False
 
     def __init__(self, run: Run, topic: str, as_records: Callable[[DataFrame], DataFrame]) -> None:
-        """Fence the driver before, and read what it committed. Raises `SinkError`.
+        """Fence the previous driver, and read what it committed. Raises `SinkError`.
 
-        `as_records` returns `key, value` of results.
+        `as_records` turns results into `key, value`.
         """
         self._topic = topic
         self._as_records = as_records
@@ -78,7 +79,7 @@ class TransactionalWriter:
         return f"topic {self._topic}"
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin."""
+        """Store where the next batch must start."""
         self._transact(progress, ())
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -90,7 +91,7 @@ class TransactionalWriter:
         try:
             self._transact(after, records.to_batches())
         except _InDoubtError:
-            # Initialising again ends the transaction, one way or the other; the group says which.
+            # Initialising ends the transaction, one way or the other; the group then shows which.
             self._begin()
             if self._stored.epoch != self._epoch:
                 raise FencedError(f"another driver has epoch {self._stored.epoch}") from None
@@ -98,7 +99,7 @@ class TransactionalWriter:
                 self._transact(after, records.to_batches())
 
     def close(self) -> None:
-        """Let go of the connections. A transaction that is open is ended by the next driver."""
+        """Close the connections. The next driver ends an open transaction."""
         self._producer = None
 
     def _begin(self) -> None:
@@ -113,9 +114,9 @@ class TransactionalWriter:
             "transactional.id": self._identity,
             "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
             "linger.ms": 20,
-            # Not compressed, as at least once: every client can read it, lz4 takes a package in
-            # some. The topic's `compression.type` decides how it is stored.
-            # As Kafka's own clients choose a partition, and Spark's sink.
+            # Uncompressed, as with at least once: every client can read it, while some need a
+            # package for lz4. The topic's `compression.type` decides how it is stored.
+            # The partitioner of Kafka's own clients, and of Spark's sink.
             "partitioner": "murmur2_random",
         }
         self._producer = Producer(self._servers | settings)
@@ -223,7 +224,7 @@ class TransactionalWriter:
         if self._group is not None and ends:
             groups.append((self._group, ends))
         for group, offsets in groups:
-            # Nobody joins: the metadata is that of a group without generations.
+            # The group has no members: the metadata has no generation.
             consumer = Consumer(self._servers | {"group.id": group})
             try:
                 members = consumer.consumer_group_metadata()
@@ -247,15 +248,15 @@ class TransactionalWriter:
 
 
 class _InDoubtError(Exception):
-    """Whether the transaction was committed is not known."""
+    """It is unknown whether the transaction was committed."""
 
 
 def _within_its_time(call: Callable[..., Any], *arguments: Any) -> None:
-    """Make a call that has a timeout, its last argument in seconds. Raises what the call raises.
+    """Call a function whose last argument is a timeout in seconds. Raises what it raises.
 
-    Raises `_InDoubtError` where the timeout passes without an answer: librdkafka 2.16 waits for
-    ever in `send_offsets_to_transaction` when the group's coordinator was killed and came back. The
-    thread stays with its producer, which the next one's initialising fences.
+    Raises `_InDoubtError` if the timeout passes without an answer: librdkafka 2.16 waits forever in
+    `send_offsets_to_transaction` if the group's coordinator was killed and came back. The thread
+    stays with its producer, which the next producer's initialisation fences.
     """
     outcome: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 

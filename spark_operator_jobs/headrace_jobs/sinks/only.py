@@ -1,7 +1,7 @@
-"""A part of a job's results into a sink of its own: some of the rows, some of the columns.
+"""Writes a part of a job's results to a sink: some of the rows, some of the columns.
 
-A query has one output, and several sinks may each take another part of it, each with its own
-progress: what one of them has of a batch is skipped there when the batch runs again.
+A query has one output. Several sinks may each take a part of it, with separate progress: when a
+batch runs again, each sink skips what it already has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Only"]
 
 @dataclass(frozen=True, kw_only=True)
 class Only:
-    """The rows for which `rows` (an expression of Spark's SQL) holds, and these columns of them."""
+    """The rows that match `rows` (a Spark SQL expression), with these columns."""
 
     rows: str
     columns: tuple[str, ...]
@@ -42,7 +42,7 @@ class Only:
 
 
 class _OnlyWriter:
-    """The sink's writer, which gets a part of each batch; all else is the writer's own."""
+    """The sink's writer with a part of each batch; everything else is delegated."""
 
     def __init__(self, only: Only, writer: SinkWriter) -> None:
         self._only = only
@@ -51,7 +51,7 @@ class _OnlyWriter:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._writer, name)
 
-    # By name, for `isinstance` of a protocol: from Python 3.12 on it sees no others.
+    # Named, for `isinstance` of a protocol: Python 3.12 and later do not see dynamic attributes.
     @property
     def stored(self) -> StoredProgress:
         """What the sink has."""
@@ -64,7 +64,7 @@ class _OnlyWriter:
         return bool(self.__getattr__("can_rewind"))
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin."""
+        """Store where the next batch must start."""
         self.__getattr__("rewind")(progress)
 
     def describe(self) -> str:

@@ -1,9 +1,9 @@
-"""Results into a table of PostgreSQL, exactly once: rows and progress in one transaction.
+"""Writes results to a PostgreSQL table, exactly once: rows and progress in one transaction.
 
-Executors COPY a batch's rows into a staging table of the batch, each task attempt in a transaction
-of its own. Then the driver, in one transaction, locks the job's progress row, compares the epoch,
-skips a batch that is there already, merges what the tasks that counted have staged, and stores the
-batch's offsets. A batch is there whole or not at all, whoever is killed.
+Executors COPY a batch's rows into a staging table, each task attempt in a separate transaction.
+Then the driver, in one transaction, locks the job's progress row, compares the epoch, skips a batch
+that is already there, merges the rows staged by successful tasks, and stores the batch's offsets. A
+batch is there whole or not at all, whichever process is killed.
 
 With a `key` rows are merged (the row of a key is replaced), without one they are appended.
 """
@@ -40,11 +40,10 @@ __all__ = ["PostgresTable", "PostgresWriter"]
 class PostgresTable:
     """A table, in the search path or as `schema.table`. It is made when it is not there.
 
-    `dsn` is libpq's (`host=db dbname=shop`, or a URL); what it leaves out comes from `PGHOST`,
-    `PGUSER`, `PGPASSWORD`, `PGPASSFILE` and their kin, on the driver.
-    `key`: the columns of a unique index; a row replaces the one of its key. `version`: a column of
-    which the greater value wins, whatever order rows come in; without it a batch must have a key
-    once at most.
+    `dsn` is libpq's (`host=db dbname=shop`, or a URL); missing parts come from `PGHOST`, `PGUSER`,
+    `PGPASSWORD`, `PGPASSFILE` and the like, on the driver. `key`: the columns of a unique index; a
+    row replaces the one with the same key. `version`: a column whose greater value wins, in
+    whatever order rows come; without it a batch may have each key only once.
     """
 
     table: str
@@ -79,7 +78,7 @@ class PostgresWriter:
     keeps_progress = True
 
     def __init__(self, sink: PostgresTable, run: Run) -> None:
-        """Connect, take the next epoch, and clear away what earlier drivers staged."""
+        """Connect, take the next epoch, and drop the staging tables of earlier drivers."""
         self._sink = sink
         self._delivery = run.delivery
         self._store = PostgresStore(sink.dsn, run, sink.table)
@@ -93,7 +92,7 @@ class PostgresWriter:
 
     @property
     def stored(self) -> StoredProgress:
-        """The progress that the database had when it was asked last."""
+        """The progress in the database when it was last read."""
         return self._store.stored
 
     @property
@@ -102,7 +101,7 @@ class PostgresWriter:
         return bool(self._sink.key)
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin."""
+        """Store where the next batch must start."""
         self._store.rewind(progress)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -141,7 +140,7 @@ class PostgresWriter:
         name = sql.Identifier(staging)
         columns = sql.SQL(", ").join(map(sql.Identifier, frame.columns))
         drop = sql.SQL("DROP TABLE IF EXISTS {}").format(name)
-        # Not logged: what a crash of the server loses is staged again by the replay.
+        # Unlogged: after a crash of the server the replay stages the rows again.
         create = sql.SQL("CREATE UNLOGGED TABLE {} AS SELECT {}, 0::bigint AS {} FROM {} LIMIT 0")
 
         def make(connection: Any, relation: str) -> None:
@@ -176,7 +175,7 @@ class PostgresWriter:
         self._store.execute(drop)
 
     def _merge(self, staging: str, relation: str, columns: list[str]) -> Any:
-        """Return the statement that takes rows of the attempts that count into the table."""
+        """Return the statement that merges rows of successful attempts into the table."""
         from psycopg import sql
 
         names = sql.SQL(", ").join(map(sql.Identifier, columns))
@@ -214,7 +213,7 @@ class PostgresWriter:
         )
 
     def _make_table(self, frame: DataFrame) -> None:
-        """Make the table if it is not there, and see that what is there can take the rows."""
+        """Create the table if it is missing, and check that an existing one can take the rows."""
         from psycopg import sql
 
         columns = [
@@ -227,7 +226,7 @@ class PostgresWriter:
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
 
         def make(connection: Any, relation: str) -> None:
-            # By the name that it has now: a swap, or the generation's end, may have come meanwhile.
+            # By its present name: a swap or a discard may have happened meanwhile.
             connection.execute(create.format(identifier(relation), sql.SQL(", ").join(columns)))
 
         self._store.once(make)

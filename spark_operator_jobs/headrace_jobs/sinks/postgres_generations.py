@@ -1,9 +1,9 @@
 """Generations of a job's table in PostgreSQL: side by side, compared, swapped in one transaction.
 
-The table that readers know has the rows of one generation, the live one. Another generation's are
-in `<table>_g<generation>`. A swap renames both tables and notes it in their progress rows, all in
-one transaction: readers see one or the other, and drivers, which lock their progress row in each of
-their transactions, go on in the table that it names then.
+The table that readers use has the rows of one generation, the live one. Another generation's rows
+are in `<table>_g<generation>`. A swap renames both tables and records it in their progress rows,
+all in one transaction: readers see one or the other. Drivers lock their progress row in each of
+their transactions, and continue in the table that it then names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UPDATE headrace_progress SET relation = %s WHERE job = %s AND output = %s AND ge
 """
 
 
-# What is left fences the drivers of the generation, also when its number is used again.
+# The remaining row fences the generation's drivers, even if its number is used again.
 _FORGET: LiteralString = """
 UPDATE headrace_progress SET relation = '', epoch = epoch + 1, batch = DEFAULT,
   checkpoint = DEFAULT, offsets = DEFAULT, reset = DEFAULT, updated_at = now()
@@ -87,7 +87,7 @@ class PostgresGenerations:
             self._move(connection, new, self.table)
 
     def discard(self, generation: int) -> None:
-        """Throw a shadow away, rows and progress; its driver is fenced. Raises `SinkError`."""
+        """Discard a shadow, rows and progress; its driver is fenced. Raises `SinkError`."""
         from psycopg import sql
 
         prefix = staging_prefix(self.job, generation, self.table)
@@ -167,7 +167,7 @@ def _keyed_difference(
 
 
 def _difference_of_bags(connection: Any, relations: Sequence[str], examples_max: int) -> Difference:
-    """Compare tables without a key: a row counts as often as it is there."""
+    """Compare tables without a key: duplicate rows count."""
     from psycopg import sql
 
     old, new = (

@@ -1,6 +1,7 @@
-"""Rows of a frame into PostgreSQL by COPY, from the tasks that have them.
+"""Copies a frame's rows into PostgreSQL by COPY, from the tasks that have them.
 
-Arrow batches become CSV in C++ (pyarrow) and go to the server as they are: no Python object a row.
+pyarrow turns Arrow batches into CSV in C++, which goes to the server unchanged: no Python object
+per row.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ATTEMPT", "TASK_STAGING", "column_types", "copy_rows", "portable"]
 
-#: The column of a staging table that says which task attempt wrote a row.
+#: The staging table's column with the task attempt that wrote a row.
 ATTEMPT = "headrace_attempt"
-#: The temporary table of a task that merges its rows by itself.
+#: The temporary table of a task that merges its own rows.
 TASK_STAGING = "headrace_task"
 
 _TYPES = {
@@ -37,7 +38,7 @@ _TYPES = {
 
 
 def portable(frame: DataFrame) -> DataFrame:
-    """Return the frame with what CSV cannot say turned into text: nested values become JSON."""
+    """Return the frame with values that CSV cannot express as text: nested values become JSON."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
     from pyspark.sql import types as T  # noqa: N812 - as above
 
@@ -65,11 +66,11 @@ def column_types(frame: DataFrame) -> dict[str, str]:
 
 
 def copy_rows(frame: DataFrame, conninfo: str, table: str, merge: Any) -> dict[int, int]:
-    """Copy a frame's rows into a table; returns the rows of each task attempt that counts.
+    """Copy a frame's rows into a table; return the row counts of successful task attempts.
 
-    Without `merge` the table is a staging table, whose column `headrace_attempt` says who wrote a
-    row: of a task that was tried twice both may be there. With `merge` each task stages its rows
-    in a temporary table of the same columns, and runs the statement.
+    Without `merge` the table is a staging table, whose column `headrace_attempt` identifies the
+    writer of a row: both attempts of a retried task may be there. With `merge` each task stages its
+    rows in a temporary table with the same columns, and runs the statement.
     """
     task = _CopyTask(columns=tuple(frame.columns), conninfo=conninfo, table=table, merge=merge)
     done = frame.mapInArrow(task.run, "attempt bigint, copied bigint").collect()
@@ -86,7 +87,7 @@ class _CopyTask:
     merge: Any
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Copy the rows in a transaction of the task's own; yield the attempt and their number."""
+        """Copy the rows in the task's own transaction; yield the attempt and their number."""
         import psycopg
         import pyarrow as pa
         from psycopg import sql
@@ -120,7 +121,7 @@ class _CopyTask:
 
 
 def _as_csv(batch: Any, attempt: int) -> memoryview:
-    """Return an Arrow batch as CSV, with the attempt as last column. Null is nothing, unquoted."""
+    """Return an Arrow batch as CSV, with the attempt as last column. Null is empty, unquoted."""
     import io
 
     import pyarrow as pa

@@ -1,7 +1,8 @@
-"""Names of staging tables in PostgreSQL, by which those that nobody needs any more are found.
+"""Names of staging tables in PostgreSQL, by which abandoned ones are found.
 
-A staging table is one batch's, of one driver. It is made while the job's progress row is locked and
-the driver's epoch compared, so none is made after a successor has cleared away.
+A staging table belongs to one batch of one driver. It is created while the job's progress row is
+locked and the driver's epoch is checked, so none is created after a successor has dropped the old
+ones.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["drop_staging", "staging_prefix"]
 
 
 def staging_prefix(job: str, generation: int, table: str) -> str:
-    """Return what the names of all staging tables of this generation begin with."""
+    """Return the common prefix of all staging tables of this generation."""
     identity = f"{job}/{generation}/{table}"
     return f"headrace_staging_{hashlib.sha256(identity.encode()).hexdigest()[:12]}_"
 

@@ -1,13 +1,13 @@
-"""A job's progress in PostgreSQL, in the database that has its rows.
+"""A job's progress in PostgreSQL, in the database with its rows.
 
 Owns one connection of the driver and the table `headrace_progress`: a row for each (job,
-generation, table). Whoever changes rows of an output locks its progress row first, compares the
-epoch, and stores the batch's offsets in the same transaction. So there is one writer at a time, and
-a driver that was replaced finds another epoch than its own.
+generation, table). A writer of an output's rows first locks the progress row, compares the epoch,
+and stores the batch's offsets in the same transaction. So there is one writer at a time, and a
+driver that was replaced finds a newer epoch.
 
-An answer to COMMIT that is lost says nothing. `transact` asks again on a new connection: locking
-the row waits until the server has ended the transaction whose fate is in doubt, and then the row
-shows it.
+After a lost answer to COMMIT the outcome is unknown. `transact` asks again on a new connection:
+locking the row waits until the server has ended that transaction, and then the row shows its
+outcome.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ __all__ = [
 ]
 
 PROGRESS_TABLE = "headrace_progress"
-#: How long a server may be away, or refuse, before the batch fails, and the job with it.
+#: How long a server may be down, or refuse, before the batch fails, and with it the job.
 OUTAGE_SECONDS_MAX = 60.0
 _RETRY_SECONDS = 0.5
-# Notices a server that is gone without a word (a cut cable) within this time.
+# Detects a silent loss of the server (a cut cable) within this time.
 _TCP_TIMEOUT_MS = 20_000
-# Any number that nobody else uses: `CREATE TABLE IF NOT EXISTS` is not safe beside itself.
+# An arbitrary unused number: `CREATE TABLE IF NOT EXISTS` is not safe when run concurrently.
 _ADVISORY_LOCK = 0x48454144
 
 _CREATE: LiteralString = """
@@ -88,9 +88,9 @@ WHERE job = %s AND generation = %s AND output = %s
 
 
 def connect(dsn: str, name: str) -> Any:
-    """Connect, in autocommit mode. `dsn` is libpq's; the `PG…` environment fills it up.
+    """Connect, in autocommit mode. `dsn` is libpq's; the `PG…` environment completes it.
 
-    Raises `SinkError` that says what to do.
+    Raises `SinkError` with instructions.
     """
     try:
         import psycopg
@@ -137,7 +137,7 @@ class PostgresStore:
         return _progress(claimed)
 
     def _refuse_mixing(self, run: Run, output: str) -> None:
-        """Refuse a new generation that would write among another's rows."""
+        """Refuse a new generation that would write among another one's rows."""
         rows = self._connection.execute(
             "SELECT generation, relation FROM headrace_progress"
             " WHERE job = %s AND output = %s AND relation <> ''",
@@ -149,7 +149,7 @@ class PostgresStore:
 
     @contextlib.contextmanager
     def keep_relation(self) -> Iterator[str]:
-        """Hold off a swap while tasks write into the table that the generation has now."""
+        """Prevent a swap while tasks write into the generation's present table."""
         lock_relation(self._connection, self._key[0], self._key[2], is_shared=True)
         try:
             self.refresh()
@@ -159,18 +159,18 @@ class PostgresStore:
 
     @property
     def conninfo(self) -> str:
-        """What executors connect with: all that the driver's environment gave, the password too."""
+        """The executors' connection string: the driver's whole environment, password included."""
         from psycopg.conninfo import make_conninfo
 
         info = self._connection.info
         return make_conninfo(**(info.get_parameters() | {"password": info.password or None}))
 
     def refresh(self) -> None:
-        """Read the row again. Raises `FencedError` when the generation was thrown away."""
+        """Read the row again. Raises `FencedError` if the generation was discarded."""
         self._take(self._connection.execute(_READ, self._key).fetchone())
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin: a reset was followed, or nothing was stored."""
+        """Store where the next batch must start: after a reset, or if nothing was stored."""
         with self._connection.transaction():
             self._lock()
             if self.stored.epoch != self.epoch:
@@ -178,11 +178,11 @@ class PostgresStore:
             self._store(progress)
 
     def transact(self, batch: Batch, work: Callable[[Any, str], None] | None = None) -> Verdict:
-        """Do the work and store the batch's progress, both or nothing. Repeats what was in doubt.
+        """Do the work and store the batch's progress, both or neither. Retries if in doubt.
 
         `work` gets the connection and the table's name, inside the transaction. Raises
-        `FencedError`, `GapError`, what `work` raises, and `SinkError` when the server stays away,
-        or goes on to refuse (its disk is full, a timeout of its own is too short).
+        `FencedError`, `GapError`, exceptions of `work`, and `SinkError` if the server stays down,
+        or keeps refusing (its disk is full, one of its timeouts is too short).
         """
         import psycopg
 
@@ -191,7 +191,7 @@ class PostgresStore:
             try:
                 return self._transact_once(batch, work)
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                # Refused, or lost on the way, or done and its answer lost: the row will show it.
+                # Refused, lost on the way, or done with a lost answer: the row will show it.
                 deadline = min(deadline, time.monotonic() + OUTAGE_SECONDS_MAX)
                 is_refused = error.sqlstate is not None
                 if is_refused and time.monotonic() > deadline - _RETRY_SECONDS:
@@ -208,7 +208,7 @@ class PostgresStore:
                 self._reconnect(deadline, error)
 
     def once(self, work: Callable[[Any, str], None]) -> None:
-        """Do the work in a transaction, if this driver is not fenced. Repeats nothing."""
+        """Do the work in a transaction, unless this driver is fenced. No retries."""
         with self._connection.transaction():
             self._lock()
             if self.stored.epoch != self.epoch:
@@ -216,7 +216,7 @@ class PostgresStore:
             work(self._connection, self.relation)
 
     def execute(self, statement: Any) -> None:
-        """Run a statement by itself, of which it does not matter how often it runs."""
+        """Run a single idempotent statement."""
         self._connection.execute(statement)
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class PostgresStore:
         self._take(self._connection.execute(_READ + " FOR UPDATE", self._key).fetchone())
 
     def _take(self, row: tuple[Any, ...] | None) -> None:
-        # Without a row: somebody deleted it by hand.
+        # There is no row: a user deleted it.
         relation, stored = ("", StoredProgress(epoch=0)) if row is None else _progress(row)
         if not relation:
             raise FencedError(
@@ -279,7 +279,7 @@ def progress_table_exists(connection: Any) -> bool:
 
 
 def lock_relation(connection: Any, job: str, output: str, *, is_shared: bool) -> None:
-    """Lock which table has which generation: writers share it, for the session; a swap does not."""
+    """Lock which table has which generation: writers share the lock, a swap does not."""
     number = int.from_bytes(hashlib.sha256(f"{job}/{output}".encode()).digest()[:8], signed=True)
     function = "pg_advisory_lock_shared" if is_shared else "pg_advisory_xact_lock"
     connection.execute(f"SELECT {function}(%s)", (number,))

@@ -1,9 +1,9 @@
-"""What every sink is: rows and progress into one store. Pure types; a sink's module has the IO.
+"""The interface of every sink: rows and progress in one store. Types only; sinks do the IO.
 
-A `Sink` is declared and knows nothing of the run. `open` connects, takes the next fencing epoch of
-its (job, generation) in the store itself, and reads the progress that is stored there; the
-`SinkWriter` that it returns takes batches. From the moment a successor has opened the sink, the
-writer of the driver before it is refused by the store: a zombie is fenced where it would do harm.
+A `Sink` is a declaration and knows nothing of the run. `open` connects, takes the next fencing
+epoch of its (job, generation) in the store itself, and reads the stored progress; the `SinkWriter`
+that it returns takes batches. Once a successor has opened the sink, the store refuses the previous
+driver's writer: a zombie is fenced where it would do harm.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class SinkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """The run that opens a sink: who it is, and what was asked of it on the command line."""
+    """The run that opens a sink: its identity, and its command-line options."""
 
     job: str
     generation: int
     delivery: Delivery
     bootstrap_servers: str
-    #: Of a job with one output topic: the topic that was given instead of the declared one.
+    #: For a job with one output topic: the topic given instead of the declared one.
     output_topic: str | None = None
     input_topics: tuple[str, ...] = ()
-    #: The group that progress is committed to, beside what the sink keeps for itself.
+    #: The group to which progress is committed, besides the sink's own progress.
     group: str | None = None
-    #: A generation that is new begins beside what readers see.
+    #: Whether a new generation starts beside the live output.
     is_shadow: bool = False
 
 
@@ -49,10 +49,10 @@ class SinkWriter(Protocol):
         """Whether it is a `ProgressWriter`."""
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write a batch. What is in the store on return is as durable as the store makes it."""
+        """Write a batch. On return it is as durable as the store makes it."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 @runtime_checkable
@@ -61,27 +61,27 @@ class ProgressWriter(SinkWriter, Protocol):
 
     @property
     def stored(self) -> StoredProgress:
-        """What the store had when it was opened, or asked last."""
+        """The progress in the store when it was opened or last read."""
 
     @property
     def can_rewind(self) -> bool:
-        """Whether rows that are written again replace themselves."""
+        """Whether rows can be written again and replace themselves."""
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin, in place of what is stored."""
+        """Replace the stored position by one where the next batch must start."""
 
     def describe(self) -> str:
-        """Return what it is, for messages."""
+        """Return a description for messages."""
 
 
 class Sink(Protocol):
     """A place for results, as declared."""
 
     def describe(self) -> str:
-        """Return what it is, for messages: `topic cpu-load-windows`."""
+        """Return a description for messages: `topic cpu-load-windows`."""
 
     def refusal(self, delivery: Delivery, output_mode: str) -> str | None:
-        """Return why this delivery cannot hold here; None when it can."""
+        """Return why this delivery is impossible here; None if it is possible."""
 
     def open(self, run: Run) -> SinkWriter:
         """Connect. Raises `SinkError`."""

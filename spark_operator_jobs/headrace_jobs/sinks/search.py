@@ -1,15 +1,15 @@
-"""Results into an index of OpenSearch, exactly once by versions: the marker document comes last.
+"""Writes results to an OpenSearch index, exactly once by versions: the marker document comes last.
 
-A bulk request is not atomic, each of its items is. So a document's id is its key, its version goes
-up with the batch, and the batch's marker (the job's progress) is written when all of the batch is
-durable. A batch that was half written is written again, over itself; one whose marker is there is
-skipped. The marker is written by compare-and-set, so a driver that was replaced cannot move it, and
-what it still writes has a version lower than its successor's.
+A bulk request is not atomic, but each of its items is. So a document's id is its key, its version
+grows with the batch, and the batch's marker (the job's progress) is written when the whole batch is
+durable. A half-written batch is written again, over itself; one whose marker exists is skipped. The
+marker is written by compare-and-set, so a driver that was replaced cannot move it, and whatever it
+still writes has a lower version than its successor's.
 
-Readers see a batch arrive document by document: whole batches are what other sinks are for. A
-deletion's version is forgotten after `index.gc_deletes` (60 s by default): a zombie that writes a
-document later than that after its deletion brings it back, until its key's next change. Set it to
-longer than a driver can hang.
+Readers see a batch arrive document by document; other sinks offer whole batches. A deletion's
+version is forgotten after `index.gc_deletes` (60 s by default): a zombie that writes a deleted
+document later than that brings it back, until its key's next change. Set it to longer than a driver
+can hang.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchIndex", "SearchWriter"]
 
-#: The environment variable that names the servers, where the declaration does not.
+#: The environment variable with the servers, if the declaration has none.
 HOSTS_VARIABLE = "OPENSEARCH_URL"
-# A version is the number of the batch and the epoch of its driver: a replay overwrites what the
-# driver before had written of the same batch, which may have been cut otherwise.
+# A version consists of the number of the batch and the epoch of its driver: a replay overwrites
+# what an earlier driver wrote for the same batch, even if the batch was partitioned otherwise.
 _EPOCH_BITS = 24
 
 
@@ -44,13 +44,13 @@ _EPOCH_BITS = 24
 class SearchIndex:
     """An index; its mapping is yours or the server's default.
 
-    An index that is not there is made as an alias of this name, for `NAME_g<generation>`: another
-    generation's documents are in an index of their own until it is swapped in.
+    A missing index is created as an alias of this name, for `NAME_g<generation>`: each generation's
+    documents are in a separate index until it is swapped in.
 
-    `hosts`: URLs with user and password if need be, separated by commas; else of the environment
-    (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds) of which
-    the greater value wins; without it the later batch does. `deleted`: a boolean column; true takes
-    the document away.
+    `hosts`: URLs, with user and password if needed, separated by commas; by default from the
+    environment (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds)
+    whose greater value wins; without it the later batch wins. `deleted`: a boolean column; true
+    deletes the document.
     """
 
     index: str
@@ -74,7 +74,7 @@ class SearchIndex:
         return SearchGenerations(hosts=self.servers(), job=job, name=self.index)
 
     def servers(self) -> tuple[str, ...]:
-        """Return the URLs. Raises `SinkError` where nothing says them."""
+        """Return the URLs. Raises `SinkError` if none are configured."""
         hosts = self.hosts or os.environ.get(HOSTS_VARIABLE, "")
         if not hosts:
             raise SinkError(f"{self.describe()}: say where, with hosts or {HOSTS_VARIABLE}")
@@ -105,7 +105,7 @@ class SearchWriter:
 
     @property
     def stored(self) -> StoredProgress:
-        """The progress that the marker had when it was read last."""
+        """The progress in the marker when it was last read."""
         return self._marker.stored
 
     def describe(self) -> str:
@@ -113,7 +113,7 @@ class SearchWriter:
         return self._sink.describe()
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch has to begin."""
+        """Store where the next batch must start."""
         self._marker.put(progress)
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
@@ -146,7 +146,7 @@ class SearchWriter:
         index_rows(frame, self._hosts, what, version)
 
     def _mark(self, batch: Batch) -> Verdict:
-        """Write the marker. A lost answer is read back: the marker's own conflict shows it."""
+        """Write the marker. After a lost answer it is read: its own conflict shows the outcome."""
         while True:
             verdict = judge(self._marker.stored, self._epoch, batch)
             if verdict is Verdict.SKIP:

@@ -1,9 +1,11 @@
-"""Generations of a job's search index: an index for each, and the name that readers know an alias.
+"""Generations of a job's search index: one index each; readers use an alias.
 
-A swap is one request that changes the alias, which the server applies as a whole. Drivers do
-not notice: each writes into its own generation's index, which its marker names, never by the alias.
+A swap is one request that changes the alias, which the server applies atomically. Drivers do not
+notice: each writes into its own generation's index, which its marker names, never through the
+readers' alias.
 
-An index that has the readers' name itself cannot be swapped: the name is taken until it is deleted.
+An index whose own name is the readers' name cannot be swapped: the name is taken until the index is
+deleted.
 """
 
 from __future__ import annotations
@@ -31,17 +33,17 @@ if TYPE_CHECKING:
 
 __all__ = ["SearchGenerations", "place_of"]
 
-# What an index of a shadow takes over from the one that readers see, with its mapping.
+# What a shadow's index copies from the live index, besides its mapping.
 _SETTINGS = ("number_of_shards", "number_of_replicas", "gc_deletes", "refresh_interval", "analysis")
 _PAGE = 1_000
 _ATTEMPTS = 20
 
 
 def place_of(client: Any, name: str, run: Run, epoch: int) -> tuple[str, str]:
-    """Return the index for a generation that has none, which is made, and the alias to write by.
+    """Return the index for a new generation, which is created, and the alias to write through.
 
-    The alias has the epoch's number: tasks of drivers before that know another one, which is gone.
-    Raises `SinkError`.
+    The alias contains the epoch's number: tasks of earlier drivers use another alias, which is
+    gone. Raises `SinkError`.
     """
     live = _behind(client, name)
     own = f"{name}_g{run.generation}"
@@ -72,7 +74,7 @@ def place_of(client: Any, name: str, run: Run, epoch: int) -> tuple[str, str]:
 
 
 def _behind(client: Any, name: str) -> str | None:
-    """Return the index that readers see by a name; None where there is none."""
+    """Return the index behind the readers' name; None if there is none."""
     from opensearchpy.exceptions import NotFoundError
 
     try:
@@ -85,7 +87,7 @@ def _behind(client: Any, name: str) -> str | None:
 
 
 def _like(client: Any, live: str) -> dict[str, Any]:
-    """Return what to make an index with that takes what another one takes."""
+    """Return the settings for an index that accepts the same documents as another one."""
     (found,) = client.indices.get(index=live).values()
     index = found["settings"]["index"]
     settings = {name: index[name] for name in _SETTINGS if name in index}
@@ -93,7 +95,7 @@ def _like(client: Any, live: str) -> dict[str, Any]:
 
 
 def _make(client: Any, index: str, body: dict[str, Any]) -> None:
-    """Make an index, or take one without documents. Raises `SinkError` for one that has some."""
+    """Create an index, or use an empty one. Raises `SinkError` if it has documents."""
     from opensearchpy.exceptions import RequestError
 
     try:
@@ -142,7 +144,7 @@ def _generations(client: Any, job: str, name: str) -> list[OutputGeneration]:
 
 
 def _scan(client: Any, index: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every document with its id, as they were at once."""
+    """Yield every document with its id, from one point in time."""
     from opensearchpy.helpers import scan
 
     for each in scan(client, index=index, size=_PAGE):
@@ -188,7 +190,7 @@ class SearchGenerations:
             )
 
     def swap(self, generation: int) -> None:
-        """Let the name be that of a generation's index, in one step. Raises `SinkError`."""
+        """Point the name at a generation's index, atomically. Raises `SinkError`."""
         with self._client() as client:
             index = self._of(client, generation).output
             live = _behind(client, self.name)
@@ -202,7 +204,7 @@ class SearchGenerations:
             client.indices.update_aliases(body={"actions": actions})
 
     def discard(self, generation: int) -> None:
-        """Throw a shadow away; its driver is fenced. Raises `SinkError`."""
+        """Discard a shadow; its driver is fenced. Raises `SinkError`."""
         with self._client() as client:
             doomed = self._of(client, generation)
             if doomed.is_live:
@@ -241,7 +243,7 @@ class SearchGenerations:
 
 
 def _documents(client: Any, index: str, identities: list[str]) -> list[str | None]:
-    """Return documents as JSON, in this order; None for those that are not there."""
+    """Return documents as JSON, in this order; None for missing ones."""
     if not identities:
         return []
     found = client.mget(index=index, body={"ids": identities})["docs"]

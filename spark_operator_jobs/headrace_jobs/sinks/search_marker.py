@@ -1,7 +1,7 @@
 """The marker document of a job in OpenSearch: its progress, written by compare-and-set.
 
 All markers are in the index `headrace-progress`. A read by id sees the newest write (realtime get);
-a write names the sequence number and primary term of the document that it was decided on.
+a write names the sequence number and primary term of the document that it is based on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TIMEOUT_SECONDS = 30
 
 
 class MarkerConflictError(Exception):
-    """The marker changed since it was read: read it again, and judge again."""
+    """The marker changed since it was read: read it again, and decide again."""
 
 
 def search_client(hosts: Sequence[str]) -> Any:
@@ -33,12 +33,12 @@ def search_client(hosts: Sequence[str]) -> Any:
         raise SinkError(
             "a search index needs opensearch-py: pip install 'headrace[sinks]'"
         ) from error
-    # A retry of the client's own is safe: writes have versions.
+    # The client may retry by itself: writes have versions.
     return OpenSearch(list(hosts), timeout=_TIMEOUT_SECONDS, max_retries=3, retry_on_timeout=True)
 
 
 class Marker:
-    """One marker document: of a job's generation, and the index that readers know."""
+    """One marker document: of a job's generation, and the index that readers use."""
 
     def __init__(self, hosts: Sequence[str], job: str, generation: int, name: str) -> None:
         self._client = search_client(hosts)
@@ -46,15 +46,15 @@ class Marker:
         self._name = name
         self._place: dict[str, int] = {}
         self.stored = StoredProgress(epoch=0)
-        #: The number of batches that were marked: the higher part of documents' versions.
+        #: The number of marked batches: the higher part of documents' versions.
         self.sequence = 0
-        #: The index that has the generation's documents; "" before its first epoch.
+        #: The index with the generation's documents; "" before its first epoch.
         self.index = ""
-        #: The alias by which drivers write there; "" of an index that we did not make.
+        #: The alias through which drivers write; "" for an index created by the user.
         self.alias = ""
 
     def require_durable(self, index: str) -> None:
-        """Raise `SinkError` when the index answers before a write is on the disk."""
+        """Raise `SinkError` if the index acknowledges a write before it is on disk."""
         from opensearchpy.exceptions import NotFoundError, OpenSearchException
 
         try:
@@ -115,7 +115,7 @@ class Marker:
             return
         self.stored = parse_progress(found["_source"]["progress"])
         self.sequence = int(found["_source"]["sequence"])
-        # Markers of before generations had indices of their own do not say where.
+        # Markers from before generations had separate indices do not name the index.
         self.index = found["_source"].get("index", self._name)
         self.alias = found["_source"].get("alias", "")
         self._place = {
@@ -124,7 +124,7 @@ class Marker:
         }
 
     def discard(self) -> None:
-        """Fence the generation's driver, and forget all but the epoch.
+        """Fence the generation's driver, and drop everything but the epoch.
 
         Raises `MarkerConflictError`.
         """
@@ -132,7 +132,7 @@ class Marker:
         self.put(StoredProgress(epoch=self.stored.epoch + 1))
 
     def put(self, progress: StoredProgress, *, advance: bool = False) -> None:
-        """Write the marker on top of what was read last. Raises `MarkerConflictError`."""
+        """Write the marker, based on the last read state. Raises `MarkerConflictError`."""
         from opensearchpy.exceptions import ConflictError
 
         sequence = self.sequence + advance
@@ -140,7 +140,7 @@ class Marker:
             "index": self.index,
             "alias": self.alias,
             "sequence": sequence,
-            # As text: it is read by us alone, and must not grow the mapping.
+            # As text: only Headrace reads it, and it must not grow the mapping.
             "progress": format_progress(progress),
             "offsets": json.dumps(
                 {f"{at.topic}/{at.partition}": end for at, end in progress.offsets.items()}

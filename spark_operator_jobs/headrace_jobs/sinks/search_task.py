@@ -1,4 +1,4 @@
-"""Documents into an index by bulk requests, from the tasks that have the rows."""
+"""Writes documents to an index by bulk requests, from the tasks that have the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ATTEMPTS = 6
 _RETRY_SECONDS = 0.25
 _CONFLICT = 409
 _TOO_MANY_REQUESTS = 429
-# What a document's id may have in bytes; a longer one is replaced by its hash.
+# The maximum size of a document's id; a longer one is replaced by its hash.
 _ID_BYTES_MAX = 512
 
 
@@ -29,10 +29,10 @@ class BulkError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Documents:
-    """What rows are in an index. `version` and `deleted` are columns, if there are any.
+    """How rows become documents. `version` and `deleted` are columns, if set.
 
-    An index that is written to by an alias is never made by a request that comes too late: a server
-    makes one for a document by itself, but no alias.
+    A late request never recreates an index that is written through an alias: a server creates a
+    missing index for a document automatically, but not an alias.
     """
 
     index: str
@@ -43,9 +43,9 @@ class Documents:
 
 
 def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version: int) -> int:
-    """Index a frame's rows; returns how many there were. All are durable on return.
+    """Index a frame's rows; return their number. All are durable on return.
 
-    `version` is that of rows that have none of their own.
+    `version` applies to rows that have none of their own.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
@@ -62,7 +62,7 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
 
 
 def _document_id(key: Sequence[str]) -> Column:
-    """Return the key as text: of one column its value, of several a JSON array of them."""
+    """Return the key as text: a single column's value, or a JSON array of several."""
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     parts = [F.col(f"`{name}`").cast("string") for name in key]
@@ -105,7 +105,7 @@ class _BulkTask:
         yield pa.RecordBatch.from_pydict({"documents": [count]})
 
     def _send(self, client: Any, rows: list[dict[str, Any]]) -> None:
-        """Send rows until each was taken, or is there in this version or a later one."""
+        """Send rows until each is accepted, or exists in this version or a later one."""
         reason = ""
         parameters = {"require_alias": "true"} if self.is_alias else {}
         for attempt in range(_ATTEMPTS):
@@ -122,7 +122,7 @@ class _BulkTask:
             if refused:
                 reason = json.dumps(refused[0]["error"])[:500]
                 raise BulkError(f"{len(refused)} documents were refused, the first: {reason}")
-            # Too much to do, or its disk is full.
+            # The server is overloaded, or its disk is full.
             waiting = [result["status"] == _TOO_MANY_REQUESTS for result in results]
             rows = [row for row, waits in zip(rows, waiting, strict=True) if waits]
             if not rows:

@@ -1,11 +1,11 @@
-"""A source of a query that says when all of its topics have been silent for a while.
+"""A source that tells a query when all of its topics have been silent for a while.
 
-Spark runs no batch without records, so nobody would look at windows that wait for the next one.
-When no trigger found a record for the idle timeout, `Silence` leaves a file on the driver's disk;
-the next trigger finds it, counts one more tick, and runs a batch in which each group of keys gets a
-row. The tick is an offset in the query's log like any other: a batch that runs again has it again.
-Timers of `transformWithState` would not do: with them a batch is always due, and the available-now
-trigger never ends.
+Spark runs no batch without records, so windows that wait for the next record would stay open. When
+no trigger has found a record for the idle timeout, `Silence` leaves a file on the driver's disk.
+The next trigger finds it, counts one more tick, and runs a batch in which each group of keys gets a
+row. The tick is an offset in the query's log like any other: a batch that runs again gets it again.
+Timers of `transformWithState` would not work: with them a batch is always due, and the
+available-now trigger never ends.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["CLOCK", "Silence", "read_ticks"]
 
 #: The source's name.
 CLOCK = "headrace-clock"
-# Settings of the session: the file that is looked for, and the topic that is said to be silent.
+# Session settings: the file to look for, and the topic that is reported as silent.
 _FILE = "headrace.clock.file"
 _TOPIC = "headrace.clock.topic"
 
 
 class Silence:
-    """Follows a query's triggers, and asks for a tick once when none found a record for a while.
+    """Follows a query's triggers, and requests a tick once if none found a record for a while.
 
-    A driver's start counts as a record: a pause of the job is no silence of its topics.
+    A driver's start counts as a record: a pause of the job is not a silence of its topics.
     """
 
     def __init__(self, session: SparkSession, *, idle_seconds: float, topic: str) -> None:
-        """Make the source known to the session. Queries that are built from here on have it."""
+        """Register the source with the session, for queries that are built from now on."""
         self._idle_seconds = idle_seconds
         self._folder = Path(tempfile.mkdtemp(prefix="headrace-clock-"))
         self._file = self._folder / TICK
@@ -57,13 +57,13 @@ class Silence:
         self._heard_at, self._is_requested = time.monotonic(), False
 
     def idle(self) -> None:
-        """Note that a trigger found none."""
+        """Note that a trigger found no records."""
         is_due = time.monotonic() - self._heard_at >= self._idle_seconds
         if is_due and not self._is_requested:
             self.request_tick()
 
     def request_tick(self) -> None:
-        """Ask for a tick."""
+        """Request a tick."""
         self._is_requested = True
         self._file.touch()
 
@@ -73,7 +73,7 @@ class Silence:
 
 
 def read_ticks(session: SparkSession, groups: int) -> DataFrame | None:
-    """Return the stream of ticks: `key_group, topic`, or None where the session has no clock."""
+    """Return the stream of ticks: `key_group, topic`, or None if the session has no clock."""
     path = session.conf.get(_FILE, None)
     if path is None:
         return None
@@ -110,7 +110,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {TICK: start[TICK] + 1}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as above
-        """Do nothing. With a source that lacks this Spark reads all that is there in one batch."""
+        """Do nothing. Without this method Spark would read everything in one batch."""
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return [InputPartition(start != end)]

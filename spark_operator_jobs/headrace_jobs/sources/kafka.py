@@ -1,8 +1,8 @@
 """Topics as streams, through Spark's own Kafka source.
 
 The source keeps its position in the query's checkpoint and uses no group coordinator, so
-`kafka.group.id` is not set: it would only name a group that never has a member. The job's progress
-is committed to its ConsumerGroup beside it, by `headrace_jobs.progress`.
+`kafka.group.id` is not set: it would only name a group that never has a member.
+`headrace_jobs.progress` commits the job's progress to its ConsumerGroup separately.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaSource", "read_stream"]
 
-# With the client's default of 500 records a poll Spark makes two ListOffsets calls for each 500
-# records; measured on 200,000 records: 14.1 s with 500, 11.7 s with 20,000.
+# With the client's default of 500 records per poll, Spark makes two ListOffsets calls for each 500
+# records; measured with 200,000 records: 14.1 s with 500, 11.7 s with 20,000.
 MAX_POLL_RECORDS = 20_000
 
 
@@ -24,13 +24,12 @@ MAX_POLL_RECORDS = 20_000
 class KafkaSource:
     """What to read and how.
 
-    `starting_offsets` (earliest, latest, or Spark's JSON) holds only for a new checkpoint;
-    after that the checkpoint decides.
-    `fail_on_data_loss`: when offsets that the checkpoint names are gone (retention was faster than
-    the job, or the topic was recreated) the query fails and says so. False goes on with what is
-    left: choose it where a gap matters less than a stop.
-    `max_offsets_per_trigger` bounds a batch, so that a long backlog is worked off in steps whose
-    progress is committed and seen.
+    `starting_offsets` (earliest, latest, or Spark's JSON) applies only to a new checkpoint; after
+    that the checkpoint decides. `fail_on_data_loss`: if offsets in the checkpoint no longer exist
+    (retention was faster than the job, or the topic was recreated), the query fails with an error.
+    False continues with the remaining records: choose it if a gap matters less than a stop.
+    `max_offsets_per_trigger` bounds a batch, so that a long backlog is processed in steps whose
+    progress is committed and visible.
     """
 
     bootstrap_servers: str
@@ -46,7 +45,7 @@ class KafkaSource:
             "subscribe": self.topic,
             "startingOffsets": self.starting_offsets,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
-            # What is set aside keeps them.
+            # Rejected records keep them.
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "kafka.max.poll.records": str(MAX_POLL_RECORDS),

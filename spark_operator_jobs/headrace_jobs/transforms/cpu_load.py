@@ -3,8 +3,8 @@
 A reading is a JSON object `{"hostname": "web-1", "cpu": 0, "usage": 12.5, "occurred_at":
 "2026-01-31T12:00:00.250Z"}`: `cpu` an integer from 0 or a name, as a number or a string (`0` and
 `"0"` are one CPU), `usage` in percent (0 to 100), `occurred_at` ISO 8601 (without an offset it is
-UTC, given a session in UTC) or milliseconds since 1970. Whatever else arrives is malformed: marked
-and set aside, never fatal, because one bad producer must not stop a job that others need.
+UTC, given a session in UTC) or milliseconds since 1970. Everything else is malformed: it is marked
+and rejected, never fatal, because one bad producer must not stop a job that others need.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = [
     "well_formed_readings",
 ]
 
-# A clock that runs ahead would move the watermark for everybody and make all others' records late,
-# so an event time this far after the record's own timestamp counts as malformed.
+# A clock that runs ahead would advance the watermark and make all other producers' records late, so
+# an event time this far after the record's own timestamp counts as malformed.
 FUTURE_TOLERANCE_SECONDS = 3600
 
 _READING = "hostname STRING, cpu STRING, usage DOUBLE, occurred_at STRING"
@@ -58,12 +58,12 @@ def parse_readings(records: DataFrame) -> DataFrame:
 
 
 def well_formed_readings(parsed: DataFrame) -> DataFrame:
-    """Keep what can be counted. Returns `hostname, cpu, usage, occurred_at`."""
+    """Keep the valid readings. Returns `hostname, cpu, usage, occurred_at`."""
     return parsed.where(~F.col("malformed")).select("hostname", "cpu", "usage", "occurred_at")
 
 
 def rejected_records(records: DataFrame) -> DataFrame:
-    """Keep the records that are malformed, as they came. Returns their columns and `reason`."""
+    """Keep the malformed records, unchanged. Returns their columns and `reason`."""
     return (
         _judged(records)
         .where(F.col("reason").isNotNull())
@@ -100,10 +100,12 @@ def live_usage_windows(
     slide_ms: int | None = None,
     is_update: bool = False,
 ) -> DataFrame:
-    """Return the windows of a stream of Kafka's records, and what is not in them beside.
+    """Return the windows of a stream of Kafka's records, together with rejected records.
 
-    A reading counts as long as none of its own host's and CPU's is newer than the end of its window
-    by more than the watermark; then the window is written, once. With `is_update` it is written
+    A reading counts until a reading of the same host and CPU is newer than the end of its window by
+    more than the watermark; then the window is written, once. With `is_update` it is written
+    whenever it has changed. Returns the columns of `usage_windows` and those of
+    `event_time_windows`.
     whenever it changed. Returns the columns of `usage_windows` and those of `event_time_windows`.
     """
     spec = WindowSpec(
@@ -127,13 +129,13 @@ def live_usage_windows(
 def past_usage_windows(
     records: DataFrame, *, window_ms: int, slide_ms: int | None = None
 ) -> DataFrame:
-    """Return the windows of past records: the same as of the stream, when none of them was late."""
+    """Return the windows of past records: the same as from the stream, if none of them was late."""
     readings = well_formed_readings(parse_readings(records))
     return usage_windows(readings, window_ms=window_ms, slide_ms=slide_ms)
 
 
 def _prepared(readings: DataFrame) -> DataFrame:
-    """Add usage as an integer: a sum of integers is the same whatever their order."""
+    """Add usage as an integer: a sum of integers does not depend on their order."""
     scaled = F.rint(F.col("usage") * F.lit(_USAGE_SCALE)).cast("long")
     return readings.withColumn("usage_scaled", scaled)
 
@@ -179,7 +181,7 @@ def _judged(records: DataFrame) -> DataFrame:
                 f"occurred_at is more than {FUTURE_TOLERANCE_SECONDS} s after the record",
             )
         )
-    # The first rule that does not hold; one over null does not.
+    # The first violated rule; a rule over null is violated.
     reasons = [
         F.when(~F.coalesce(holds, F.lit(False)), F.lit(reason))  # noqa: FBT003 - Spark's API
         for holds, reason in rules

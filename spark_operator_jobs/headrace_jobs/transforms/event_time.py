@@ -1,8 +1,9 @@
-"""Event-time windows over a stream, none of whose rows is lost without a word.
+"""Event-time windows over a stream that loses no rows silently.
 
-Spark's own watermark is one maximum over all partitions of a source: after a backlog, a rewind or
-with one clock that runs ahead it drops what is on time, and counts groups, not rows. Here every key
-has a watermark for each source partition (`window_fold.py`), kept by `transformWithState`.
+Spark's own watermark is one maximum over all partitions of a source. After a backlog or a rewind,
+or with one clock that runs ahead, it drops rows that are on time, and it counts groups, not rows.
+Here every key has a watermark for each source partition (`window_fold.py`), kept by
+`transformWithState`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ __all__ = ["event_time_windows"]
 
 
 def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
-    """Aggregate a stream's rows by key and window; late and malformed ones come out beside.
+    """Aggregate a stream's rows by key and window, with late and malformed rows in the output.
 
-    Takes what `fold_groups` takes. Returns `window_start, window_end`, the key's columns, the
-    aggregates, `revision` (0, and more when it is written again), and the columns of `tagged.SIDE`.
+    Takes the arguments of `fold_groups`. Returns `window_start, window_end`, the key's columns, the
+    aggregates, `revision` (0, and more if it is written again), and the columns of `tagged.SIDE`.
     """
     out = fold_groups(
         rows,

@@ -1,7 +1,7 @@
-"""Rows of a stream by groups of keys, for a fold in Python that keeps a group's state in one piece.
+"""Groups a stream's rows by groups of keys, for a Python fold with one state per group.
 
-Keys share `KEY_GROUPS` groups, each of which is one call into Python for a batch: more executors
-than groups would have nothing to do. Late and malformed rows leave the query beside the results
+Keys share `KEY_GROUPS` groups; a batch makes one call into Python for each, so more executors than
+groups would be idle. Late and malformed rows leave the query in the same output as the results
 (`tagged.py`).
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["KEY_GROUPS", "GroupProcessor", "GroupStep", "fold_groups"]
 
 KEY_GROUPS = 16
-# Every so many records all groups get a row without a reading, to look for keys that went silent.
+# Once per this many records, all groups get a row without a reading, to find silent keys.
 TICK_RECORDS = 256
 
 # Beside the columns of the fold. `transformWithStateInPandas` renames those that begin with `_`.
@@ -36,7 +36,7 @@ _RAW = ("record_topic", "record_key", "record_value", "record_headers")
 
 
 class GroupStep(Protocol):
-    """What a fold gave for a group's rows of one batch."""
+    """The result of a fold over a group's rows of one batch."""
 
     @property
     def results(self) -> pd.DataFrame:
@@ -44,13 +44,13 @@ class GroupStep(Protocol):
 
     @property
     def late(self) -> pd.DataFrame:
-        """Those of the given rows that came too late, with `watermark_us`."""
+        """The given rows that came too late, with `watermark_us`."""
 
     @property
     def partitions(self) -> pd.DataFrame:
         """For each source partition `partition, counted, late, watermark_us`.
 
-        And `topic` where there are several, and `duplicate` where it is known.
+        And `topic` if there are several, and `duplicate` if it is known.
         """
 
     @property
@@ -59,16 +59,16 @@ class GroupStep(Protocol):
 
 
 class GroupProcessor(StatefulProcessor):
-    """Calls `fold` with a group's rows of one batch, and keeps what it returns as state.
+    """Calls `fold` with a group's rows of one batch, and keeps its result as state.
 
-    Where it `wants_ticks`, rows of other groups that say how far their partition has come are
-    among them, with a `turn` that is not 0.
+    If it `wants_ticks`, the rows include rows of other groups that show their partition's progress;
+    these have a `turn` other than 0.
     """
 
     wants_ticks = False
 
     def __init__(self, columns: Sequence[str]) -> None:
-        """Take the names of all columns that leave the query."""
+        """Take the names of all output columns."""
         self._columns = list(columns)
 
     @abstractmethod
@@ -81,7 +81,7 @@ class GroupProcessor(StatefulProcessor):
         """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Take the state of the group that is called for."""
+        """Take the state handle of the present group."""
         self._state = handle.getValueState("group", "state BINARY")
 
     def handleInputRows(  # noqa: N802 - Spark's interface
@@ -90,7 +90,7 @@ class GroupProcessor(StatefulProcessor):
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: ARG002, N803 - the same
     ) -> Iterator[pd.DataFrame]:
-        """Fold the rows in; return everything that leaves the query for this group."""
+        """Fold in the rows; return the query's output for this group."""
         given = pd.concat(list(rows), ignore_index=True)
         topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
         is_tick = given["offset"] < 0
@@ -141,9 +141,9 @@ def fold_groups(
     """Run a fold over a stream's rows. Returns the columns of `results` and those of `tagged.SIDE`.
 
     Takes the columns of Kafka's source, `keys` and `columns` for the fold, `event_time`, and
-    `reason`, which is null where a row is well formed. `processor` is called with the names of all
-    columns, and returns a `GroupProcessor`. All groups get one of `TICK_RECORDS` records, or those
-    where a column `is_tick` holds, and the ticks of the session's clock.
+    `reason`, which is null for a well-formed row. `processor` is called with the names of all
+    columns, and returns a `GroupProcessor`. All groups get one of every `TICK_RECORDS` records, or
+    those with a true column `is_tick`, and the ticks of the session's clock.
     """
     has_ticks = "is_tick" in rows.columns
     is_tick = F.col("is_tick") if has_ticks else F.col("offset") % TICK_RECORDS == 0
@@ -177,7 +177,7 @@ def fold_groups(
         statefulProcessor=processor([field.name for field in schema]),
         outputStructType=schema,
         outputMode="Update" if is_update else "Append",
-        # With timers Spark's available-now trigger never ends.
+        # With timers, Spark's available-now trigger never ends.
         timeMode="None",
     )
 
@@ -212,7 +212,7 @@ def _nothing(kind: T.DataType) -> Column:
 
 
 def _without_null(rows: DataFrame, name: str) -> Column:
-    """Give malformed rows a number: with a null, pandas would have all of a batch as floats."""
+    """Give malformed rows a number: with a null, pandas would turn the batch into floats."""
     if isinstance(rows.schema[name].dataType, T.IntegralType):
         return F.coalesce(name, F.lit(0)).alias(name)
     return F.col(name)

@@ -1,7 +1,7 @@
-"""The newest value of each key, of events that carry the whole state of their key.
+"""The newest value of each key, from events that carry the whole state of their key.
 
-Events come in any order: a key's newest event time wins, and what is older than what a key has
-changes nothing. The results are upserts, one for each key that changed in a batch.
+Events come in any order: a key's newest event time wins, and older events change nothing. The
+results are upserts, one for each key that changed in a batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["newest_by_key", "newest_events"]
 
 
 def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms: int) -> DataFrame:
-    """Return each key's newest JSON event, live with what is malformed beside (`tagged.SIDE`).
+    """Return each key's newest JSON event, live, with malformed records (`tagged.SIDE`).
 
-    `records`: Kafka's columns; values are JSON objects that have both fields, the time in ISO 8601
-    or milliseconds since 1970. Returns `key, event_time, value`: the event as it came.
+    `records`: Kafka's columns; values are JSON objects with both fields, the time in ISO 8601 or
+    milliseconds since 1970. Returns `key, event_time, value`: the event unchanged.
     """
     text = F.col("value").cast("string")
     judged = records.select(
@@ -52,7 +52,7 @@ def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms
 
 
 def newest_events(rows: DataFrame, spec: NewestSpec) -> DataFrame:
-    """Return a stream's newest row of each key whenever it changed, without a value once forgotten.
+    """Return a stream's newest row of each key when it changes, without a value once it expires.
 
     Takes what `fold_groups` takes.
     Returns the key's and the value's columns, `event_time`, and the columns of `tagged.SIDE`.
@@ -74,7 +74,7 @@ def newest_events(rows: DataFrame, spec: NewestSpec) -> DataFrame:
 
 
 def _newest_of_past(rows: DataFrame) -> DataFrame:
-    """Return the newest row of each key of a frame that does not stream, by the same order."""
+    """Return the newest row of each key of a batch frame, by the same order."""
     newest = F.max_by(
         F.struct("event", "event_time"), F.struct("event_time", "offset", "partition")
     )

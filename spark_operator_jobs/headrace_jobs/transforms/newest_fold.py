@@ -1,9 +1,9 @@
 """The newest value of each key by event time: one step of the fold.
 
 Owns which event of a key wins, over columns in memory: the one with the newest event time, then the
-one with the higher offset, then the one of the higher partition. That is an order of all events of
-a key, so any order of arrival, any cut into batches and any repetition end with the same table.
-Knows no Spark, no clock and no IO. Times are microseconds since 1970 in UTC.
+higher offset, then the higher partition. That is a total order of a key's events, so any order of
+arrival, any batch boundaries and any repetition give the same table. Knows no Spark, no clock and
+no IO. Times are microseconds since 1970 in UTC.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _RANK = ["event_us", "offset", "partition"]
 
 @dataclass(frozen=True, kw_only=True)
 class NewestSpec:
-    """Which columns are the key, which ones its value, and how long a silent key is remembered.
+    """The columns of key and value, and how long a silent key is kept.
 
-    After `ttl_ms` without any event (of the time at which batches run) a key is forgotten: a result
-    without a value says so, and then an event that is older than the forgotten one wins again.
-    Choose more than events can be late.
+    After `ttl_ms` without any event (in the time at which batches run) a key expires: a result
+    without a value reports that, and after that an event that is older than the expired one wins
+    again. Choose more than events can be late.
     """
 
     keys: tuple[str, ...]
@@ -36,9 +36,9 @@ class NewestSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class NewestStep:
-    """What one step gave: the state's bytes, and for each key that changed its newest event.
+    """The result of one step: the state's bytes, and the newest event of each key that changed.
 
-    The value of a key that was forgotten is None: a tombstone, in a compacted topic.
+    The value of a key that expired is None: a tombstone, in a compacted topic.
     """
 
     state: bytes
@@ -60,7 +60,7 @@ def fold_newest(
     by_key = every.groupby(list(spec.keys), sort=False, dropna=False)
     # An old event keeps its key alive as well.
     every["seen_ms"] = by_key["seen_ms"].transform("max")
-    # Of the same record twice (a batch that runs again) the known one stays: nothing changed.
+    # If the same record comes twice (a batch that runs again), the known one stays: no change.
     newest = every.sort_values([*_RANK, "is_new"], ascending=[True, True, True, False])
     newest = newest.drop_duplicates(list(spec.keys), keep="last")
     is_kept = newest["seen_ms"] > now_ms - spec.ttl_ms

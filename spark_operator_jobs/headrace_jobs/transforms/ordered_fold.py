@@ -1,11 +1,12 @@
-"""Events of several topics in the order of their event times: one step of the fold.
+"""Orders events of several topics by their event times: one step of the fold.
 
-Owns what is late, what came twice, and which events are in order and complete. A group of keys has
-a clock for each source partition: the newest event time so far, in the order of offsets, less the
-lateness. What is behind its own partition's clock is late, which depends on the log alone. Events
-are held until the slowest clock of all sources has passed them, and leave in one order whatever the
-order of arrival, the speed of a topic and the cut into batches: so a fold over them gives the same
-for the live run, a backfill and a rewind. Knows no Spark, no clock and no IO.
+Owns which events are late, which are duplicates, and which are in order and complete. A group of
+keys has a clock for each source partition: the newest event time so far, in offset order, minus the
+lateness. An event behind its own partition's clock is late, which depends on the log alone. Events
+are held until the slowest clock of all sources has passed them. They leave in the same order
+whatever the order of arrival, the speed of a topic and the batch boundaries: so a fold over them
+gives the same results for the live run, a backfill and a rewind. Knows no Spark, no clock and no
+IO.
 
 Times are microseconds since 1970 in UTC, those that end in `_ms` milliseconds.
 """
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "OrderSpec", "OrderState", "Record", "Taken", "take"]
 
-# A pause between batches counts as silence up to this: a job that was down for an hour has not
-# heard that its sources were silent for an hour.
+# A pause between batches counts as silence only up to this time: a job that was down for an hour
+# has not observed an hour of silence.
 STEP_MS_MAX = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderSpec:
-    """Which sources are waited for, and how long.
+    """Which sources are waited for, and for how long.
 
     `sources`: in the order in which events of one time are applied.
-    `remember_us`: for so long after its time the id of an event is known, and a second one is a
-    duplicate; later it is late.
-    `idle_ms`: a partition without a record for so long, while batches run, holds up no others.
-    `jump_us`: a time further ahead than this moves its clock once a second one confirms it.
+    `remember_us`: how long after its time an event's id is remembered; a second one is a duplicate,
+    and after that it is late. `idle_ms`: a partition without a record for this long, while batches
+    run, delays no others. `jump_us`: a time further ahead than this moves its clock only once a
+    second one confirms it.
     """
 
     sources: tuple[str, ...]
@@ -47,7 +48,7 @@ class OrderSpec:
 
 
 class Record(NamedTuple):
-    """A record of a source. Without an id it moves its partition's clock, and is nothing else."""
+    """A record of a source. Without an id it only moves its partition's clock."""
 
     source: str
     partition: int
@@ -55,12 +56,12 @@ class Record(NamedTuple):
     event_us: int
     id: str | None
     body: Mapping[str, Any]
-    #: Where it is in what was given.
+    #: Its position in the given rows.
     row: int
 
 
 class Event(NamedTuple):
-    """An event that was taken. Events are applied in the order of their first three fields."""
+    """An accepted event. Events are applied in the order of their first three fields."""
 
     event_us: int
     rank: int
@@ -89,10 +90,10 @@ class _Clock:
 
 @dataclass(kw_only=True)
 class OrderState:
-    """What is kept between batches. `take` changes it in place.
+    """The state between batches. `take` changes it in place.
 
-    `clocks`: by source and partition. `horizon_us`: everything before it has left, in order.
-    `held`: events that have not. `ids`: known ids with their times.
+    `clocks`: by source and partition. `horizon_us`: everything before it has been released, in
+    order. `held`: events that have not. `ids`: known ids with their times.
     """
 
     clocks: dict[str, dict[str, _Clock]] = field(default_factory=dict)
@@ -120,7 +121,7 @@ class OrderState:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What one step gave.
+    """The result of one step.
 
     `released`: events that are complete up to the horizon, in order. `late`: given rows with the
     watermark that they missed. `duplicates`: given rows. `watermarks_us`: by source and partition.
@@ -140,10 +141,10 @@ def take(
     now_ms: int,
     is_silent: bool = False,
 ) -> Taken:
-    """Take a group's records of one batch. Changes `state`.
+    """Process a group's records of one batch. Changes `state`.
 
-    `is_silent`: all sources were silent for the idle timeout. What is held leaves then, up to the
-    newest time that a second one confirms; what comes later and is older than that is late.
+    `is_silent`: all sources were silent for the idle timeout. Held events are then released, up to
+    the newest time that a second record confirms; older events that come later are late.
     """
     _grow_silent(state, now_ms)
     late: dict[int, int] = {}
@@ -152,7 +153,7 @@ def take(
     for record in sorted(records, key=lambda each: (each[:3], each.id is None)):
         place = (record.source, record.partition, record.offset)
         if place == last and record.id is None:
-            continue  # it came for itself, too: a time does not confirm itself
+            continue  # the record itself is here, too: a time does not confirm itself
         last = place
         partitions = state.clocks.setdefault(record.source, {})
         clock = partitions.setdefault(str(record.partition), _Clock())
@@ -192,7 +193,7 @@ def _grow_silent(state: OrderState, now_ms: int) -> None:
 
 
 def _release(state: OrderState, spec: OrderSpec, *, is_silent: bool) -> list[Event]:
-    """Move the horizon; return what is before it, in order."""
+    """Move the horizon; return the events before it, in order."""
     complete_us = _newest_us(state, spec) + 1 if is_silent else _slowest_us(state, spec)
     state.horizon_us = max(state.horizon_us, complete_us)
     released = sorted(event for event in state.held if event.event_us < state.horizon_us)
@@ -203,7 +204,7 @@ def _release(state: OrderState, spec: OrderSpec, *, is_silent: bool) -> list[Eve
 
 
 def _newest_us(state: OrderState, spec: OrderSpec) -> int:
-    """Return the newest time of all partitions; one alone that is far ahead is not believed."""
+    """Return the newest time of all partitions; a single one far ahead is ignored."""
     clocks = [clock for partitions in state.clocks.values() for clock in partitions.values()]
     times = sorted(time for each in clocks for time in (each.newest_us, each.second_us))
     if not times:

@@ -1,11 +1,11 @@
-"""Sales, shipments and products to stock, reorders, prices and sold deliveries, in one stream.
+"""Turns sales, shipments and products into stock, reorders, prices and sold deliveries.
 
 Values are JSON objects. A sale: `{"sale_id": "s-1", "store": "north", "product": "p-01",
 "quantity": 2, "occurred_at": 1767225600000}`; a shipment has `shipment_id` in its place. A product,
 in a compacted topic: `{"product": "p-01", "name": "Tea", "price_cents": 450, "reorder_below": 20,
 "reorder_quantity": 40, "valid_from": 1767225600000}`. Times are milliseconds or ISO 8601. A record
-`{"heartbeat": true, "occurred_at": …}` says that its partition has come so far. `retail_fold.py`
-has what becomes of them.
+`{"heartbeat": true, "occurred_at": …}` reports the progress of its partition. `retail_fold.py`
+defines the results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["retail_results"]
 
-# Topics are slow beside readings of CPUs, and what is held waits for the slowest partition.
+# Topics are slow compared with CPU readings, and held events wait for the slowest partition.
 TICK_RECORDS = 32
 
 _EVENT = "store STRING, product STRING, quantity LONG, heartbeat BOOLEAN, occurred_at STRING"
@@ -57,7 +57,7 @@ _RESULTS = (
 def retail_results(
     sales: DataFrame, shipments: DataFrame, products: DataFrame, spec: RetailSpec
 ) -> DataFrame:
-    """Return the results of streams of Kafka's records, with what is in none of them beside.
+    """Return the results of streams of Kafka's records, together with rejected records.
 
     Returns `output` (`stock`, `reorder`, `price`, `sold`), the columns of each, and `tagged.SIDE`.
     """
@@ -130,7 +130,7 @@ def _reason(kind: str, own_id: str, time: str) -> Column:
         F.when(~F.coalesce(holds, F.lit(False)), F.lit(reason))  # noqa: FBT003 - Spark's API
         for holds, reason in rules
     ]
-    # A heartbeat has a time and nothing else.
+    # A heartbeat has only a time.
     return F.when(F.col("heartbeat"), F.coalesce(*broken[:2])).otherwise(F.coalesce(*broken))
 
 

@@ -1,10 +1,10 @@
 """Stock, reorders, prices and sold deliveries of a group of products: one step of the fold.
 
-Owns what a sale, a shipment and a product's row mean. They come in the order of their event times
-(`ordered_fold.py`), so what is computed is the same however they arrived:
+Owns the meaning of a sale, a shipment and a product's row. They come in the order of their event
+times (`ordered_fold.py`), so the results do not depend on the order of arrival:
 
-- **stock** of a product in a store: what was shipped less what was sold. It may be negative: a sale
-  that was rung up is true, and a count that is short is what somebody has to see.
+- **stock** of a product in a store: shipped minus sold. It may be negative: a recorded sale is a
+  fact, and a wrong count must be visible.
 - a **reorder** when stock falls to the product's threshold; the next one after it was above.
 - a **price** after each window of demand that changes it: 5 per cent up when many were sold, down
   when few were, within 80 to 150 per cent of the list price. A window without a sale changes none.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RESULT_COLUMNS", "RetailSpec", "RetailStep", "fold_retail"]
 
-#: Which columns a result has beside `output, product, event_us`; the others are null.
+#: The columns of each result besides `output, product, event_us`; the others are null.
 RESULT_COLUMNS = {
     "stock": ("store", "stock"),
     "reorder": ("store", "number", "quantity", "stock"),
@@ -54,10 +54,10 @@ _PERCENT_MIN, _PERCENT_MAX = 80, 150
 
 @dataclass(frozen=True, kw_only=True)
 class RetailSpec:
-    """How long is waited, and what many and few are.
+    """How long events wait, and the thresholds of demand.
 
-    `window_us`: demand is looked at this often. `busy` units in a window or more raise the price,
-    `quiet` or fewer lower it. `join_us`: a sale is joined with the shipments of so long before it.
+    `window_us`: the interval of demand. `busy` units in a window or more raise the price, `quiet`
+    or fewer lower it. `join_us`: a sale is joined with the shipments of this long before it.
     """
 
     lateness_us: int
@@ -67,7 +67,7 @@ class RetailSpec:
     quiet: int
 
     def __post_init__(self) -> None:
-        """Refuse a join whose state would have no bound. Raises `ValueError`."""
+        """Refuse a join with unbounded state. Raises `ValueError`."""
         if self.join_us <= 0 or self.window_us <= 0:
             raise ValueError(
                 "a join keeps rows for the time in which they can match, and a window until its"
@@ -76,7 +76,7 @@ class RetailSpec:
 
     @property
     def order(self) -> OrderSpec:
-        """How events are put in order: a shipment comes before a sale of the same moment."""
+        """The order of events: a shipment comes before a sale of the same moment."""
         return OrderSpec(
             sources=(SHIPMENT, SALE), lateness_us=self.lateness_us, remember_us=self.join_us
         )
@@ -91,7 +91,7 @@ class _Shelf:
 
 @dataclass(kw_only=True)
 class _Product:
-    """A product's state. `versions`: its rows as `valid_from_us, offset, row`, in this order."""
+    """A product's state. `versions`: its rows as `valid_from_us, offset, row`, sorted."""
 
     versions: list[list[Any]] = field(default_factory=list)
     waiting: list[Event] = field(default_factory=list)
@@ -106,7 +106,7 @@ class _Product:
 
 @dataclass(frozen=True, kw_only=True)
 class RetailStep:
-    """What one step gave: the state's bytes, results (`COLUMNS`) and what was set aside."""
+    """The result of one step: the state's bytes, results (`COLUMNS`) and rejected rows."""
 
     state: bytes
     results: pd.DataFrame
@@ -125,8 +125,8 @@ def fold_retail(
 ) -> RetailStep:
     """Take a group's rows: `source, id, event_us, topic, partition, offset, turn` and the fields.
 
-    Rows with a `turn`, and those without an id, only say how far their partition has come.
-    `is_silent`: all topics were silent for the idle timeout; nothing is held for the slower one.
+    Rows with a `turn`, and those without an id, only show their partition's progress. `is_silent`:
+    all topics were silent for the idle timeout; nothing waits for the slower one.
     """
     order, products = _read(state)
     given = list(_records(rows))
@@ -161,7 +161,7 @@ class _Fold:
         self._spec = spec
 
     def run(self, events: Sequence[Event], horizon_us: int) -> Iterator[dict[str, Any]]:
-        """Apply what has waited and what came, in order; yield the results."""
+        """Apply waiting and new events, in order; yield the results."""
         product, changed = self._product, {}
         waiting = [*product.waiting, *events]
         for index, event in enumerate(waiting):
@@ -207,7 +207,7 @@ class _Fold:
                 )
 
     def _reordered(self, event: Event, shelf: _Shelf) -> Iterator[dict[str, Any]]:
-        """Order once for each time that stock falls to the threshold."""
+        """Reorder once each time that stock falls to the threshold."""
         row = self._row(event.event_us)
         if not row:
             return
@@ -247,19 +247,19 @@ class _Fold:
             )
 
     def _row(self, at_us: int) -> dict[str, Any]:
-        """Return the newest row that is valid then, or the oldest one; empty without one."""
+        """Return the newest row valid at a time, or the oldest one; empty if there is none."""
         versions = self._product.versions
         valid = [row for valid_from_us, _, row in versions if valid_from_us <= at_us]
         found: dict[str, Any] = valid[-1] if valid else versions[0][-1] if versions else {}
         return found
 
     def _forget(self, horizon_us: int) -> None:
-        """Drop what no later event can need."""
+        """Drop state that no later event can need."""
         product = self._product
         begin_us = min((event.event_us for event in product.waiting), default=horizon_us)
         since_us = begin_us - self._spec.join_us
         product.shipments = [each for each in product.shipments if each[0] >= since_us]
-        # A window that began before ends, at the latest, one window after.
+        # An earlier window ends at most one window length later.
         valid = [each for each in product.versions if each[0] <= begin_us - self._spec.window_us]
         product.versions = product.versions[max(len(valid) - 1, 0) :]
 

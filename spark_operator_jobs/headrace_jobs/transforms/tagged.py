@@ -1,8 +1,8 @@
-"""One frame with everything that leaves a query: results, records set aside, and progress beside.
+"""One frame with everything that leaves a query: results, rejected records, and progress.
 
-A streaming query has one output. A transform that sets records aside returns a tagged frame: the
-columns of its results, and those of `SIDE`, whose names begin with `_`. Whoever writes a batch
-takes it apart with `results`, `rejected` and `progress`, computes it once, and reads nothing again.
+A streaming query has one output. A transform that rejects records returns a tagged frame: the
+columns of its results, and those of `SIDE`, whose names begin with `_`. The writer of a batch
+computes it once and splits it with `results`, `rejected` and `progress`, without reading again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SIDE", "is_tagged", "progress", "rejected", "results"]
 
-#: `_kind` is `result`, `rejected` or `progress`, and says which of the others are set. `_headers`
-#: is JSON; `_watermark_us` is what a late record missed, or how far a source's partition has come.
+#: `_kind` is `result`, `rejected` or `progress`, and determines which of the others are set.
+#: `_headers` is JSON; `_watermark_us` is the watermark that a late record missed, or a source
+#: partition's own.
 SIDE = (
     "_kind STRING, _topic STRING, _partition INT, _offset LONG, _key BINARY, _value BINARY,"
     " _headers STRING, _reason STRING, _watermark_us LONG, _group INT, _counted LONG, _late LONG,"
@@ -27,21 +28,21 @@ _HEADERS = "array<struct<key string, value binary>>"
 
 
 def is_tagged(frame: DataFrame) -> bool:
-    """Whether a frame has more than results."""
+    """Whether a frame contains more than results."""
     return "_kind" in frame.columns
 
 
 def results(batch: DataFrame) -> DataFrame:
-    """Return a batch's results alone."""
+    """Return only a batch's results."""
     plain = [name for name in batch.columns if not name.startswith("_")]
     return batch.where(F.col("_kind") == "result").select(*plain)
 
 
 def rejected(batch: DataFrame) -> DataFrame:
-    """Return late and malformed records as they came.
+    """Return late and malformed records, unchanged.
 
-    `topic, partition, offset, key, value, headers, reason, watermark`; the last is null but for
-    late ones.
+    `topic, partition, offset, key, value, headers, reason, watermark`; only late records have the
+    last one.
     """
     return batch.where(F.col("_kind") == "rejected").select(
         *(F.col(f"_{name}").alias(name) for name in ("topic", "partition", "offset")),
@@ -53,7 +54,7 @@ def rejected(batch: DataFrame) -> DataFrame:
 
 
 def progress(batch: DataFrame) -> DataFrame:
-    """Return what each group of keys came to in this batch, for each source partition.
+    """Return the progress of each group of keys in this batch, for each source partition.
 
     `group, topic, partition, counted, late, malformed, duplicate, windows, watermark_us`.
     """

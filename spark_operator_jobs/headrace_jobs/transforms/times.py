@@ -1,4 +1,4 @@
-"""Event times as producers write them."""
+"""Event times in the formats that producers use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MILLISECONDS = r"^\d{12,14}$"
 
 
 def event_time(text: Column) -> Column:
-    """Return the timestamp that an ISO 8601 text or milliseconds since 1970 name, else null.
+    """Return the timestamp of an ISO 8601 text or of milliseconds since 1970, else null.
 
-    Spark's cast accepts more, `12:00` as that time of the current day among it: the answer would
+    Spark's cast accepts more, for example `12:00` as that time of the current day: the result would
     depend on when the record was read.
     """
     return F.when(text.rlike(_ISO_8601), text.try_cast("timestamp")).when(

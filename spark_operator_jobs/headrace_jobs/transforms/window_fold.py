@@ -1,10 +1,10 @@
 """Event-time windows with a watermark for each key and source partition: one step of the fold.
 
-Owns what is counted, what is late and when a window is done, over columns in memory. Knows no
-Spark, no clock and no IO: `event_time.py` gives it a group's rows of one micro-batch and keeps its
-state. Rows are judged in the order of their offsets, each against what its own key had sent before
-through the same partition. So what is late depends on the log alone and never on where batches were
-cut, how fast another partition was read, or another key's clock (docs/decisions, event time).
+Owns which rows count, which are late and when a window is complete, over columns in memory. Knows
+no Spark, no clock and no IO: `event_time.py` passes it a group's rows of one micro-batch and keeps
+its state. Rows are judged in offset order, each against earlier rows with the same key in the same
+partition. So what is late depends on the log alone, and never on batch boundaries, on how fast
+another partition was read, or on another key's clock (docs/decisions, event time).
 
 Times are microseconds since 1970 in UTC, `now_ms` milliseconds.
 """
@@ -31,21 +31,19 @@ __all__ = [
     "tables_to_bytes",
 ]
 
-#: Before every event time, and far enough from the least integer to be subtracted from.
+#: Before every event time, and far enough from the smallest integer to allow subtraction.
 NEVER_US = -(2**62)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowSpec:
-    """What is aggregated by which keys, and how long is waited.
+    """What to aggregate by which keys, and how long to wait.
 
-    `aggregates`: name of the result → column and `sum`, `min`, `max` or `count`; over integers
-    they are the same whatever the order.
-    `jump_us`: an event time further ahead of all of its key's others than this moves the key's
-    watermark only when a second one confirms it.
-    `idle_ms`: a key without a row for so long has its open windows written as they are; they stay
-    open, and are written again when more comes. `retention_ms`: a key silent for so long is
-    forgotten.
+    `aggregates`: name of the result → column and `sum`, `min`, `max` or `count`; over integers they
+    do not depend on the order. `jump_us`: an event time further ahead than this of all others of
+    its key moves the key's watermark only when a second one confirms it. `idle_ms`: after this long
+    without a row, a key's open windows are written as they are; they stay open, and are written
+    again if more rows come. `retention_ms`: a key that is silent for this long is dropped.
     """
 
     keys: tuple[str, ...]
@@ -65,8 +63,8 @@ class FoldState:
 
     `keys`: the key's columns and `horizon_us`, up to which its windows are closed.
     `clocks`: `key_id, partition, newest_us, second_us, seen_ms`.
-    `windows`: `key_id, start_us, is_changed, revision` and the aggregates; `revision` is how often
-    it was written.
+    `windows`: `key_id, start_us, is_changed, revision` and the aggregates; `revision` counts how
+    often it was written.
     """
 
     keys: pd.DataFrame
@@ -82,19 +80,19 @@ class FoldState:
         """Read what `to_bytes` returned."""
         keys, clocks, windows = tables_from_bytes(data)
         if "revision" not in windows:
-            windows = windows.assign(revision=np.int64(0))  # of a program that did not count yet
+            windows = windows.assign(revision=np.int64(0))  # from a program that did not count yet
         return cls(keys=keys, clocks=clocks, windows=windows)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one step gave.
+    """The result of one step.
 
     `results`: the key's columns, `start_us, end_us`, the aggregates and `revision`, which is 0 when
-    a window is written for the first time, and greater each time that it is corrected.
-    `late`: the given rows that no open window takes, with `watermark_us`, which they missed.
-    `partitions`: for each source partition of the group `partition, counted, late`, and
-    `watermark_us`, the lowest of its keys that are not idle (`NEVER_US` when none has one).
+    a window is first written, and grows with each correction. `late`: the given rows that fit no
+    open window, with `watermark_us`, which they missed. `partitions`: for each source partition of
+    the group `partition, counted, late`, and `watermark_us`, the lowest of its keys that are not
+    idle (`NEVER_US` if none has one).
     """
 
     state: FoldState
@@ -118,8 +116,8 @@ def fold(
 ) -> Step:
     """Take a group's rows: the key's columns, those aggregated, `partition, offset, event_us`.
 
-    Other columns are kept in `late`. A key of the group must always come to the same group.
-    `is_silent`: every key without a row here is taken for idle.
+    Other columns are kept in `late`. A key must always belong to the same group. `is_silent`: every
+    key without a row here counts as idle.
     """
     rows = rows.iloc[np.lexsort((rows["offset"], rows["partition"]))].reset_index(drop=True)
     keys, key_ids = _key_ids(None if state is None else state.keys, rows, spec)
@@ -181,7 +179,7 @@ def _advance(
     spec: WindowSpec,
     now_ms: int,
 ) -> tuple[np.ndarray[Any, Any], pd.DataFrame]:
-    """Return the watermark that each row meets, and the clocks after all of them."""
+    """Return the watermark for each row, and the clocks after all rows."""
     times = rows["event_us"].to_numpy(np.int64)
     newest, second = (clocks[name].to_numpy(np.int64)[ids] for name in ("newest_us", "second_us"))
     running = np.maximum(newest, _running_max(times, ids))
@@ -211,7 +209,7 @@ def _running_max(
 
 
 def _shifted(values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return the value of the row before in its group."""
+    """Return the value of the previous row in its group."""
     shifted = pd.Series(values).groupby(groups).shift(1, fill_value=NEVER_US)
     found: np.ndarray[Any, Any] = shifted.to_numpy(np.int64)
     return found
@@ -220,7 +218,7 @@ def _shifted(values: np.ndarray[Any, Any], groups: np.ndarray[Any, Any]) -> np.n
 def _confirmed(
     newest: np.ndarray[Any, Any], second: np.ndarray[Any, Any], spec: WindowSpec
 ) -> np.ndarray[Any, Any]:
-    """Return what a clock says: its newest time, unless that one alone is far ahead."""
+    """Return a clock's time: its newest time, unless that one alone is far ahead."""
     return np.where(newest - second <= spec.jump_us, newest, second)
 
 
@@ -230,7 +228,7 @@ def _count(
     watermarks: np.ndarray[Any, Any],
     spec: WindowSpec,
 ) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
-    """Aggregate rows into those of their windows that are open; return also which rows had one."""
+    """Aggregate rows into their open windows; also return which rows had one."""
     times = rows["event_us"].to_numpy(np.int64)
     newest_start = times - times % spec.slide_us
     is_counted = np.zeros(len(rows), dtype=bool)
@@ -267,7 +265,7 @@ def _merge(known: pd.DataFrame, new: pd.DataFrame, spec: WindowSpec) -> pd.DataF
 
 
 def _advance_horizons(keys: pd.DataFrame, live: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
-    """Close windows up to where the slowest partition of each key has come that is not idle."""
+    """Close windows up to each key's slowest partition that is not idle."""
     times = _confirmed(
         live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
     )
