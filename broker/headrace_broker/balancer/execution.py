@@ -1,8 +1,8 @@
-"""Carries an approved plan out, a step at a time: pure, from the image alone.
+"""Carries out an approved plan, one step at a time: pure, from the image alone.
 
-Where each move stands is read off its partition, so a new controller goes on where the last one
-stopped, and nobody's memory is needed. A move begins only from the replicas that it was planned
-from: what somebody else has changed meanwhile is skipped.
+The state of each move is derived from its partition, so a new controller continues where the last
+one stopped, without any memory of its own. A move begins only from the replicas that it was planned
+from: if another client has changed them meanwhile, it is skipped.
 """
 
 from collections.abc import Iterator
@@ -44,50 +44,50 @@ _CHANGES_PER_BATCH_MAX = 1000
 
 
 class MoveState(StrEnum):
-    """Where a move stands."""
+    """The state of a move."""
 
     PENDING = "pending"
     BLOCKED = "blocked"
-    """Waits: a broker that it needs is away or cordoned, or the partition has no leader."""
+    """It waits: a broker that it needs is down or cordoned, or the partition has no leader."""
     MOVING = "moving"
     ELECTING = "electing"
-    """The replicas are there; the first of them is to lead."""
+    """The replicas are in place; the first of them has yet to become leader."""
     DONE = "done"
     SKIPPED = "skipped"
-    """The partition is gone, or somebody else has changed its replicas."""
+    """The partition is gone, or another client has changed its replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanProgress:
-    """A plan and where each of its moves stands, in the plan's order."""
+    """A plan and the state of each of its moves, in the plan's order."""
 
     plan: StoredPlan
     states: tuple[MoveState, ...]
 
     def count(self, *states: MoveState) -> int:
-        """Return how many moves stand so."""
+        """Return how many moves are in these states."""
         return sum(state in states for state in self.states)
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it can happen any more."""
+        """Whether nothing is left to do."""
         return self.count(MoveState.DONE, MoveState.SKIPPED) == len(self.states)
 
     @property
     def moves_left(self) -> Iterator[PlannedMove]:
-        """The moves whose copies are not made yet."""
+        """The moves that still have to copy."""
         for move, state in zip(self.plan.moves, self.states, strict=True):
             if state in {MoveState.PENDING, MoveState.BLOCKED, MoveState.MOVING}:
                 yield move
 
     @property
     def bytes_left(self) -> int:
-        """What is still to be copied, by the sizes of when the plan was made."""
+        """The bytes still to be copied, by the sizes when the plan was made."""
         return sum(move.size_bytes for move in self.moves_left)
 
 
 def progress_of(image: MetadataImage) -> PlanProgress | None:
-    """Return the plan under way and where it stands, None where there is none."""
+    """Return the plan in progress and the states of its moves, or None."""
     plan = stored_plan(image)
     if plan is None:
         return None
@@ -119,15 +119,15 @@ def _state(
 def decide_advance_plan(
     image: MetadataImage, policy: TopicPolicy
 ) -> MetadataDecision[PlanProgress | None]:
-    """Decide the plan's next steps, as many at a time as it says; answer where it stood before.
+    """Decide the plan's next steps, up to its limit; return its state before them.
 
-    A paused plan begins nothing, and what moves goes on. A cancelled one returns what moves to
-    where it was. One that is over is removed, and what became of it is noted.
+    A paused plan begins no moves, and those in progress continue. A cancelled plan returns moving
+    replicas to where they were. A finished plan is removed, and its result is recorded.
     """
     try:
         progress = progress_of(image)
     except ValueError as error:
-        # Written by another version: no reason to stop a controller, or to keep it.
+        # Written by another version: neither stop the controller nor keep the plan.
         records = _end(image, f"unreadable: {error}")
         return MetadataDecision(records=records, response=None)
     if progress is None:
@@ -175,7 +175,7 @@ def _cancelled(rules: ReplicationRules, progress: PlanProgress) -> Iterator[Meta
         try:
             record = cancel_reassignment(rules, rules.image.topics[move.topic], move.partition)
         except ApiError:
-            # Only the new replicas are in sync: it must be completed.
+            # Only the new replicas are in sync: the move must be completed.
             continue
         if record is not None:
             yield record

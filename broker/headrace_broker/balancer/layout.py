@@ -1,7 +1,7 @@
-"""Where everything would be: the balancer's draft, changed step by step and turned into a plan.
+"""The balancer's draft of a layout, changed step by step and then turned into a plan.
 
-Changed in place, because a plan for 10,000 partitions takes thousands of steps; nothing outside
-sees it before it is done.
+It changes in place, because a plan for 10,000 partitions takes thousands of steps; no other code
+sees it before it is complete.
 """
 
 from collections.abc import Iterable
@@ -20,9 +20,9 @@ _NO_LEADER = NodeId(-1)
 
 
 class Layout:
-    """A draft of the cluster. `replicas` and `leaders` are by the partition's place in the model.
+    """A draft of the cluster. `replicas` and `leaders` are indexed like the model's partitions.
 
-    Racks count only where every broker has one (as in Kafka's placement).
+    Racks count only if every broker has one (as in Kafka's placement).
     """
 
     def __init__(self, cluster: ClusterModel) -> None:
@@ -62,24 +62,24 @@ class Layout:
         return self.brokers[node].capacity
 
     def fill(self, node: NodeId, extra: int = 0) -> float:
-        """Return how many replicas the broker has for its capacity, with `extra` more."""
+        """Return the broker's replicas relative to its capacity, with `extra` more."""
         return (len(self.hosted[node]) + extra) / self.capacity(node)
 
     def pressure(self, node: NodeId) -> float:
-        """Return how much the broker bears (bytes and traffic) for its capacity."""
+        """Return the broker's load (bytes and traffic) relative to its capacity."""
         return self.load[node] / self.capacity(node)
 
     def is_settled(self, place: int) -> bool:
-        """Whether the partition can be moved for the sake of balance: all there, nothing on."""
+        """Whether the partition may be moved for balance: fully in sync, and not moving."""
         partition = self.partitions[place]
         return not partition.is_reassigning and set(partition.replicas) <= set(partition.isr)
 
     def spread(self, nodes: Iterable[NodeId]) -> int:
-        """Return over how many racks `nodes` are; each counts for one where there are no racks."""
+        """Return how many racks `nodes` cover; without racks each node counts as one."""
         return len({self.racks.get(node) or node for node in nodes})
 
     def may_replace(self, place: int, old: NodeId, new: NodeId) -> bool:
-        """Whether `new` may take the replica of `old`: no second one there, no rack lost."""
+        """Whether `new` may replace `old`: it has no replica, and no rack is lost."""
         nodes = self.replicas[place]
         if new in nodes:
             return False
@@ -90,7 +90,7 @@ class Layout:
         return self.spread([*others, new]) >= self.spread(nodes)
 
     def replace(self, place: int, old: NodeId, new: NodeId) -> None:
-        """Put the replica of `old` on `new`, in the same place of the order."""
+        """Replace `old` by `new`, at the same position in the order."""
         nodes = self.replicas[place]
         nodes[nodes.index(old)] = new
         for node, sign in ((old, -1), (new, 1)):
@@ -112,9 +112,9 @@ class Layout:
         return broker is not None and broker.is_alive and (is_new or node in partition.isr)
 
     def plan(self, throttle_bytes_per_second: float) -> BalancePlan:
-        """Return the steps from the cluster as it is to this draft.
+        """Return the steps from the present cluster to this draft.
 
-        What is on the move already is left to end first.
+        Moves in progress are left to finish first.
         """
         moves, leader_moves = [], []
         incoming: dict[NodeId, int] = {}
@@ -133,7 +133,7 @@ class Layout:
                 not added and tuple(nodes) != partition.replicas
             ):
                 leader_moves.append(_leader_move(partition, nodes))
-        # Brokers copy side by side: the one that gets most decides.
+        # Brokers copy in parallel: the one that gets the most determines the time.
         slowest = max(incoming.values(), default=0)
         return BalancePlan(
             moves=tuple(moves),

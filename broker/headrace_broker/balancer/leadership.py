@@ -1,8 +1,7 @@
-"""Spreads leaders: who is the first replica, without moving a byte.
+"""Spreads leaders by the order of replicas, without moving any data.
 
-Leadership goes along chains (A gives to B, B to C), so the result is the best that the present
-replicas allow: no broker leads more than it must (balanced orientation of a graph by augmenting
-paths).
+Leadership moves along chains (A gives to B, B to C), so the result is the optimum for the present
+replicas: no broker leads more than necessary (balanced orientation of a graph by augmenting paths).
 """
 
 from collections import deque
@@ -13,7 +12,7 @@ from headrace_broker.protocol.types import NodeId
 
 
 def spread_leaders(layout: Layout) -> int:
-    """Make the first replicas even for each broker's capacity; return how many changed."""
+    """Balance the first replicas by the brokers' capacity; return how many changed."""
     return _LeaderSpread(layout).run()
 
 
@@ -23,7 +22,7 @@ class _LeaderSpread:
         self._counts: dict[NodeId, int] = {
             node: 0 for node, broker in layout.brokers.items() if broker.is_alive
         }
-        # From a broker to another: the partitions whose leadership could go that way.
+        # From one broker to another: the partitions whose leadership could move that way.
         self._ways: dict[NodeId, dict[NodeId, set[int]]] = {node: {} for node in self._counts}
         for place, nodes in enumerate(layout.replicas):
             leader = nodes[0]
@@ -41,7 +40,7 @@ class _LeaderSpread:
                     ways.discard(place)
 
     def run(self) -> int:
-        """Give leaderships away, the busiest broker first, until no chain makes it better."""
+        """Move leaderships, from the busiest broker first, while any chain improves the balance."""
         changed = 0
         stuck: set[NodeId] = set()
         while True:
@@ -62,7 +61,7 @@ class _LeaderSpread:
         return (self._counts[node] + extra) / self._layout.capacity(node)
 
     def _chain(self, giver: NodeId) -> list[NodeId] | None:
-        """Return the shortest chain to a broker that gains by it, None where there is none."""
+        """Return the shortest chain to a broker that improves the balance, or None."""
         limit = self._fill(giver)
         came_from: dict[NodeId, NodeId] = {giver: giver}
         waiting = deque([giver])
@@ -82,7 +81,7 @@ class _LeaderSpread:
     def _hand_over(self, old: NodeId, new: NodeId) -> None:
         place = min(
             self._ways[old][new],
-            # Back to the leader of today first: that is no change at all.
+            # Prefer the present leader: then nothing changes.
             key=lambda place: (self._layout.partitions[place].leader != new, place),
         )
         self._note(place, old, is_way=False)

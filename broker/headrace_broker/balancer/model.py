@@ -1,8 +1,9 @@
-"""What the balancer looks at and what it proposes: plain values.
+"""The balancer's input and output: plain values.
 
-A plan is data, so that it can be shown, approved and compared (`BalancePlan.digest`) before anybody
-acts on it. How it is carried out is not the balancer's: a move is a reassignment (KIP-455), whose
-new replicas are in sync before an old one goes, so no ISR shrinks below min.insync.replicas by it.
+A plan is data, so that it can be shown, approved and compared (`BalancePlan.digest`) before it is
+carried out. The balancer does not carry it out: a move is a reassignment (KIP-455), whose new
+replicas are in sync before an old one is removed, so it never shrinks an ISR below
+min.insync.replicas.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from headrace_broker.protocol.types import NodeId, PartitionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerModel:
-    """One broker. A cordoned one gets nothing new; `capacity` is relative to the others."""
+    """One broker. A cordoned one gets no new replicas; `capacity` is relative to the others."""
 
     node_id: NodeId
     rack: str | None = None
@@ -50,7 +51,7 @@ class PartitionModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterModel:
-    """All brokers and partitions at one time."""
+    """All brokers and partitions at one moment."""
 
     brokers: tuple[BrokerModel, ...]
     partitions: tuple[PartitionModel, ...]
@@ -58,7 +59,7 @@ class ClusterModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Other replicas for one partition; `size_bytes` are to be copied in all."""
+    """New replicas for one partition; `size_bytes` is the total to copy."""
 
     topic: str
     partition: PartitionIndex
@@ -69,7 +70,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderMove:
-    """Another leader for one partition: its replicas in this order, then a preferred election."""
+    """A new leader for one partition: its replicas in this order, then a preferred election."""
 
     topic: str
     partition: PartitionIndex
@@ -122,5 +123,5 @@ class BalancePlan:
 
     @property
     def digest(self) -> str:
-        """What identifies the plan: the same steps have the same digest."""
+        """Identifies the plan: equal steps have the same digest."""
         return hash_of(self.steps)

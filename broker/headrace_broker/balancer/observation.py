@@ -1,4 +1,4 @@
-"""The cluster as the balancer sees it: the metadata image, and what brokers measured."""
+"""The balancer's model, from the metadata image and the brokers' measurements."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _Key = tuple[str, PartitionIndex]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What the image does not know. What was not measured counts for nothing."""
+    """What the image does not contain. Unmeasured values count as zero."""
 
     size_bytes: Mapping[_Key, int] = field(default_factory=dict)
     bytes_in_per_second: Mapping[_Key, float] = field(default_factory=dict)
@@ -26,7 +26,7 @@ def observe_cluster(
     measured: Measurements,
     capacities: Mapping[NodeId, float] | None = None,
 ) -> ClusterModel:
-    """Return the model of the cluster; a partition on its way counts with its future replicas."""
+    """Return the model of the cluster; a moving partition counts with its future replicas."""
     brokers = tuple(
         BrokerModel(
             node_id=node,

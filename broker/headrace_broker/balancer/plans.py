@@ -1,8 +1,8 @@
 """The balancer's plans: rebalance, drain, and leaders alone. Pure and deterministic.
 
-Bounds, held by tests: with equal capacities and without racks no broker has two replicas more than
-another, nor leads more than the replicas force it to; with racks no single move would help. Weight
-(bytes and traffic) is within 10 % of the mean, or no exchange that is worth its copying helps. The
+Bounds, checked by tests: with equal capacities and without racks, brokers differ by at most one
+replica, and none leads more than its replicas require; with racks, no single move would help. The
+weight (bytes and traffic) is within 10 % of the mean, or no exchange is worth its copying. The
 replication factor stays, no broker has two replicas of a partition, no partition loses a rack, and
 a balanced cluster's plan is empty.
 """
@@ -23,7 +23,7 @@ from headrace_broker.balancer.replicas import (
 from headrace_broker.metadata.configs.balance_settings import PlannedMove
 from headrace_broker.protocol.types import NodeId
 
-#: Bytes per second that replication may take on each broker where nothing else is said.
+#: Bytes per second that replication may use on each broker by default.
 DEFAULT_THROTTLE_BYTES_PER_SECOND = 50_000_000.0
 
 
@@ -32,14 +32,14 @@ def plan_rebalance(
 ) -> BalancePlan:
     """Plan moves that spread replicas over racks and brokers, then their weight, then leaders.
 
-    Cordoned and dead brokers neither get nor give. Partitions that are not wholly in sync, or that
-    are on the move, stay where they are.
+    Cordoned and dead brokers neither gain nor lose replicas. Partitions that are not fully in sync,
+    or are moving, stay where they are.
     """
     layout = Layout(cluster)
     _note_unsettled(layout)
     if layout.takers:
         spread_over_racks(layout)
-        # An exchange for weight may open the way to a move for numbers that the racks forbade.
+        # An exchange for weight may enable a move for numbers that the racks ruled out before.
         is_even = False
         while not is_even:
             even_out_numbers(layout)
@@ -53,9 +53,9 @@ def plan_drain(
     node_id: NodeId,
     throttle_bytes_per_second: float = DEFAULT_THROTTLE_BYTES_PER_SECOND,
 ) -> BalancePlan:
-    """Plan that nothing is left on one broker, dead or alive. It counts as cordoned.
+    """Plan to empty one broker, dead or alive. It counts as cordoned.
 
-    What cannot move, because there are too few brokers for its replicas, is in `reasons`.
+    Replicas that cannot move because there are too few brokers are listed in `reasons`.
     """
     brokers = tuple(
         replace(broker, is_cordoned=True) if broker.node_id == node_id else broker
@@ -74,7 +74,7 @@ def plan_drain(
 
 
 def estimate_seconds(moves: Iterable[PlannedMove], bytes_per_second: float) -> float:
-    """Return how long copying takes: brokers copy side by side, so whoever gets most decides."""
+    """Return the copying time: brokers copy in parallel, so the one with the most determines it."""
     incoming: Counter[NodeId] = Counter()
     for move in moves:
         new = [node for node in move.after if node not in move.before]

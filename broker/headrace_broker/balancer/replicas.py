@@ -1,8 +1,8 @@
-"""Moves replicas in a draft: into all racks, even in number, even in weight, or off one broker.
+"""Moves replicas in a draft: into all racks, equal in number, equal in weight, or off a broker.
 
-Each step is the cheapest that helps, and each makes a measure smaller that never grows again, so
-the steps end. Numbers come first, then weight (bytes and traffic) by exchange, which leaves the
-numbers as they are.
+Each step is the cheapest that helps, and reduces a measure that never grows again, so the steps
+end. Numbers come first, then weight (bytes and traffic) by exchanges, which do not change the
+numbers.
 """
 
 from bisect import bisect_left
@@ -11,21 +11,21 @@ from collections.abc import Iterator
 from headrace_broker.balancer.layout import Layout
 from headrace_broker.protocol.types import NodeId
 
-#: A broker may bear so much more than the mean before replicas are exchanged.
+#: A broker's load may exceed the mean by this much before replicas are exchanged.
 WEIGHT_TOLERANCE = 0.10
 
-# An exchange that gains less than this part of the mean is not worth copying for.
+# An exchange that gains less than this share of the mean is not worth its copying.
 _GAIN_MIN = 0.02
 _EXCHANGES_MAX = 2000
 # How many of a broker's heaviest replicas are tried, and how many partners for each.
 _HEAVIEST_TRIED, _PARTNERS_TRIED = 64, 8
 
-# By giver and taker: what could not go that way when it was last looked at.
+# By giver and taker: moves that were impossible when last checked.
 _Refused = dict[tuple[NodeId, NodeId], set[int]]
 
 
 def spread_over_racks(layout: Layout) -> None:
-    """Bring each partition into as many racks as it can be in."""
+    """Spread each partition over as many racks as possible."""
     racks = layout.spread(layout.takers)
     for place, nodes in enumerate(layout.replicas):
         while layout.is_settled(place) and layout.spread(nodes) < min(racks, len(nodes)):
@@ -51,7 +51,7 @@ def _crowded(layout: Layout, nodes: list[NodeId]) -> NodeId | None:
 
 
 def even_out_numbers(layout: Layout) -> None:
-    """Move replicas from the fullest brokers to the emptiest, until no move helps."""
+    """Move replicas from the fullest brokers to the emptiest, while that helps."""
     order = {
         node: sorted(
             (place for place in layout.hosted[node] if layout.is_settled(place)),
@@ -73,7 +73,7 @@ def even_out_numbers(layout: Layout) -> None:
         )
         step = _number_step(layout, giver, order[giver], refused)
         if step is None and refused:
-            # What was refused may be possible now: other moves have changed the partitions.
+            # Refused moves may be possible now: other moves have changed the partitions.
             refused = {}
             step = _number_step(layout, giver, order[giver], refused)
         if step is None:
@@ -82,7 +82,7 @@ def even_out_numbers(layout: Layout) -> None:
         place, taker = step
         layout.replace(place, giver, taker)
         order[giver].remove(place)
-        # Moved once is enough to copy: it goes last there, and only if nothing else can.
+        # One copy per partition is enough: it is tried last, and only if nothing else can move.
         order[taker].append(place)
         stuck.clear()
 
@@ -104,9 +104,9 @@ def _number_step(
 
 
 def even_out_weight(layout: Layout) -> bool:
-    """Exchange heavy replicas for light ones until all brokers bear about the same.
+    """Exchange heavy replicas for light ones until all brokers have about the same load.
 
-    Return whether anything was exchanged and another pass may find more to do.
+    Return whether anything was exchanged, so that another pass may find more.
     """
     capacity = sum(layout.capacity(node) for node in layout.takers)
     if not layout.takers or capacity <= 0:
@@ -162,7 +162,7 @@ def _partners(takable: list[int], keys: list[float], wanted: float) -> list[int]
 
 
 def empty_broker(layout: Layout, leaving: NodeId) -> None:
-    """Move every replica of `leaving` to the emptiest broker that keeps the racks."""
+    """Move every replica of `leaving` to the emptiest broker that preserves the racks."""
     for place in sorted(layout.hosted.get(leaving, ())):
         nodes = layout.replicas[place]
         others = [node for node in nodes if node != leaving]

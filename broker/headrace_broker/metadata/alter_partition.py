@@ -1,4 +1,4 @@
-"""Decides what leaders ask for: their in-sync replicas, and the end of their recovery.
+"""Decides leaders' AlterPartition requests: their in-sync replicas, and the end of recovery.
 
 A leader's request is valid for the leader epoch and the partition epoch that it knows; each replica
 that it adds is checked with the broker epoch under which that replica fetched (KIP-497, KIP-841,
@@ -34,7 +34,7 @@ def decide_alter_partition(
 ) -> MetadataDecision[AlterPartitionResponse]:
     """Decide the in-sync replicas that one leader asks for; each partition has its own outcome.
 
-    A response without an error holds the partition as it is from now on. Raises
+    The response without an error has the partition's new state. Raises
     ApiError(STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED).
     """
     leader = NodeId(request.broker_id)
@@ -55,7 +55,7 @@ def decide_alter_partition(
 
 
 class _Alteration:
-    """One AlterPartition request in work."""
+    """One AlterPartition request in progress."""
 
     def __init__(self, image: MetadataImage, leader: NodeId, policy: TopicPolicy) -> None:
         self.records: list[MetadataRecord] = []
@@ -67,7 +67,7 @@ class _Alteration:
     def alter(
         self, topic_id: TopicId, asked: AlterPartitionRequestPartitionData
     ) -> AlterPartitionResponsePartitionData:
-        """Return one partition's outcome and keep its record."""
+        """Return one partition's outcome and add its record."""
         topic = self._image.topics_by_id.get(topic_id)
         if topic is None:
             return _refusal(asked, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -92,7 +92,7 @@ class _Alteration:
             self.records.append(record)
             partition = merge_partition(partition, record)
         if partition.leader != self._leader:
-            # The request completed a reassignment that takes the leader away.
+            # The request completed a reassignment that removes the leader.
             return _refusal(asked, ErrorCode.NEW_LEADER_ELECTED)
         return AlterPartitionResponsePartitionData(
             partition_index=index,
@@ -109,7 +109,7 @@ class _Alteration:
         asked: AlterPartitionRequestPartitionData,
         isr: list[BrokerState],
     ) -> ErrorCode:
-        """Return why the request does not hold, NONE where it does."""
+        """Return why the request is invalid, or NONE."""
         wanted = [state.broker_id for state in isr]
         error = _epoch_error(partition, asked)
         if error is not ErrorCode.NONE:
@@ -132,7 +132,7 @@ def _epoch_error(partition: PartitionImage, asked: AlterPartitionRequestPartitio
         asked.leader_epoch > partition.leader_epoch
         or asked.partition_epoch > partition.partition_epoch
     ):
-        # The leader knows of something later than we: there is a newer active controller.
+        # The leader has newer metadata than this controller: there is a newer active controller.
         return ErrorCode.NOT_CONTROLLER
     if asked.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH

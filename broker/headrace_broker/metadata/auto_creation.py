@@ -1,4 +1,4 @@
-"""Decides topics that nobody created by name: those that clients touch, and the cluster's own."""
+"""Decides automatic topic creation: topics that clients use, and internal topics."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _USE_DEFAULT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedTopic:
-    """A topic that must exist. With -1, `num_partitions` and the factor are the broker's."""
+    """A topic that must exist. -1 in `num_partitions` or the factor means the broker's default."""
 
     name: str
     num_partitions: int = _USE_DEFAULT
@@ -31,10 +31,10 @@ class WantedTopic:
 def decide_ensure_topic(
     image: MetadataImage, wanted: WantedTopic, policy: TopicPolicy, rng: RandomSource
 ) -> MetadataDecision[None]:
-    """Decide that one of the cluster's own topics exists; raises ApiError where it cannot.
+    """Decide that an internal topic exists; raises ApiError if it cannot be created.
 
-    Its replication factor is lowered to the number of active brokers, so that a small cluster can
-    hold groups at all; Kafka refuses there until enough brokers have come.
+    Its replication factor is reduced to the number of active brokers, so that a small cluster can
+    have groups at all; Kafka refuses until there are enough brokers.
     """
     if wanted.name in image.topics:
         return MetadataDecision(records=[], response=None)
@@ -57,7 +57,7 @@ def decide_ensure_topic(
 def decide_auto_create_topics(
     image: MetadataImage, names: Sequence[str], policy: TopicPolicy, rng: RandomSource
 ) -> MetadataDecision[Mapping[str, ErrorCode]]:
-    """Decide topics with the broker's defaults; answer each name's error, NONE where it exists."""
+    """Decide topics with the broker's defaults; return each name's error, NONE if it exists."""
     missing = [name for name in dict.fromkeys(names) if name not in image.topics]
     request = CreateTopicsRequest(
         topics=[

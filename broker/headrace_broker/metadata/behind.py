@@ -1,7 +1,7 @@
-"""Which brokers lack replicas in the in-sync sets that they belong to. Pure.
+"""Which brokers have replicas outside of their in-sync sets. Pure.
 
-A broker that serves and is behind must keep the next one from being taken away: a
-PodDisruptionBudget counts pods that are ready, and knows nothing of in-sync sets.
+While a broker serves but lags, the next one must not be stopped: a PodDisruptionBudget counts ready
+pods, and knows nothing of in-sync sets.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ _SHOWN = 3
 
 
 def replicas_behind(image: MetadataImage) -> dict[NodeId, list[tuple[str, PartitionIndex]]]:
-    """Return, by broker, the partitions whose leader waits for its replica to catch up.
+    """Return, by broker, the partitions in which the broker's replica must still catch up.
 
-    Replicas that are being added or removed are not counted: nobody relies on them. Nor are those
-    of a partition without a leader, from whom nothing can be fetched.
+    Replicas that are being added or removed do not count: no partition relies on them. Nor do those
+    of a partition without a leader, because there is nothing to fetch from.
     """
     found: dict[NodeId, list[tuple[str, PartitionIndex]]] = defaultdict(list)
     for name, topic in image.topics.items():
@@ -36,10 +36,10 @@ def replicas_behind(image: MetadataImage) -> dict[NodeId, list[tuple[str, Partit
 
 
 def why_behind(image: MetadataImage, node: NodeId) -> str:
-    """Say which replicas a broker still has to catch up with; '' where it may count as ready.
+    """Return which replicas a broker still has to catch up; '' if it may count as ready.
 
-    Where every broker that is alive is behind, as after the loss of them all, none says so:
-    somebody has to be there for clients that begin.
+    If every live broker lags, as after the loss of all of them, none is reported: clients need some
+    ready broker to start with.
     """
     behind = replicas_behind(image)
     if node not in behind or all(each.node_id in behind for each in image.active_brokers()):

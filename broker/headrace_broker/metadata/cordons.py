@@ -1,8 +1,8 @@
 """Which brokers get no new replicas: the dynamic setting `cordoned.log.dirs` (KIP-1066).
 
-As Apache Kafka has it from 4.3 on. `*` is the whole broker: the controller places nothing there.
-Paths are the broker's own matter, which puts new replicas into its other log directories. Either
-keeps what it has and goes on serving it.
+As in Apache Kafka from 4.3 on. `*` means the whole broker: the controller places nothing there.
+With paths, the broker itself puts new replicas into its other log directories. In both cases
+existing replicas stay and are served.
 """
 
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ EVERY_LOG_DIR = "*"
 
 
 def check_cordon(text: str) -> None:
-    """Raise ValueError unless `text` is `*`, absolute paths, or nothing.
+    """Raise ValueError unless `text` is `*`, absolute paths, or empty.
 
-    Which log directories a broker has, only that broker knows: others are of no effect.
+    Only the broker knows its log directories: other paths have no effect.
     """
     paths = _paths(text)
     if paths and paths != [EVERY_LOG_DIR] and not all(path.startswith("/") for path in paths):
@@ -55,7 +55,7 @@ def placeable_brokers(image: MetadataImage) -> list[BrokerImage]:
 def check_not_cordoned(
     image: MetadataImage, new_replicas: Iterable[NodeId], partition: str
 ) -> None:
-    """Raise ApiError(INVALID_REPLICA_ASSIGNMENT) where a new replica is for a cordoned broker."""
+    """Raise ApiError(INVALID_REPLICA_ASSIGNMENT) if a new replica is for a cordoned broker."""
     refused = [node for node in new_replicas if is_cordoned(image, node)]
     if refused:
         raise ApiError(

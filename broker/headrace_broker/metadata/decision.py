@@ -1,4 +1,4 @@
-"""What deciding yields: records to commit and what to answer once they are committed."""
+"""The result of a decision: records to commit, and the response once they are committed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ R_co = TypeVar("R_co", covariant=True)
 class MetadataDecision(Generic[R_co]):
     """`records` become one batch of the metadata log: all of them are committed, or none is.
 
-    Only replaying them changes the image. `response` holds from then on.
+    Only their replay changes the image. `response` is valid from then on.
     """
 
     records: Sequence[MetadataRecord]
@@ -21,7 +21,7 @@ class MetadataDecision(Generic[R_co]):
 
 
 class RandomSource(Protocol):
-    """Randomness as the caller hands it in; `random.Random` fits."""
+    """Randomness that the caller passes in, such as `random.Random`."""
 
     def getrandbits(self, k: int, /) -> int:
         """Return `k` random bits."""

@@ -1,4 +1,4 @@
-"""Decides which log directory of a broker holds a replica, as the broker says (KIP-858)."""
+"""Decides which log directory of a broker holds a replica, as the broker reports (KIP-858)."""
 
 from uuid import UUID
 
@@ -31,9 +31,9 @@ def decide_assign_replicas_to_dirs(
 ) -> MetadataDecision[AssignReplicasToDirsResponse]:
     """Decide the directories of one broker's replicas; each replica has its own outcome.
 
-    A replica whose records are damaged is said to be in `LOST_DIRECTORY`: it leads no more, and is
-    neither in sync nor eligible to lead (KIP-966) before it has been replicated again. The last one
-    in sync stays: INELIGIBLE_REPLICA.
+    A replica with damaged records is reported in `LOST_DIRECTORY`: it stops leading, and is neither
+    in sync nor eligible to lead (KIP-966) before it has been replicated again. The last in-sync
+    replica stays: INELIGIBLE_REPLICA.
 
     Raises ApiError(STALE_BROKER_EPOCH or BROKER_ID_NOT_REGISTERED).
     """
@@ -70,7 +70,7 @@ def decide_assign_replicas_to_dirs(
 
 
 class _Assigning:
-    """One request in work."""
+    """One request in progress."""
 
     def __init__(self, image: MetadataImage, node_id: NodeId, policy: TopicPolicy) -> None:
         self.records: list[MetadataRecord] = []
@@ -80,7 +80,7 @@ class _Assigning:
         self._assigned: set[tuple[TopicId, PartitionIndex]] = set()
 
     def assign(self, topic_id: TopicId, index: PartitionIndex, directory: UUID) -> ErrorCode:
-        """Keep the record of one replica's directory; return its outcome."""
+        """Add the record of one replica's directory; return its outcome."""
         topic = self._image.topics_by_id.get(topic_id)
         if topic is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
@@ -95,13 +95,14 @@ class _Assigning:
         lost: frozenset[NodeId] = frozenset()
         if directory == LOST_DIRECTORY:
             if set(partition.isr) <= {self._node_id}:
-                return ErrorCode.INELIGIBLE_REPLICA  # damaged as it is, there is no better one
+                return ErrorCode.INELIGIBLE_REPLICA  # it is damaged, but there is no better replica
             lost = frozenset({self._node_id})
         target = PartitionTarget(directories={self._node_id: directory}, lost=lost)
         if self._rules.is_online(self._node_id, directory):
             record = self._rules.change(topic, index, target)
         else:
-            # It failed before it was known to hold the replica, or the replica is damaged.
+            # The directory failed before it was known to hold the replica, or the replica is
+            # damaged.
             record = leaves_partition(self._rules, topic, index, self._node_id, target)
         self.records += [] if record is None else [record]
         return ErrorCode.NONE

@@ -1,8 +1,8 @@
-"""Decides leader elections: those that an operator asks for, and those that nobody has to.
+"""Decides leader elections: those that an administrator requests, and automatic ones.
 
 Preferred leaders are the first replicas, which placement spreads evenly: electing them undoes what
-restarts have moved. An unclean election may lose committed records, so it happens only where a
-topic allows it or an operator asks for it.
+restarts have moved. An unclean election may lose committed records, so it happens only if a topic
+allows it or an administrator requests it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -34,7 +34,7 @@ def decide_elect_leaders(
 ) -> MetadataDecision[ElectLeadersResponse]:
     """Decide the elections of an ElectLeaders request; each partition has its own outcome.
 
-    Without partitions all are meant, and those that need no election are left out of the answer.
+    Without partitions, all are meant, and those that need no election are left out of the answer.
     Raises ApiError(INVALID_REQUEST) for an unknown type of election.
     """
     election = _ELECTIONS.get(request.election_type)
@@ -112,10 +112,10 @@ def decide_preferred_leaders(
     *,
     among: Collection[NodeId] | None = None,
 ) -> MetadataDecision[int]:
-    """Decide that up to `limit` partitions return to their preferred leader; answer how many.
+    """Return up to `limit` partitions to their preferred leader; return how many.
 
-    Only those whose first replica is in sync and active (and `among` these): the rest is left as
-    it is.
+    Only those whose first replica is in sync and active (and in `among`): the others are left
+    alone.
     """
     rules = ReplicationRules(image, policy)
 
@@ -131,10 +131,10 @@ def decide_preferred_leaders(
 def decide_leaderless_partitions(
     image: MetadataImage, policy: TopicPolicy, limit: int = ELECTIONS_PER_BATCH_MAX
 ) -> MetadataDecision[int]:
-    """Decide leaders where there is none and there may be one now; answer how many.
+    """Elect leaders for leaderless partitions where that is possible now; return how many.
 
-    A broker's coming elects by itself; this finds what a changed setting has made possible
-    (unclean.leader.election.enable).
+    When a broker returns, its partitions are elected without this; this finds elections that a
+    changed setting has made possible (unclean.leader.election.enable).
     """
     rules = ReplicationRules(image, policy)
     return _elect_where(rules, _has_no_leader, None, limit)

@@ -1,4 +1,4 @@
-"""What the metadata image is made of: brokers, topics and partitions, as immutable values."""
+"""The elements of the metadata image: brokers, topics and partitions, as immutable values."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from headrace_broker.protocol.types import (
     TopicId,
 )
 
-#: `PartitionChangeRecord.leader` where the leader stays and the epoch with it.
+#: `PartitionChangeRecord.leader` if the leader stays, and the epoch with it.
 _LEADER_UNCHANGED = -2
 
 
 NO_LEADER = NodeId(-1)
 
-#: Topics that the cluster writes for itself, as Kafka's `Topic.INTERNAL_TOPICS`.
+#: Topics that the cluster writes itself, as Kafka's `Topic.INTERNAL_TOPICS`.
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
@@ -66,7 +66,7 @@ class BrokerImage:
 
     @property
     def default_directory(self) -> UUID:
-        """Where a new replica goes: to the only directory, else where the broker chooses."""
+        """Where a new replica goes: to the only directory, else the broker chooses."""
         return self.log_dirs[0] if len(self.log_dirs) == 1 else UNASSIGNED_DIRECTORY
 
     def has_online(self, directory: UUID) -> bool:
@@ -100,7 +100,7 @@ class PartitionImage:
     leader_recovery_state: int = 0
 
     def directory_of(self, node_id: NodeId) -> UUID:
-        """Return which of a broker's log directories holds its replica, as far as it has said."""
+        """Return the broker's log directory of its replica, as last reported."""
         for node, directory in zip(self.replicas, self.directories, strict=False):
             if node == node_id:
                 return directory
@@ -117,7 +117,7 @@ class TopicImage:
 
     @property
     def is_internal(self) -> bool:
-        """Whether the cluster writes it for itself."""
+        """Whether the cluster writes it itself."""
         return self.name in INTERNAL_TOPICS
 
 

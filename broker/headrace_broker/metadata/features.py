@@ -1,10 +1,10 @@
 """Decides the cluster's finalized features: what UpdateFeatures changes (KIP-584, KIP-778).
 
-Levels, ranges and words are Kafka 4.2's (FeatureControlManager); a feature that is not here has no
-code here, and is refused as Kafka refuses one that a node does not know. Without
-eligible.leader.replicas.version Kafka forgets the ELR; we always keep it, so that feature is always
-finalized and cannot be lowered. All nodes are taken to run this version: what others support is not
-looked at yet.
+Levels, ranges and messages are Kafka 4.2's (FeatureControlManager). Features that are not listed
+here are refused like features that a Kafka node does not know. Without
+eligible.leader.replicas.version Kafka drops the ELR; Headrace always keeps it, so that feature is
+always finalized and cannot be lowered. All nodes are assumed to run this version: other nodes'
+supported levels are not checked yet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,29 +42,29 @@ __all__ = [
     "finalized_features",
 ]
 
-#: Kept by the quorum in records of its own (KIP-853), not in FeatureLevelRecords.
+#: The quorum keeps it in separate records (KIP-853), not in FeatureLevelRecords.
 KRAFT_VERSION_FEATURE: Final = "kraft.version"
 
 ELR_VERSION_FEATURE: Final = "eligible.leader.replicas.version"
 ELR_VERSION: Final = 1
 
-#: Features that may be lowered and raised again while the cluster runs.
+#: Features that may be lowered and raised again at runtime.
 _CAN_BE_LOWERED: Final = frozenset(
     {GROUP_VERSION_FEATURE, SHARE_VERSION_FEATURE, TRANSACTION_VERSION_FEATURE}
 )
 
-#: The last level that changed what is written (4.0-IV1): below it records would be lost.
+#: The last level that changed the record formats (4.0-IV1): below it records would be lost.
 _METADATA_CHANGED: Final = 23
 
 
 class LevelRange(NamedTuple):
-    """The levels of a feature that this node can work at."""
+    """The levels of a feature that this node supports."""
 
     min: int
     max: int
 
     def __str__(self) -> str:
-        """Return it in Kafka's words."""
+        """Return the range in Kafka's format."""
         return str(self.min) if self.min == self.max else f"{self.min}-{self.max}"
 
 
@@ -79,7 +79,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, LevelRange]] = {
 
 
 class UpgradeType(IntEnum):
-    """What the caller allows; FeatureUpdate.UpgradeType's codes."""
+    """What the caller allows, with the codes of FeatureUpdate.UpgradeType."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -91,7 +91,7 @@ _UPGRADE_TYPES: Final = frozenset(UpgradeType)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """A level that a feature is to have; `upgrade_type` may be a code that nobody knows."""
+    """The wanted level of a feature; `upgrade_type` may be an unknown code."""
 
     name: str
     level: int
@@ -99,9 +99,9 @@ class FeatureUpdate:
 
 
 def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
-    """Return the levels that the whole cluster works at, by name; `kraft_version` is the quorum's.
+    """Return the cluster's finalized levels, by name; `kraft_version` is the quorum's.
 
-    What is at level 0 is not finalized, and is left out.
+    A feature at level 0 is not finalized, and is left out.
     """
     levels = {ELR_VERSION_FEATURE: ELR_VERSION, **image.features}
     if kraft_version:
@@ -117,7 +117,7 @@ def decide_update_features(
     kraft_version: int,
     validate_only: bool,
 ) -> MetadataDecision[None]:
-    """Decide all updates or none. Raises ApiError(INVALID_UPDATE_VERSION) in Kafka's words."""
+    """Decide all updates or none. Raises ApiError(INVALID_UPDATE_VERSION) with Kafka's messages."""
     current = finalized_features(image, kraft_version)
     records = []
     for update in updates:
@@ -132,7 +132,7 @@ def decide_update_features(
 
 
 def _check(update: FeatureUpdate, current: int, node_id: NodeId) -> None:
-    """Raise ApiError unless the update is one that can be made at all."""
+    """Raise ApiError unless the update is possible at all."""
     if update.upgrade_type not in _UPGRADE_TYPES:
         raise _refused(update, "The controller does not support the given upgrade type.")
     if update.level < 0:

@@ -1,4 +1,4 @@
-"""The image of the cluster's metadata: what replaying the metadata log adds up to.
+"""The image of the cluster's metadata: the result of replaying the metadata log.
 
 A published image is immutable and shared by every reader; `replay_batch` builds the next one and
 copies only what a batch touches, so a reader keeps a consistent view without a lock. The record
@@ -54,10 +54,10 @@ _FIRST_PRODUCER_ID = ProducerId(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataDelta:
-    """What changed between two images, for those who act on it.
+    """What changed between two images, for code that reacts to it.
 
-    Apply `topics_removed` before `topics_changed`: a name may be in both when a topic was deleted
-    and made again.
+    Apply `topics_removed` before `topics_changed`: a topic that was deleted and recreated has its
+    name in both.
     """
 
     topics_removed: Mapping[TopicId, TopicImage]
@@ -81,7 +81,7 @@ class MetadataDelta:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has anything to do."""
+        """Whether there is nothing to react to."""
         return not (
             self.topics_removed
             or self.topics_changed
@@ -93,7 +93,7 @@ class MetadataDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """Everything that the metadata log says up to and with the record at `offset`."""
+    """The state after all records of the metadata log up to and including `offset`."""
 
     offset: Offset = NO_OFFSET
     epoch: LeaderEpoch = _FIRST_EPOCH
@@ -128,9 +128,9 @@ class MetadataImage:
     def replay_batch(
         self, records: Iterable[MetadataRecord], *, offset: Offset, epoch: LeaderEpoch
     ) -> "tuple[MetadataImage, MetadataDelta]":
-        """Return the image after `records`, the last of which is at `offset`, and what changed.
+        """Return the image after `records`, the last of which is at `offset`, and the changes.
 
-        Raises IllegalRecordError for a record that no legal history can hold at this place.
+        Raises IllegalRecordError for a record that no legal history can have at this place.
         """
         builder = _ImageBuilder(self)
         for record in records:
@@ -142,7 +142,7 @@ _NO_CONFIG: Mapping[str, str] = {}
 
 
 class IllegalRecordError(Exception):
-    """The metadata log holds a record that contradicts what came before: it is corrupt."""
+    """The metadata log has a record that contradicts earlier ones: it is corrupt."""
 
 
 class _ImageBuilder:
@@ -172,7 +172,7 @@ class _ImageBuilder:
         apply(self, record)
 
     def build(self, offset: Offset, epoch: LeaderEpoch) -> tuple[MetadataImage, MetadataDelta]:
-        """Freeze what was built."""
+        """Freeze the new image."""
         base = self._base
         topics, by_id = self._build_topics()
         configs = base.configs
@@ -343,10 +343,10 @@ class _ImageBuilder:
         self._next_producer_id = ProducerId(record.next_producer_id)
 
     def on_nothing(self, record: NoOpRecord) -> None:
-        """Keep the image: the record only moves the log's end."""
+        """Keep the image: the record only advances the log's end."""
 
 
-# Which record does what: the one table of legal records.
+# The effect of each record: the one table of legal records.
 _REPLAY: Mapping[type, Callable[[_ImageBuilder, Any], None]] = {
     TopicRecord: _ImageBuilder.on_topic,
     RemoveTopicRecord: _ImageBuilder.on_remove_topic,

@@ -1,8 +1,8 @@
-"""Decides how the cluster's own topics grow with the cluster.
+"""Decides how the internal topics grow with the cluster.
 
-The first group makes `__consumer_offsets` as soon as one broker is there, with as many replicas as
-there are brokers. When more have come the topic gets the replicas that it was meant to have, or the
-death of one broker would take every group with it.
+The first group creates `__consumer_offsets` when there may be only one broker, with as many
+replicas as there are brokers. When more brokers have joined, the topic gets its full replication
+factor; otherwise the loss of one broker would take every group with it.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ from headrace_broker.protocol.types import NodeId
 def decide_grow_internal_topics(
     image: MetadataImage, factors: Mapping[str, int], policy: TopicPolicy
 ) -> MetadataDecision[int]:
-    """Decide more replicas for the topics that have fewer than `factors` says; answer how many.
+    """Add replicas to topics that have fewer than in `factors`; return how many were changed.
 
-    New replicas go to active brokers, into racks that have none yet, then where there are fewest.
+    New replicas go to active brokers, into racks without a replica, then to the emptiest brokers.
     """
     growing = [
         (topic, factor)
@@ -44,7 +44,7 @@ def decide_grow_internal_topics(
             if len(partition.replicas) >= wanted or is_reassigning(partition):
                 continue
             grown = _grown(image, partition, wanted, replicas)
-            # All of them began on the one broker that was there: spread who leads, too.
+            # All partitions began on the only broker at that time: spread the leaders, too.
             firsts[grown[0]] -= 1
             first = min(grown, key=lambda node: (firsts[node], node))
             firsts[first] += 1

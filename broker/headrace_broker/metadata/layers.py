@@ -1,4 +1,4 @@
-"""Where a broker's settings come from, seen from the image: dynamic ones over its file."""
+"""The sources of a broker's settings, from the image: dynamic ones above those in its file."""
 
 from collections.abc import Mapping
 from typing import Any

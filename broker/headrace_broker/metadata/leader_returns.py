@@ -1,9 +1,9 @@
-"""When brokers that came back get their leaderships back: soon, but not again and again.
+"""When returned brokers get their leaderships back: soon, but not over and over.
 
-Plain state of the active controller, given `now_ms`. Kafka waits for its next check of the
-imbalance, up to five minutes in which all leaders may sit on one broker after a restart of all. A
-broker that comes back several times within that interval waits twice as long each time, so one that
-crashes in a loop does not take leaderships with it each time.
+Plain state of the active controller, given `now_ms`. Kafka waits for its next imbalance check, up
+to five minutes; after a restart of all brokers, one broker may lead everything until then. For a
+broker that returns several times within that interval, the wait doubles each time, so a broker in a
+crash loop does not take leaderships down with it each time.
 """
 
 from headrace_broker.metadata.image import MetadataImage
@@ -12,10 +12,10 @@ from headrace_broker.protocol.types import BrokerEpoch, NodeId
 
 
 class LeaderReturns:
-    """Brokers that are back, and from when on they may lead what they are preferred for."""
+    """Returned brokers, and when each may lead its preferred partitions again."""
 
     def __init__(self, *, delay_ms: int, interval_ms: int) -> None:
-        """`interval_ms`: how often leaders are checked anyway; nobody is watched for longer."""
+        """`interval_ms`: the interval of the regular check; no broker is tracked for longer."""
         self._delay_ms = delay_ms
         self._interval_ms = interval_ms
         self._active: dict[NodeId, BrokerEpoch] = {}
@@ -24,14 +24,14 @@ class LeaderReturns:
         self._has_begun = False
 
     def begin(self) -> None:
-        """Forget what another controller may have dealt with: whoever is active is new to us."""
+        """Drop the state: another controller may have handled these brokers since."""
         self._active.clear()
         self._due_ms.clear()
         self._came_ms.clear()
         self._has_begun = False
 
     def observe(self, image: MetadataImage, now_ms: int) -> None:
-        """Note who came and who went."""
+        """Record which brokers left and which returned."""
         active = {broker.node_id: broker.epoch for broker in image.active_brokers()}
         for node_id in self._active.keys() - active.keys():
             self._due_ms.pop(node_id, None)
@@ -46,7 +46,7 @@ class LeaderReturns:
         self._active, self._has_begun = active, True
 
     def due(self, image: MetadataImage, now_ms: int) -> frozenset[NodeId]:
-        """Return whose leaderships may return now; who has all of them is not watched any more."""
+        """Return the brokers that may lead again now; drop those that lead all they should."""
         due = {node_id for node_id, at in self._due_ms.items() if at <= now_ms}
         if not due:
             return frozenset()

@@ -1,10 +1,9 @@
-"""Settles one change of one partition: leader, in-sync replicas, ELR and reassignment together.
+"""Decides one change of one partition: leader, in-sync replicas, ELR and reassignment together.
 
-Every decision about a partition ends here, so that the invariants have one home: ISR ⊆ replicas,
-ELR ⊆ replicas, ELR and ISR have nothing in common, the leader is in the ISR, an empty ISR has no
-leader. (That a last known leader is a replica is `cancel_reassignment`'s to see to.) The rules
-are those of KRaft's PartitionChangeBuilder and of KIP-966 (eligible leader replicas, last known
-leader).
+Every decision about a partition ends here, so that the invariants are enforced in one place: ISR ⊆
+replicas, ELR ⊆ replicas, ELR and ISR are disjoint, the leader is in the ISR, an empty ISR has no
+leader. (`cancel_reassignment` ensures that a last known leader is a replica.) The rules are those
+of KRaft's PartitionChangeBuilder and of KIP-966 (eligible leader replicas, last known leader).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,14 +25,14 @@ _Nodes = tuple[NodeId, ...]
 
 
 class Election(Enum):
-    """How a leader is sought where the present one cannot stay or should not."""
+    """How to elect a leader if the present one cannot or should not stay."""
 
     ONLINE = "online"
     """Keep the leader if it may stay; else the first replica that is in sync."""
     PREFERRED = "preferred"
-    """As ONLINE, but the first replica before the present leader."""
+    """Like ONLINE, but the first replica is preferred to the present leader."""
     UNCLEAN = "unclean"
-    """As ONLINE, and as a last resort any live replica: committed records may be lost."""
+    """Like ONLINE, and as a last resort any live replica: committed records may be lost."""
 
 
 class LeaderRecoveryState(IntEnum):
@@ -45,7 +44,7 @@ class LeaderRecoveryState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRules:
-    """What holds for the partition now: who may lead, and how many replicas must be in sync."""
+    """The partition's present rules: who may lead, and how many replicas must be in sync."""
 
     can_lead: Callable[[NodeId], bool]
     min_isr: int
@@ -53,7 +52,7 @@ class PartitionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTarget:
-    """What a change asks for; None leaves a thing as it is.
+    """The wanted change; None leaves a field as it is.
 
     `lost` are replicas that may have lost records (an unclean shutdown): they are not eligible to
     lead, so they enter neither the ISR nor the ELR.
@@ -71,7 +70,7 @@ class PartitionTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Assignment:
-    """Who has the partition, and what a reassignment still has to do."""
+    """A partition's replicas, and what a reassignment still has to do."""
 
     replicas: _Nodes
     adding: _Nodes
@@ -80,7 +79,7 @@ class _Assignment:
 
 @dataclass(frozen=True, slots=True)
 class _Sync:
-    """Who leads and who may: the part of a partition that elections change."""
+    """The leader and the eligible replicas: the part of a partition that elections change."""
 
     leader: NodeId
     isr: _Nodes
@@ -95,7 +94,7 @@ def change_partition(
     target: PartitionTarget,
     rules: PartitionRules,
 ) -> PartitionChangeRecord | None:
-    """Return the record that brings `target` about as far as it can be, None where nothing changes.
+    """Return the record that comes as close to `target` as possible; None if nothing changes.
 
     A reassignment whose new replicas are all in sync is completed in the same change.
     """
@@ -106,7 +105,7 @@ def change_partition(
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
-    """Whether a reassignment is on its way."""
+    """Whether a reassignment is in progress."""
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
@@ -134,8 +133,8 @@ def _settle_leader(
     isr = tuple(node for node in isr if node in replicas and node not in target.lost)
     elr: _Nodes = ()
     if len(isr) < rules.min_isr:
-        # No record is committed by fewer than min.insync.replicas, so whoever was in sync when
-        # the ISR fell below has all that is committed (KIP-966).
+        # No record is committed by fewer than min.insync.replicas, so every replica that was in
+        # sync when the ISR fell below that has all committed records (KIP-966).
         once = {*before.isr, *before.eligible_leader_replicas} - {*isr, *target.lost}
         elr = tuple(node for node in replicas if node in once)
     sync = _elect(before, target, replicas, _Sync(before.leader, isr, elr), rules)
@@ -154,7 +153,7 @@ def _elect(
     first: _Nodes = (before.leader,)
     if target.election is Election.PREFERRED:
         first = (replicas[0], before.leader)
-    # The ELR stands in for an empty ISR only.
+    # The ELR only replaces an empty ISR.
     eligible = sync.isr or sync.elr
     for node in (*first, *replicas):
         if node in eligible and rules.can_lead(node):
@@ -170,10 +169,10 @@ def _elect(
 def _last_resort(
     before: PartitionImage, target: PartitionTarget, replicas: _Nodes, eligible: _Nodes
 ) -> _Nodes:
-    """Return who may lead where nobody eligible is there, the best first.
+    """Return the replicas that may lead if no eligible one is available, the best first.
 
-    With neither ISR nor ELR the last known leader is as good as it gets, and nobody has to ask for
-    it (KIP-966's balanced recovery). Any other replica is an unclean election.
+    With neither ISR nor ELR the last known leader is the best choice, and is elected automatically
+    (KIP-966's balanced recovery). Any other replica needs an unclean election.
     """
     last_known = () if eligible else before.last_known_elr[:1]
     unclean = replicas if target.election is Election.UNCLEAN else ()
@@ -199,8 +198,8 @@ def _record(
         last_known_elr=_changed(before.last_known_elr, _last_known_leader(before, sync)),
         directories=_directories(before, target, assignment.replicas),
     )
-    # A replica that is taken away must not go on as a follower of the same leader epoch, and what
-    # one with damaged records has fetched in it counts no more.
+    # A removed replica must not continue as a follower in the same leader epoch, and the fetches of
+    # one with damaged records no longer count in it.
     is_damaged = any(target.directories.get(node) == LOST_DIRECTORY for node in target.lost)
     if (
         sync.leader != before.leader

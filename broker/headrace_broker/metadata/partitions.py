@@ -1,4 +1,4 @@
-"""What new partitions must satisfy, whoever makes them: limits, assignments, and their record."""
+"""Rules for new partitions, however they are created: limits, assignments, and their record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from headrace_broker.protocol.types import NodeId, TopicId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """What a broker's settings say of topics; every limit is finite."""
+    """The broker's settings about topics; every limit is finite."""
 
     node_id: NodeId
     static: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class PartitionBudget:
             )
 
     def take(self, *, existing: int, added: int) -> None:
-        """Check, and count `added` for what comes after."""
+        """Check, and count `added` for later calls."""
         self.check(existing=existing, added=added)
         self._taken += added
 
@@ -65,7 +65,7 @@ class PartitionBudget:
 def partition_record(
     image: MetadataImage, topic_id: TopicId, index: int, replicas: Sequence[NodeId]
 ) -> PartitionRecord:
-    """Return a new partition's record: in sync are the replicas whose brokers are active."""
+    """Return a new partition's record: replicas on active brokers are in sync."""
     isr = [node for node in replicas if image.brokers[node].is_active]
     return PartitionRecord(
         partition_id=index,

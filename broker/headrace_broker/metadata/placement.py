@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go.
+"""Places the replicas of new partitions.
 
-Leaders go to the broker that leads least, so that any run of new topics spreads evenly; followers
-go round the remaining brokers with a shift that changes each lap (as Kafka's AdminUtils), other
-racks first. A fenced broker gets a replica only where there are not enough others, and never leads;
-a cordoned one gets none.
+Leaders go to the broker with the fewest leaders, so that any sequence of new topics spreads evenly.
+Followers go round the remaining brokers with a shift that changes each lap (as in Kafka's
+AdminUtils), other racks first. A fenced broker gets a replica only if there are not enough others,
+and never leads; a cordoned one gets none.
 """
 
 import heapq
@@ -20,7 +20,7 @@ from headrace_broker.protocol.types import NodeId
 
 
 class Placer:
-    """Places partitions one after another; remembers what it placed, for the next ones."""
+    """Places partitions one after another; counts what it has placed already."""
 
     def __init__(self, image: MetadataImage, rng: RandomSource) -> None:
         usable = image.brokers.keys() - cordoned_brokers(image)
@@ -107,7 +107,7 @@ def replica_counts(image: MetadataImage) -> Counter[NodeId]:
 
 
 def preferred_leader_counts(image: MetadataImage) -> Counter[NodeId]:
-    """Return of how many partitions each broker is the first replica."""
+    """Return in how many partitions each broker is the first replica."""
     return Counter(
         partition.replicas[0]
         for topic in image.topics.values()

@@ -1,8 +1,8 @@
 """Decides reassignments: which brokers hold a partition's replicas, and the way there (KIP-455).
 
-Under way, a partition has the target's replicas first, then those that are to go. When all of the
-target is in sync the change that says so completes it (`partition_change`). Cancelling returns to
-the replicas from before.
+During a reassignment, a partition has the target's replicas first, then those to be removed. When
+all target replicas are in sync, the change that reports this completes it (`partition_change`).
+Cancelling restores the original replicas.
 """
 
 from collections import Counter
@@ -102,10 +102,10 @@ def _reassign(
 
 
 def reassignment_target(partition: PartitionImage, target: Sequence[NodeId]) -> PartitionTarget:
-    """Return what leads a partition to the replicas `target`, from wherever it is.
+    """Return the change of a partition towards the replicas `target`, from any state.
 
-    A replica that an earlier, unfinished reassignment brought and this one does not want is both
-    adding and removing: it goes at the end, and it goes if this one is cancelled.
+    A replica that an unfinished reassignment added and this one does not want is both adding and
+    removing: it is removed at the end, and also if this reassignment is cancelled.
     """
     original = original_replicas(partition)
     removing = without(partition.replicas, target)
@@ -114,7 +114,7 @@ def reassignment_target(partition: PartitionImage, target: Sequence[NodeId]) -> 
 
 
 def original_replicas(partition: PartitionImage) -> tuple[NodeId, ...]:
-    """Return the replicas to which cancelling a reassignment returns."""
+    """Return the replicas that a cancelled reassignment returns to."""
     return without(partition.replicas, partition.adding_replicas)
 
 
@@ -137,7 +137,7 @@ def _check_assignment(image: MetadataImage, target: Sequence[NodeId]) -> None:
 def cancel_reassignment(
     rules: ReplicationRules, topic: TopicImage, index: PartitionIndex
 ) -> PartitionChangeRecord | None:
-    """Return what leads a partition back to the replicas from before; raises ApiError."""
+    """Return the change of a partition back to its original replicas; raises ApiError."""
     partition = topic.partitions[index]
     if not is_reassigning(partition):
         raise ApiError(
@@ -145,8 +145,8 @@ def cancel_reassignment(
         )
     adding = partition.adding_replicas
     isr = without(partition.isr, adding)
-    # An eligible replica that is away is no reason to drop those that are here: it may come back
-    # with nothing, and the last known leader would be one that was dropped.
+    # An eligible replica that is down is no reason to drop the live ones: it may return with an
+    # empty disk, and the last known leader would be one that was dropped.
     if not isr and not rules.topic(topic.name).unclean_election:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -175,7 +175,7 @@ def cancel_reassignment(
 def list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Answer which reassignments are on their way, of all partitions or of those asked for."""
+    """List the reassignments in progress, of all partitions or of the given ones."""
     asked: list[tuple[str, list[int]]]
     if request.topics is None:
         asked = [(name, list[int](topic.partitions)) for name, topic in image.topics.items()]

@@ -47,7 +47,7 @@ def decide_create_partitions(
 
 
 class _Growth:
-    """One CreatePartitions request in work."""
+    """One CreatePartitions request in progress."""
 
     def __init__(self, image: MetadataImage, policy: TopicPolicy, rng: RandomSource) -> None:
         self._image = image
@@ -57,7 +57,7 @@ class _Growth:
     def grow(self, asked: CreatePartitionsTopic, *, times: int) -> list[MetadataRecord]:
         """Return the records of one topic's new partitions; raises ApiError.
 
-        `times` says how often the request names the topic.
+        `times`: how often the request names the topic.
         """
         if times > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -68,7 +68,8 @@ class _Growth:
                 "This server does not host this topic-partition.",
             )
         if topic.is_internal:
-            # A group or transaction finds its coordinator by hash modulo the number of partitions.
+            # Groups and transactions find their coordinator by hash modulo the number of
+            # partitions.
             raise ApiError(
                 ErrorCode.POLICY_VIOLATION,
                 f"{topic.name} cannot grow: groups and transactions would lose their partition",

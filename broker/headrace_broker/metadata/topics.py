@@ -1,8 +1,8 @@
 """Decides creation and deletion of topics.
 
 Pure: the image, the request, the policy and random numbers come in; records and a response come
-out. Each topic of a request succeeds or fails by itself, with the error that Kafka's controller
-gives (ReplicationControlManager), and a topic's records stand together in one batch.
+out. Each topic of a request succeeds or fails by itself, with the error of Kafka's controller
+(ReplicationControlManager), and a topic's records are in one batch.
 """
 
 from collections import Counter
@@ -65,7 +65,7 @@ def decide_create_topics(
     policy: TopicPolicy,
     rng: RandomSource,
 ) -> MetadataDecision[CreateTopicsResponse]:
-    """Decide which of the request's topics come into being, where, and with what settings.
+    """Decide which of the request's topics are created, where, and with what settings.
 
     With `validate_only` the response is the same and there are no records.
     """
@@ -94,7 +94,7 @@ def _creation_error(topic: CreatableTopic, error: ApiError) -> CreatableTopicRes
 
 
 class _Creation:
-    """One CreateTopics request in work: what its earlier topics took counts for later ones."""
+    """One CreateTopics request in progress: its earlier topics count towards the limits."""
 
     def __init__(self, image: MetadataImage, policy: TopicPolicy, rng: RandomSource) -> None:
         self._image = image
@@ -110,7 +110,7 @@ class _Creation:
     ) -> tuple[list[MetadataRecord], CreatableTopicResult]:
         """Return the records and the result of one topic; raises ApiError.
 
-        `times` says how often the request names the topic.
+        `times`: how often the request names the topic.
         """
         if times > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -242,7 +242,7 @@ def new_topic_id(rng: RandomSource) -> TopicId:
 def decide_delete_topics(
     image: MetadataImage, request: DeleteTopicsRequest, policy: TopicPolicy
 ) -> MetadataDecision[DeleteTopicsResponse]:
-    """Decide which topics go, named by name (all versions) or by id (version 6)."""
+    """Decide which topics are deleted, by name (all versions) or by id (version 6)."""
     asked = list(request.topics) or [DeleteTopicState(name=name) for name in request.topic_names]
     records: list[MetadataRecord] = []
     results: list[DeletableTopicResult] = []

@@ -14,12 +14,12 @@ _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (
     1 << code for code in range(9, 13)
 )
 
-#: What anybody may do with a topic where there is no authorizer (KIP-430).
+#: What anyone may do with a topic without an authorizer (KIP-430).
 TOPIC_OPERATIONS = (
     _READ | _WRITE | _CREATE | _DELETE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
 )
 
-#: What anybody may do with the cluster where there is no authorizer.
+#: What anyone may do with the cluster without an authorizer.
 CLUSTER_OPERATIONS = (
     _CREATE
     | _ALTER
@@ -32,7 +32,7 @@ CLUSTER_OPERATIONS = (
 
 
 class ClusterView:
-    """One image through one listener. Made for one response."""
+    """One image, seen through one listener. Created for one response."""
 
     def __init__(self, image: MetadataImage, listener: str) -> None:
         self.image = image
@@ -57,9 +57,9 @@ class ClusterView:
         return found
 
     def controller_id(self, own: NodeId) -> NodeId:
-        """Return the broker to send cluster changes to: any forwards them, so best who answers.
+        """Return the controller for clients: any broker forwards, so the answering one is best.
 
-        Kafka names any live broker. The active controller may just have died; this one has not.
+        Kafka names any live broker. The active controller may just have died; this broker has not.
         """
         if own in self._reachable:
             return own
@@ -77,5 +77,5 @@ class ClusterView:
         return ErrorCode.LEADER_NOT_AVAILABLE
 
     def offline_replicas(self, partition: PartitionImage) -> list[int]:
-        """Return the replicas whose brokers are not there."""
+        """Return the replicas on brokers that are down."""
         return [node for node in partition.replicas if node not in self._reachable]

@@ -34,7 +34,7 @@ from headrace_broker.protocol.types import Buffer, NodeId, Offset
 
 from .types import Endpoint, ReplicaKey, Voter, VotersAt, VoterSet
 
-# The offset of what the configuration says and no record does.
+# The offset of what the configuration contains and no record does.
 NOT_IN_LOG: Final = Offset(-1)
 ControlRecord: TypeAlias = tuple[ControlType, Message]
 
@@ -64,7 +64,7 @@ def build_control_batch(
 def leader_change(leader: NodeId, voters: VoterSet, granted: Iterable[NodeId]) -> ControlRecord:
     """Return the record that every epoch begins with (KIP-595).
 
-    In version 0: Kafka's own tools read no other (ControlRecordUtils), whatever its schema says.
+    In version 0: Kafka's own tools read no other (ControlRecordUtils), despite its schema.
     """
     message = LeaderChangeMessage(
         version=0,
@@ -80,7 +80,7 @@ def leader_change(leader: NodeId, voters: VoterSet, granted: Iterable[NodeId]) -
 
 
 def voters_record(voters: VoterSet) -> ControlRecord:
-    """Return the record that makes `voters` the voters, from its append on (KIP-853)."""
+    """Return the record that makes `voters` the voter set, from its append on (KIP-853)."""
     return ControlType.KRAFT_VOTERS, VotersRecord(
         voters=[
             VotersRecordVoter(
@@ -142,7 +142,7 @@ def _voter_set(message: VotersRecord) -> VoterSet:
 
 
 class VoterHistory:
-    """Which voters hold at which offset: the latest ones count from their append on."""
+    """The voter sets by offset: the latest one is in force from its append on."""
 
     __slots__ = ("_changes", "_offsets")
 
@@ -154,33 +154,33 @@ class VoterHistory:
 
     @property
     def latest(self) -> VotersAt:
-        """What counts now, committed or not."""
+        """The voter set in force, committed or not."""
         return self._changes[-1]
 
     def at(self, end_offset: Offset) -> VotersAt:
-        """Return what the records below an offset say."""
+        """Return the voter set as of the records below an offset."""
         return self._changes[max(bisect_right(self._offsets, end_offset - 1) - 1, 0)]
 
     def since(self, end_offset: Offset) -> Sequence[VotersAt]:
-        """Return what held at an offset and what was said at or above it, ascending."""
+        """Return the voter set at an offset and all later ones, ascending."""
         return self._changes[max(bisect_right(self._offsets, end_offset - 1) - 1, 0) :]
 
     def add(self, change: VotersAt) -> None:
-        """Note a change by a record behind all others."""
+        """Add a change by a record behind all others."""
         self._changes.append(change)
         self._offsets.append(change.offset)
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget what the records at or above an offset said."""
+        """Remove the changes by records at or above an offset."""
         keep = max(bisect_right(self._offsets, end_offset - 1), 1)
         del self._changes[keep:], self._offsets[keep:]
 
     def trim(self, start_offset: Offset) -> None:
-        """Forget what nobody can ask for once the log begins at an offset."""
+        """Remove entries that are not needed once the log begins at an offset."""
         drop = max(bisect_right(self._offsets, start_offset - 1) - 1, 0)
         del self._changes[:drop], self._offsets[:drop]
 
     def restart(self, change: VotersAt) -> None:
-        """Begin again with what a snapshot says."""
+        """Start again with the voter set in a snapshot."""
         self._changes = [change]
         self._offsets = [change.offset]

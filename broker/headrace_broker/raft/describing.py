@@ -1,4 +1,4 @@
-"""DescribeQuorum: who votes, who observes, and how far each of them is (KIP-595, KIP-836)."""
+"""DescribeQuorum: the voters, the observers, and their progress (KIP-595, KIP-836)."""
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.describe_quorum import (
@@ -19,7 +19,7 @@ from .replica import Replica
 from .roles import Leader, Progress
 from .types import METADATA_TOPIC, ReplicaKey
 
-# From v2 on the answer has nodes and directories (KIP-853).
+# From v2 on the response has nodes and directories (KIP-853).
 _NODES_VERSION_MIN = 2
 
 
@@ -64,7 +64,7 @@ def handle_describe(
         ]
     else:
         for state in (*answer.current_voters, *answer.observers):
-            state.replica_directory_id = ZERO_UUID  # these versions cannot say it
+            state.replica_directory_id = ZERO_UUID  # these versions have no field for it
     replica.reply(event.ticket, response)
 
 

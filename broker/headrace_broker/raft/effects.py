@@ -1,8 +1,8 @@
-"""What a replica of the quorum wants done: the only output of `RaftNode.step`.
+"""The actions that a quorum replica requests: the only output of `RaftNode.step`.
 
-The driver performs a step's effects in their order. It waits for those marked durable before it
-performs the next effect, and performs all effects of a step before those of the next. If one fails
-(EIO, a full disk), the process ends: the node's state has moved on.
+The driver performs a step's effects in order. It waits for those marked durable before it performs
+the next effect, and performs all effects of a step before those of the next. If one fails (EIO, a
+full disk), the process exits, because the node's state is ahead of the disk.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class PersistQuorumState:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request; tell its outcome once by ReceivedResponse or RequestFailed."""
+    """Send a request; report its outcome once by ReceivedResponse or RequestFailed."""
 
     correlation_id: int
     destination: Destination
@@ -45,8 +45,8 @@ class Reply:
 class ReplyWithRecords:
     """Answer a Fetch after putting whole batches from `offset` into the partition's `records`.
 
-    At most `max_bytes` but at least one batch, up to the log's end: also what no fsync covers yet
-    and what is not committed (Raft thesis, section 10.2.1).
+    At most `max_bytes` but at least one batch, up to the log's end, including records that are not
+    fsynced or not committed (Raft thesis, section 10.2.1).
     """
 
     ticket: int
@@ -71,7 +71,7 @@ class ReplyWithSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class AppendToLog:
-    """Append whole batches as they are: offsets and leader epochs are set. No fsync."""
+    """Append whole batches unchanged: offsets and leader epochs are set. No fsync."""
 
     base_offset: Offset
     records: bytes | bytearray | memoryview
@@ -86,14 +86,14 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Start an fsync of the log, then tell LogFlushed(ticket). Later effects do not wait for it."""
+    """Start an fsync of the log, then report LogFlushed(ticket). Later effects do not wait."""
 
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkAdvanced:
-    """Records below are committed: they may be applied."""
+    """The records below are committed: they may be applied."""
 
     high_watermark: Offset
 
@@ -108,14 +108,14 @@ class BecameLeader:
 
 @dataclass(frozen=True, slots=True)
 class LostLeadership:
-    """This replica lost the leadership of `epoch`; what it did not commit may be lost."""
+    """This replica lost the leadership of `epoch`; its uncommitted records may be lost."""
 
     epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Who leads, as far as this replica knows, and where: where requests are forwarded to."""
+    """The leader and its address, as far as this replica knows: requests are forwarded there."""
 
     epoch: LeaderEpoch
     leader_id: NodeId | None
@@ -131,7 +131,7 @@ class AppendRefused:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """The voters are others from now on, committed or not (Raft thesis, section 4.1)."""
+    """The voter set has changed, committed or not (Raft thesis, section 4.1)."""
 
     voters: VoterSet
 
@@ -147,9 +147,9 @@ class WriteSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """Check the fetched snapshot, make it durable, drop the whole log and let it start at its end.
+    """Check the fetched snapshot, make it durable, and replace the whole log by it.
 
-    Then tell SnapshotInstalled or SnapshotRejected. Nothing else is appended before.
+    Then report SnapshotInstalled or SnapshotRejected. Nothing else is appended before that.
     """
 
     snapshot_id: OffsetAndEpoch
@@ -157,7 +157,7 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """Replace the replayed state by this snapshot's. Never asked of a leader."""
+    """Replace the replayed state by this snapshot's. Never requested from a leader."""
 
     snapshot_id: OffsetAndEpoch
 

@@ -1,4 +1,4 @@
-"""Elections: pre-votes, votes, and what peers say of leaders (Raft 5.2 and 5.4.1, KIP-595, 996)."""
+"""Elections: pre-votes, votes, and peers' word on leaders (Raft 5.2, 5.4.1, KIP-595, 996)."""
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
@@ -35,7 +35,7 @@ def begin_pre_vote(replica: Replica) -> None:
 
 
 def begin_election(replica: Replica) -> None:
-    """Vote for oneself in a new epoch and ask the others; the vote is durable first."""
+    """Vote for this replica in a new epoch and ask the others; the vote is durable first."""
     epoch = LeaderEpoch(replica.epoch + 1)
     replica.persist(QuorumState(epoch=epoch, voted=replica.key))
     _open_ballot(replica, Role.CANDIDATE)
@@ -58,7 +58,7 @@ def has_majority(replica: Replica, ballot: Ballot) -> bool:
 
 
 def ask_voters(replica: Replica, ballot: Ballot) -> None:
-    """Send Vote to those whose turn it is."""
+    """Send Vote to the voters whose turn it is."""
     due = [node for node, at in ballot.ask_at_ms.items() if at <= replica.now_ms]
     for node_id in due:
         destination = replica.destination_of(node_id)
@@ -139,7 +139,7 @@ def may_grant(
     """Whether this replica, already in the candidate's epoch, votes for it (SingleVote)."""
     role = replica.role
     if not is_up_to_date(end, replica.log.end):
-        # A vote once given is given again: the answer may have been lost.
+        # A vote is repeated on request: the first answer may have been lost.
         return not is_pre_vote and replica.durable.voted == candidate
     if is_pre_vote:
         return role.role is not Role.LEADER and not _heard_from_leader(replica)
@@ -151,12 +151,12 @@ def may_grant(
 
 
 def is_up_to_date(candidate: OffsetAndEpoch, own: OffsetAndEpoch) -> bool:
-    """Whether a candidate's log is at least as far: last epoch first, then length (Raft 5.4.1)."""
+    """Whether a candidate's log is at least as complete: last epoch, then length (Raft 5.4.1)."""
     return (candidate.epoch, candidate.offset) >= (own.epoch, own.offset)
 
 
 def _heard_from_leader(replica: Replica) -> bool:
-    """Whether a follower's leader answered lately: then it refuses pre-votes (KIP-996)."""
+    """Whether a follower's leader answered recently: then it refuses pre-votes (KIP-996)."""
     role = replica.role
     if not isinstance(role, Follower) or role.heard_ms is None or replica.is_gone(role.leader_id):
         return False
@@ -176,7 +176,7 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
         _give_up_if_lost(replica, ballot)
         return
     ballot.silent.discard(voter)
-    # Who grants a pre-vote may still follow a leader that does not answer any more.
+    # A replica that grants a pre-vote may still follow a leader that no longer answers.
     is_news = partition.leader_epoch > replica.epoch or not partition.vote_granted
     endpoints = endpoints_in(response)
     if is_news and replica.learn(partition.leader_epoch, partition.leader_id, endpoints):
@@ -187,7 +187,7 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
         ballot.granted.add(voter)
         ballot.rejected.discard(voter)
     elif ballot.role is Role.PROSPECTIVE:
-        # The voter may only not know yet that the leader died.
+        # The voter may not have noticed yet that the leader died.
         ballot.ask_at_ms[voter] = retry_ms + replica.random_ms(replica.config.retry_backoff_ms)
     else:
         ballot.rejected.add(voter)
@@ -195,13 +195,13 @@ def handle_vote_answer(replica: Replica, voter: NodeId, response: VoteResponse |
 
 
 def _give_up_if_lost(replica: Replica, ballot: Ballot) -> None:
-    # Who cannot be reached may be back in time, but between two candidates and a dead third it
-    # would take the whole election timeout to find out.
+    # An unreachable voter may return in time; but between two candidates and a dead third one,
+    # finding out would take the whole election timeout.
     lost = ballot.rejected | ballot.silent if ballot.rejected else ballot.rejected
     can_win = len(replica.voters) - len(lost) >= replica.voters.majority
     if ballot.is_lost or can_win:
         return
-    # A random wait that doubles: split votes end soon, repeated ones too (Raft section 5.2).
+    # A random backoff that doubles: split votes end soon, repeated ones too (Raft section 5.2).
     ballot.is_lost = True
     bound = min(
         _BACKOFF_MS_MIN << min(replica.elections_lost, 10), replica.config.election_backoff_ms_max
@@ -213,7 +213,7 @@ def _give_up_if_lost(replica: Replica, ballot: Ballot) -> None:
 def handle_begin_epoch(
     replica: Replica, event: ReceivedRequest, request: BeginQuorumEpochRequest
 ) -> None:
-    """Follow a leader that makes itself known."""
+    """Follow a leader that announces itself."""
     partition = sole_partition(request.topics)
     error = check_cluster(replica, request.cluster_id)
     if partition is None or partition.leader_id in (-1, replica.key.node_id):

@@ -1,4 +1,4 @@
-"""What happens to a replica of the quorum: the only input of `RaftNode.step`."""
+"""The events of a quorum replica: the only input of `RaftNode.step`."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,12 +11,12 @@ from .types import OffsetAndEpoch, VotersAt
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed. Due at `RaftNode.next_deadline_ms`; earlier or later ones do no harm."""
+    """Time has passed. Due at `RaftNode.next_deadline_ms`; more or less often does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedRequest:
-    """A peer or a client asks. Each is answered by exactly one reply effect with its ticket.
+    """A request from a peer or a client. Exactly one reply effect with its ticket answers it.
 
     Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot of the metadata partition,
     AddRaftVoter, RemoveRaftVoter, UpdateRaftVoter, DescribeQuorum.
@@ -37,14 +37,14 @@ class ReceivedResponse:
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed:
-    """A `Send` got no answer: refused, reset or timed out. The peer may have acted all the same."""
+    """A `Send` got no answer: refused, reset or timed out. The peer may still have acted on it."""
 
     correlation_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PeerProcessDied:
-    """A peer's connection broke and its port refuses: nobody needs to wait for a timeout."""
+    """A peer's connection broke and its port refuses: no timeout needs to be awaited."""
 
     node_id: NodeId
 
@@ -53,7 +53,7 @@ class PeerProcessDied:
 class Append:
     """The active controller wants whole v2 batches in the log, in this order, in its epoch.
 
-    Each is kept or lost whole; base offset and leader epoch are set by the node. Refused with
+    Each is kept or lost as a whole; the node sets base offset and leader epoch. Refused with
     `AppendRefused` unless this replica leads `epoch`.
     """
 
@@ -63,10 +63,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class LogFlushed:
-    """An fsync that began after `FlushLog(ticket)` was performed ended well.
+    """An fsync that began after `FlushLog(ticket)` was performed has succeeded.
 
     One fsync may stand for several: report the largest ticket. EIO is never reported: the process
-    must end.
+    must exit.
     """
 
     ticket: int
@@ -74,7 +74,7 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCreated:
-    """A snapshot of what this replica has committed is durable (KIP-630).
+    """A snapshot of this replica's committed state is durable (KIP-630).
 
     Its end offset is at most the high watermark and lies between batches.
     """
@@ -84,7 +84,7 @@ class SnapshotCreated:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInstalled:
-    """`InstallSnapshot` is done and durable; `control` is what `read_control` found in it."""
+    """`InstallSnapshot` is done and durable; `control` is the result of `read_control` on it."""
 
     snapshot_id: OffsetAndEpoch
     control: VotersAt | None
@@ -92,7 +92,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRejected:
-    """What was fetched is no whole snapshot (checksum, footer): it was thrown away."""
+    """The fetched snapshot is not whole (checksum, footer): it was discarded."""
 
     snapshot_id: OffsetAndEpoch
 

@@ -1,4 +1,4 @@
-"""How a leader answers Fetch: at once, or when there is something to send (KIP-595, KIP-1166)."""
+"""How a leader answers Fetch: at once, or once there is something to send (KIP-595, KIP-1166)."""
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch import (
@@ -20,9 +20,9 @@ from .types import ReplicaKey
 
 # Fetch v12 brought the epochs that KRaft needs (KIP-595).
 _FETCH_VERSION_MIN = 12
-# Fetches that may wait; one more is answered at once, so memory stays bounded.
+# The limit of waiting fetches; a further one is answered at once, so memory is bounded.
 _DELAYED_MAX = 10_000
-# Replicas whose progress is remembered, voters aside.
+# How many replicas' progress is remembered, besides the voters'.
 _OBSERVERS_MAX = 10_000
 # Kafka's LeaderState.OBSERVER_SESSION_TIMEOUT_MS.
 _OBSERVER_SESSION_MS = 300_000
@@ -80,7 +80,7 @@ def has_room(leader: Leader, key: ReplicaKey) -> bool:
 
 
 def _is_due(replica: Replica, delayed: DelayedFetch, partition: FetchPartition) -> bool:
-    """Whether to answer a fetch: records, a high watermark (KIP-1166), or its time."""
+    """Whether to answer a fetch: for records, a high watermark (KIP-1166), or its timeout."""
     return (
         replica.log.end_offset > partition.fetch_offset
         or replica.high_watermark > partition.high_watermark
@@ -89,7 +89,7 @@ def _is_due(replica: Replica, delayed: DelayedFetch, partition: FetchPartition) 
 
 
 def answer_parked(replica: Replica, leader: Leader) -> None:
-    """Answer the fetches for which there is something to send now."""
+    """Answer the waiting fetches that have something to send now."""
     for place, delayed in list(leader.delayed.items()):
         partition = delayed.request.topics[0].partitions[0]
         if _is_due(replica, delayed, partition):
@@ -100,7 +100,7 @@ def answer_parked(replica: Replica, leader: Leader) -> None:
 
 
 def refuse_parked(replica: Replica, leader: Leader) -> None:
-    """Tell those who wait that this replica does not lead any more."""
+    """Answer waiting fetches that this replica no longer leads."""
     for delayed in leader.delayed.values():
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
         replica.reply(delayed.ticket, fetch_response(replica, delayed.api_version, error))
@@ -129,7 +129,7 @@ def _answer(
 
 
 def forget_silent_observers(replica: Replica, leader: Leader) -> None:
-    """Drop the progress of replicas that stopped fetching and are no voters."""
+    """Drop the progress of replicas that stopped fetching and are not voters."""
     oldest = replica.now_ms - _OBSERVER_SESSION_MS
     for key, progress in list(leader.progress.items()):
         if (progress.last_fetch_ms or 0) < oldest and not replica.voters.has(key):

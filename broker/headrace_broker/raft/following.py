@@ -23,9 +23,9 @@ from .types import METADATA_TOPIC, METADATA_TOPIC_ID, Destination, OffsetAndEpoc
 
 
 def fetch(replica: Replica, follower: Follower) -> None:
-    """Ask the leader for what comes next: a part of its snapshot or its log.
+    """Fetch the next part of the leader's log or snapshot.
 
-    The offset acknowledges all below it, so it waits for this log's fsync (DurableAck).
+    The offset acknowledges everything below it, so it waits for this log's fsync (DurableAck).
     """
     endpoint = follower.endpoint
     is_busy = follower.is_fetching or replica.installing is not None or not replica.log.is_flushed
@@ -41,13 +41,13 @@ def fetch(replica: Replica, follower: Follower) -> None:
 
 
 def find_leader(replica: Replica, unattached: Unattached) -> None:
-    """Ask any server that is known who leads: its refusal tells (KIP-595, KIP-853)."""
+    """Ask any known server for the leader: its refusal names it (KIP-595, KIP-853)."""
     if unattached.is_asking or unattached.find_leader_at_ms > replica.now_ms:
         return
     known = [replica.destination_of(voter) for voter in replica.other_voters]
     servers = [found for found in known if found is not None]
-    # Bootstrap servers have no id yet; Kafka numbers them downwards from -2. They are asked too
-    # where voters are known: all of those may have moved while this replica was away.
+    # Bootstrap servers have no id yet; Kafka numbers them downwards from -2. They are asked even if
+    # voters are known: all of those may have moved while this replica was down.
     servers += [
         Destination(NodeId(-2 - place), at.host, at.port)
         for place, at in enumerate(replica.config.bootstrap_servers)
@@ -81,7 +81,7 @@ def _fetch_request(replica: Replica, wait_ms: int) -> FetchRequest:
 
 
 def handle_fetch_answer(replica: Replica, response: FetchResponse | None) -> None:
-    """Take what a fetch brought; None: it failed, so try again after the back-off."""
+    """Apply a fetch's answer; None: it failed, so retry after the backoff."""
     role = replica.role
     retry_ms = replica.now_ms + replica.config.retry_backoff_ms
     if isinstance(role, Unattached):
@@ -113,7 +113,7 @@ def _take(replica: Replica, follower: Follower, partition: PartitionData) -> Non
         return
     if snapshot.epoch >= 0:
         wanted = end_of(snapshot.end_offset, snapshot.epoch)
-        # Only what is ahead of all that is committed here may take the log's place.
+        # Only a snapshot that is ahead of everything committed here may replace the log.
         if wanted.offset >= max(replica.high_watermark, replica.log.start.offset + 1):
             follower.download = Download(snapshot_id=wanted)
             follower.fetch_at_ms = replica.now_ms
@@ -121,10 +121,10 @@ def _take(replica: Replica, follower: Follower, partition: PartitionData) -> Non
     try:
         append_fetched(replica, partition.records or b"")
     except DecodeError:
-        return  # torn or corrupt on its way: fetch it again after the back-off
+        return  # torn or corrupted in transit: fetch it again after the backoff
     committed = Offset(partition.high_watermark)
     replica.advance_high_watermark(min(committed, replica.log.end_offset))
-    # A leader knows what former ones committed once it has committed in its own epoch.
+    # A leader knows earlier leaders' commits once it has committed in its own epoch.
     if committed <= replica.log.end_offset and replica.log.epoch_before(committed) == replica.epoch:
         replica.has_caught_up = True
     follower.fetch_at_ms = replica.now_ms
@@ -158,7 +158,7 @@ def append_fetched(replica: Replica, records: Buffer) -> None:
 
 
 def truncate(replica: Replica, diverging: OffsetAndEpoch) -> bool:
-    """Cut what the leader does not have, by epochs and never by the high watermark (KIP-101).
+    """Truncate what the leader does not have, by epochs and never by high watermark (KIP-101).
 
     Returns whether anything was cut.
     """

@@ -1,7 +1,7 @@
-"""What a leader does: append, answer fetches, commit, and step down when it leads nobody.
+"""A leader: appends, answers fetches, commits, and steps down when it has no majority.
 
-KIP-595: replication is by fetches. A fetch tells how far its replica is durable, which is what
-the high watermark is counted from.
+KIP-595: replication is by fetches. A fetch reports up to where its replica is durable, from which
+the leader computes the high watermark.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ _CHECK_QUORUM_PERCENT = 150
 
 
 def become_leader(replica: Replica, ballot: Ballot) -> None:
-    """Begin the epoch that was won with its LeaderChangeMessage (KIP-595)."""
+    """Begin the won epoch with its LeaderChangeMessage (KIP-595)."""
     if ballot.role is not Role.CANDIDATE or replica.installing is not None:
         raise InvariantError(f"LeaderCompleteness: {ballot.role} cannot lead")
     state = replica.durable
@@ -66,7 +66,7 @@ def become_leader(replica: Replica, ballot: Ballot) -> None:
     records = [leader_change(replica.key.node_id, replica.voters, ballot.granted)]
     latest = replica.history.latest
     if latest.offset == NOT_IN_LOG and latest.kraft_version >= KRAFT_VERSION_DYNAMIC:
-        # The first leader writes down who votes; from here on the log says it (KIP-853).
+        # The first leader writes the voters to the log; from then on the log has them (KIP-853).
         voters = latest.voters
         if replica.config.endpoints:
             voters = voters.with_voter(Voter(key=replica.key, endpoints=replica.config.endpoints))
@@ -82,7 +82,7 @@ def append_control(replica: Replica, records: Sequence[ControlRecord]) -> Offset
 
 
 def append_batches(replica: Replica, batches: Sequence[bytearray]) -> None:
-    """Give batches their offsets and the epoch, and append them; one fsync is asked for."""
+    """Set the batches' offsets and epoch, and append them; request one fsync."""
     base_offset = replica.log.end_offset
     for batch in batches:
         patch_offset_and_epoch(batch, replica.log.end_offset, replica.epoch)
@@ -95,7 +95,7 @@ def append_batches(replica: Replica, batches: Sequence[bytearray]) -> None:
 
 
 def handle_append(replica: Replica, event: Append) -> None:
-    """Take what the active controller decided, if it is of this epoch."""
+    """Append the active controller's decisions, if they are of this epoch."""
     role = replica.role
     if not isinstance(role, Leader) or event.epoch != role.epoch:
         replica.emit(AppendRefused(event.epoch))
@@ -104,7 +104,7 @@ def handle_append(replica: Replica, event: Append) -> None:
 
 
 def progress_of(leader: Leader, key: ReplicaKey) -> Progress | None:
-    """Return a voter's progress; where its directory is unknown, the latest of its id's."""
+    """Return a voter's progress; if its directory is unknown, the latest of its id."""
     exact = leader.progress.get(key)
     if exact is not None:
         return exact
@@ -115,8 +115,8 @@ def progress_of(leader: Leader, key: ReplicaKey) -> Progress | None:
 def update_high_watermark(replica: Replica, leader: Leader) -> bool:
     """Commit what a majority of the voters has durably (LeaderCompleteness, DurableAck).
 
-    Counting commits only past a record of the leader's own epoch, which carries all before it
-    along (Raft section 5.4.2, figure 8).
+    Counting commits only beyond a record of the leader's own epoch, which commits everything before
+    it as well (Raft section 5.4.2, figure 8).
     """
     ends = []
     for voter in replica.voters:
@@ -134,7 +134,7 @@ def update_high_watermark(replica: Replica, leader: Leader) -> bool:
 
 
 def note_fetch(replica: Replica, leader: Leader, key: ReplicaKey, end: Offset) -> None:
-    """Note how far a replica is, by a fetch whose offset and epoch were checked."""
+    """Record a replica's progress, from a fetch whose offset and epoch were checked."""
     progress = leader.progress.setdefault(key, Progress())
     leader_end = replica.log.end_offset
     if end >= leader_end:
@@ -147,7 +147,7 @@ def note_fetch(replica: Replica, leader: Leader, key: ReplicaKey, end: Offset) -
 
 
 def note_heard(replica: Replica, leader: Leader, key: ReplicaKey) -> None:
-    """Note that a replica asked for the log or a snapshot: it follows."""
+    """Record that a replica asked for the log or a snapshot: it follows."""
     progress = leader.progress.setdefault(key, Progress())
     progress.last_fetch_ms = replica.now_ms
     replica.gone_until_ms.pop(key.node_id, None)
@@ -157,9 +157,9 @@ def note_heard(replica: Replica, leader: Leader, key: ReplicaKey) -> None:
 
 
 def check_quorum_deadline_ms(replica: Replica, leader: Leader) -> int | None:
-    """Return when a majority will not have been heard from for too long; None: it needs none.
+    """Return when the contact to a majority will have timed out; None: none is needed.
 
-    A voter whose process died counts as silent since ever.
+    A voter whose process died counts as never heard from.
     """
     needed = replica.voters.majority - (1 if replica.is_voter else 0)
     if needed <= 0:
@@ -189,7 +189,7 @@ def resign(replica: Replica, leader: Leader) -> None:
 
 
 def announce(replica: Replica, leader: Leader) -> None:
-    """Tell voters that do not fetch that the epoch began (BeginQuorumEpoch)."""
+    """Tell voters that do not fetch that the epoch has begun (BeginQuorumEpoch)."""
     for node_id in replica.other_voters:
         if leader.begin_at_ms.setdefault(node_id, replica.now_ms) > replica.now_ms:
             continue
@@ -221,13 +221,13 @@ def announce(replica: Replica, leader: Leader) -> None:
 def handle_begin_answer(
     replica: Replica, voter: NodeId, response: BeginQuorumEpochResponse | None
 ) -> None:
-    """Learn of a later epoch; tell again soon where the request failed."""
+    """Handle the answer: learn of a later epoch, or retry soon after a failure."""
     leader = replica.role
     if not isinstance(leader, Leader):
         return
     partition = sole_partition(response.topics) if response else None
     if response is None or partition is None:
-        # Not so soon as to keep knocking at the port of a voter that is down.
+        # Not at once, so as not to keep connecting to a voter that is down.
         leader.begin_at_ms[voter] = replica.now_ms + replica.config.fetch_timeout_ms // 10
     elif partition.leader_epoch > leader.epoch:
         replica.learn(partition.leader_epoch, partition.leader_id, endpoints_in(response))

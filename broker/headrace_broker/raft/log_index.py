@@ -1,7 +1,8 @@
-"""What the node knows of its log: its bounds, which epoch wrote what, what is durable.
+"""The node's index of its log: its bounds, its epochs, and what is durable.
 
-The node keeps this itself and changes it in the step that emits the effect, so that no decision
-waits for the disk. Kafka's terms are `KafkaRaftLog.validateOffsetAndEpoch` and `endOffsetForEpoch`.
+The node maintains this itself and changes it in the step that emits the effect, so that no decision
+waits for the disk. The counterparts in Kafka are `KafkaRaftLog.validateOffsetAndEpoch` and
+`endOffsetForEpoch`.
 """
 
 from bisect import bisect_right
@@ -21,7 +22,7 @@ class Diverging:
 
 @dataclass(frozen=True, slots=True)
 class NeedsSnapshot:
-    """What the fetcher asks for is not in the log any more (KIP-630)."""
+    """The requested offset is no longer in the log (KIP-630)."""
 
     snapshot_id: OffsetAndEpoch
 
@@ -62,7 +63,7 @@ class LogIndex:
         return self.snapshots[-1] if self.snapshots else None
 
     def _reset_epochs(self) -> None:
-        # The first entry stands for all that lies before the log, and never goes.
+        # The first entry stands for everything before the log, and always stays.
         self._epochs = [self.start.epoch]
         self._starts = [self.start.offset]
 
@@ -72,14 +73,14 @@ class LogIndex:
             self._starts.append(start_offset)
 
     def append(self, epoch: LeaderEpoch, next_offset: Offset) -> None:
-        """Note records of `epoch` from the end up to an offset; epochs never go back."""
+        """Record the epoch of the records from the end up to an offset; epochs never go back."""
         if epoch < self._epochs[-1] or next_offset <= self.end_offset:
             raise ValueError(f"epoch {epoch} up to {next_offset} does not follow {self.end}")
         self._note_epoch(epoch, self.end_offset)
         self.end_offset = next_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget the records at or above an offset. An fsync under way still covers the rest."""
+        """Remove the records at or above an offset. An fsync in flight still covers the others."""
         while len(self._starts) > 1 and self._starts[-1] >= end_offset:
             self._starts.pop()
             self._epochs.pop()
@@ -88,7 +89,7 @@ class LogIndex:
         self._tickets = {ticket: min(end, end_offset) for ticket, end in self._tickets.items()}
 
     def restart(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Begin at a snapshot that took the place of the whole log."""
+        """Start again at a snapshot that replaced the whole log."""
         self.snapshots = [snapshot_id]
         self.start = snapshot_id
         self.end_offset = self.flushed_end = snapshot_id.offset
@@ -108,13 +109,13 @@ class LogIndex:
             raise ValueError(f"the snapshot {start} is not of this log, which ends at {end}")
 
     def request_flush(self) -> int:
-        """Return the ticket of an fsync that covers the log as it is."""
+        """Return the ticket of an fsync that covers the present log."""
         self._last_ticket += 1
         self._tickets[self._last_ticket] = self.end_offset
         return self._last_ticket
 
     def flushed(self, ticket: int) -> bool:
-        """Note that a ticket's fsync, and so all before it, ended; whether more is durable now."""
+        """Record a ticket's fsync, and all before it, as done; return whether more is durable."""
         ends = [self._tickets.pop(done) for done in list(self._tickets) if done <= ticket]
         before = self.flushed_end
         self.flushed_end = max([before, *ends])
@@ -138,7 +139,7 @@ class LogIndex:
         return self._epochs[max(bisect_right(self._starts, end_offset - 1) - 1, 0)]
 
     def check(self, end: OffsetAndEpoch) -> Diverging | NeedsSnapshot | None:
-        """Compare a fetcher's end with this log; None: it may go on from there (KIP-595)."""
+        """Compare a fetcher's end with this log; None: it may continue from there (KIP-595)."""
         latest = self.latest_snapshot
         is_behind = end.offset < self.start.offset or end.epoch < self.start.epoch
         is_other = end.offset == self.start.offset and end.epoch != self.start.epoch
@@ -150,7 +151,7 @@ class LogIndex:
         return None
 
     def truncation_point(self, diverging: OffsetAndEpoch) -> Offset:
-        """Return where this log is cut after a leader's DivergingEpoch (KIP-595, KIP-279)."""
+        """Return where this log is truncated after a leader's DivergingEpoch (KIP-595, KIP-279)."""
         found = self.end_offset_for_epoch(diverging.epoch)
         if found.epoch == diverging.epoch:
             return min(found.offset, diverging.offset)

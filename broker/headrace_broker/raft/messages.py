@@ -1,4 +1,4 @@
-"""The quorum's messages as this replica reads and writes them: one topic, one partition.
+"""The quorum's messages in this replica's terms: one topic, one partition.
 
 Owns the checks that all of them share and the answers to requests that are refused.
 """
@@ -23,7 +23,7 @@ NO_ID = -1
 
 
 def sole_partition(topics: Sequence[Any]) -> Any | None:
-    """Return the metadata partition's part of a request or response, if it is about that alone."""
+    """Return the metadata partition's part of a message, if it has no other part."""
     if len(topics) != 1 or len(topics[0].partitions) != 1:
         return None
     topic, found = topics[0], topics[0].partitions[0]
@@ -37,7 +37,7 @@ def sole_partition(topics: Sequence[Any]) -> Any | None:
 
 
 def check_cluster(replica: Replica, cluster_id: str | None) -> ErrorCode:
-    """Refuse what another cluster's node sends."""
+    """Refuse a request from another cluster's node."""
     own = replica.config.cluster_id
     if own is not None and cluster_id is not None and cluster_id != own:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -45,14 +45,14 @@ def check_cluster(replica: Replica, cluster_id: str | None) -> ErrorCode:
 
 
 def check_addressee(replica: Replica, voter_id: int, directory_id: Any) -> ErrorCode:
-    """Refuse what is meant for another replica: an id that moved, or a disk that is gone."""
+    """Refuse a request for another replica: an id that moved, or a disk that is gone."""
     if voter_id == NO_ID or replica.key.matches(ReplicaKey(NodeId(voter_id), directory_id)):
         return ErrorCode.NONE
     return ErrorCode.INVALID_VOTER_KEY
 
 
 def endpoints_in(response: Any) -> Mapping[NodeId, Endpoint]:
-    """Return where the nodes of a response are."""
+    """Return the addresses of the nodes in a response."""
     return {NodeId(at.node_id): Endpoint(at.host, at.port) for at in response.node_endpoints}
 
 

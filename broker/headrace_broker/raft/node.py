@@ -1,7 +1,7 @@
 """`RaftNode`: one replica of the metadata quorum as a state machine without IO.
 
-Owns the dispatch of events and what each role does as time passes. The decisions are in the modules
-beside this one, the state and its invariants in `replica`.
+Owns the dispatch of events and each role's reaction to the passing of time. The decisions are in
+the other modules of this package, the state and its invariants in `replica`.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +43,12 @@ from .types import Endpoint, LogState, QuorumState, RaftConfig, RandomSource, Vo
 # A deadline that no clock reaches.
 _NEVER_MS = 1 << 62
 
-# A role's moves as time passes settle in fewer rounds than this, or they never do.
+# A role's moves over time settle in fewer rounds than this, or never.
 _ROUNDS_MAX = 10
 
 
 class RaftNode:
-    """One replica. `start` once, then `step` for everything that happens."""
+    """One replica. Call `start` once, then `step` for every event."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class RaftNode:
         log: LogState,
         control: Sequence[VotersAt] = (),
     ) -> None:
-        """Take over what is durable.
+        """Start from the durable state.
 
-        `control`: what `find_control` found in the latest snapshot (only the last, with the offset
-        before the snapshot's end) and in the log, ascending.
+        `control`: the results of `find_control` on the latest snapshot (only the last one, with the
+        offset before the snapshot's end) and on the log, ascending.
         """
         self._replica = Replica(config, rng, state=state, log=log, control=control)
         self._replica.on_leadership_lost = _settle_lost_leadership
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Begin; a quorum of one elects itself at once."""
+        """Start; a quorum of one elects itself at once."""
         replica = self._replica
         replica.now_ms = now_ms
         if replica.log.latest_snapshot is not None:
@@ -79,7 +79,7 @@ class RaftNode:
         return self._finish()
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event; `now_ms` is a monotonic clock's and never goes back."""
+        """Process one event; `now_ms` is from a monotonic clock and never goes back."""
         self._replica.now_ms = max(self._replica.now_ms, now_ms)
         _handle(self._replica, event)
         return self._finish()
@@ -98,7 +98,7 @@ class RaftNode:
 
     @property
     def unix_time_offset_ms(self) -> int:
-        """What is added to now_ms for the timestamps in records and answers; the driver sets it."""
+        """The difference of now_ms and timestamps in records and answers; set by the driver."""
         return self._replica.unix_time_offset_ms
 
     @unix_time_offset_ms.setter
@@ -112,7 +112,7 @@ class RaftNode:
 
     @property
     def role(self) -> Role:
-        """What this replica is to its epoch."""
+        """This replica's role in its epoch."""
         return self._replica.role.role
 
     @property
@@ -127,7 +127,7 @@ class RaftNode:
 
     @property
     def leader_endpoint(self) -> Endpoint | None:
-        """Where the leader is, if known."""
+        """The leader's address, if known."""
         return self._replica.leader_endpoint
 
     @property
@@ -142,12 +142,12 @@ class RaftNode:
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether this process has known, at some moment, all that was committed then."""
+        """Whether this process has at some moment known everything that was committed by then."""
         return self._replica.has_caught_up
 
     @property
     def high_watermark(self) -> Offset:
-        """Records below are committed."""
+        """The high watermark: records below it are committed."""
         return self._replica.high_watermark
 
     @property
@@ -157,7 +157,7 @@ class RaftNode:
 
     @property
     def voters(self) -> VotersAt:
-        """The voters that count now."""
+        """The voters in force."""
         return self._replica.history.latest
 
     def voters_at(self, end_offset: Offset) -> VotersAt:
@@ -236,7 +236,7 @@ def _handle(replica: Replica, event: Event) -> None:
 
 
 def _handle_answer(replica: Replica, correlation_id: int, response: Any) -> None:
-    """Hand an answer, or None for a failure, to whoever asked, if the role still is the same."""
+    """Pass an answer, or None for a failure, to the sender, if the role is still the same."""
     asked = replica.in_flight.pop(correlation_id, None)
     if asked is None:
         return
@@ -276,7 +276,7 @@ def _handle_resign(replica: Replica) -> None:
         replica.become_unattached(replica.epoch)
 
 
-# ---- what a role does by itself, after each event and as time passes
+# ---- a role's own actions, after each event and as time passes
 
 
 def _drive(replica: Replica) -> None:
@@ -320,7 +320,7 @@ def _drive_ballot(replica: Replica, role: Ballot) -> None:
 
 def _drive_follower(replica: Replica, role: Follower) -> None:
     if role.fetch_deadline_ms <= replica.now_ms and replica.installing is None:
-        # Others may not have missed it yet: their word must not lead back to it.
+        # Others may not have noticed its death: their information must not lead back to it.
         replica.note_gone(role.leader_id)
         if _may_stand(replica):
             elections.begin_pre_vote(replica)

@@ -1,8 +1,8 @@
 """`Replica`: the state of one replica, its invariants, and the moves between roles.
 
-The modules beside this one decide; here is what they share. State changes in place, effects are
-collected in order. Invariants, by the names that Kafka's own Raft simulation gives them; a breach
-raises `InvariantError`, which must end the process:
+The other modules of this package decide; this one has their shared state. State changes in place,
+effects are collected in order. The invariants have the names of Kafka's own Raft simulation; a
+violation raises `InvariantError`, which must end the process:
 
     MonotonicEpoch          the epoch never goes back, and is durable before it is said
     SingleLeader            an epoch has one leader: no other is taken over once one is known,
@@ -51,12 +51,12 @@ from .types import (
 
 
 class InvariantError(Exception):
-    """The replica met a state that Raft rules out: going on could lose committed records."""
+    """The replica met a state that Raft rules out: continuing could lose committed records."""
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A request that was sent and not answered yet."""
+    """A request that was sent and is not answered yet."""
 
     node_id: NodeId
     request: Message
@@ -89,13 +89,13 @@ class Replica:
         self.durable = state
         self.high_watermark = self.log.start.offset
         self.has_caught_up = False
-        """Whether this process has known, at some moment, all that was committed then."""
+        """Whether this process has at some moment known everything that was committed by then."""
         self.now_ms = 0
         self.role: RoleState = Unattached(election_deadline_ms=0, find_leader_at_ms=0)
         self.stands = True
-        """Whether it may ask to be elected; a graceful stop ends that."""
+        """Whether it may stand for election; a graceful stop ends that."""
         self.installing: OffsetAndEpoch | None = None
-        """The snapshot that the driver puts in the place of the log right now."""
+        """The snapshot that the driver is installing right now in place of the log."""
         self.elections_lost = 0
         self.gone_until_ms: dict[NodeId, int] = {}
         """Peers whose process died or that resigned, and until when nobody's word counts that one
@@ -104,7 +104,7 @@ class Replica:
         self.effects: list[Effect] = []
         self._last_correlation_id = 0
         self._announced: tuple[LeaderEpoch, NodeId | None, Endpoint | None] | None = None
-        # What a role has to settle when it is left: the leader's callers.
+        # What to settle when a role ends: the leader's waiting callers.
         self.on_leadership_lost: Callable[[Replica, Leader], None] = lambda _replica, _leader: None
 
     # ---- who is who
@@ -116,12 +116,12 @@ class Replica:
 
     @property
     def epoch(self) -> LeaderEpoch:
-        """The quorum's epoch as far as it is known."""
+        """The quorum's latest known epoch."""
         return self.durable.epoch
 
     @property
     def voters(self) -> VoterSet:
-        """The voters that count: the log's latest, committed or not."""
+        """The voters in force: the log's latest, committed or not."""
         return self.history.latest.voters
 
     @property
@@ -133,25 +133,25 @@ class Replica:
     def may_vote(self) -> bool:
         """Whether it is a voter, or its removal may not be committed.
 
-        Until then the others may need it to elect a leader (Raft thesis, section 4.2.2).
+        Until then the other voters may need it to elect a leader (Raft thesis, section 4.2.2).
         """
         return any(said.voters.has(self.key) for said in self.history.since(self.high_watermark))
 
     @property
     def other_voters(self) -> tuple[NodeId, ...]:
-        """Ids of the voters but this one."""
+        """Ids of the other voters."""
         return tuple(voter for voter in self.voters.ids if voter != self.key.node_id)
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The epoch's leader, if known and not given up."""
+        """The epoch's leader, if known and not known to have left."""
         if isinstance(self.role, Leader):
             return self.key.node_id
         return self.role.leader_id if isinstance(self.role, Follower) else None
 
     @property
     def leader_endpoint(self) -> Endpoint | None:
-        """Where the epoch's leader is."""
+        """The address of the epoch's leader."""
         if isinstance(self.role, Follower):
             return self.role.endpoint
         if isinstance(self.role, Leader):
@@ -164,7 +164,7 @@ class Replica:
         return next(iter(voter.endpoints), None) if voter else None
 
     def destination_of(self, node_id: NodeId) -> Destination | None:
-        """Return where a voter gets its requests, or None where its endpoint is unknown."""
+        """Return the destination of requests to a voter, or None if its endpoint is unknown."""
         endpoint = self.endpoint_of(node_id)
         return Destination(node_id, endpoint.host, endpoint.port) if endpoint else None
 
@@ -175,16 +175,16 @@ class Replica:
         return int(self.rng.random() * bound_ms)
 
     def election_deadline_ms(self) -> int:
-        """Return when an election that begins now is given up (Raft section 5.2: random)."""
+        """Return when an election that begins now times out (Raft section 5.2: random)."""
         timeout = self.config.election_timeout_ms
         return self.now_ms + timeout + self.random_ms(timeout)
 
     def note_gone(self, node_id: NodeId) -> None:
-        """Remember that a peer does not lead any more, as its process died or it resigned."""
+        """Remember that a peer no longer leads, because its process died or it resigned."""
         self.gone_until_ms[node_id] = self.now_ms + self.config.fetch_timeout_ms
 
     def is_gone(self, node_id: NodeId) -> bool:
-        """Whether a peer died or resigned lately and did not make itself known since."""
+        """Whether a peer died or resigned recently and has not announced itself since."""
         return self.gone_until_ms.get(node_id, -1) > self.now_ms
 
     # ---- effects
@@ -198,7 +198,7 @@ class Replica:
         self.emit(Reply(ticket, response))
 
     def send(self, destination: Destination, request: Message, wait_ms: int = 0) -> None:
-        """Send a request; what answers it finds it in `in_flight` as long as the role lasts."""
+        """Send a request; its answer is matched with `in_flight` as long as the role lasts."""
         self._last_correlation_id += 1
         self.in_flight[self._last_correlation_id] = InFlight(destination.node_id, request)
         timeout_ms = self.config.request_timeout_ms + wait_ms
@@ -218,7 +218,7 @@ class Replica:
     # ---- moves
 
     def enter(self, role: RoleState) -> None:
-        """Take a role, if the table allows it; what was asked for in the last one is forgotten."""
+        """Take a role, if the table allows it; requests of the previous role are dropped."""
         left = self.role
         if role.role not in LEGAL_MOVES[left.role]:
             raise InvariantError(f"{left.role} may not become {role.role}")
@@ -232,7 +232,7 @@ class Replica:
         self.tell_leader()
 
     def tell_leader(self) -> None:
-        """Say who leads, if that has changed."""
+        """Report the leader, if it has changed."""
         known = (self.epoch, self.leader_id, self.leader_endpoint)
         if known != self._announced:
             self._announced = known
@@ -245,7 +245,7 @@ class Replica:
         vote: ReplicaKey | None = None,
         election_deadline_ms: int | None = None,
     ) -> None:
-        """Know no leader; an epoch's vote is kept, and a new one is durable before it is said."""
+        """Drop the leader; an epoch's vote is kept, and a new one is durable before it is sent."""
         voted = self.durable.voted if epoch == self.epoch else None
         leader = self.durable.leader_id if epoch == self.epoch else None
         self.persist(QuorumState(epoch=epoch, leader_id=leader, voted=voted or vote))
@@ -258,7 +258,7 @@ class Replica:
     def become_follower(
         self, epoch: LeaderEpoch, leader_id: NodeId, endpoint: Endpoint | None
     ) -> None:
-        """Follow an epoch's leader, whom a peer or the leader itself made known (SingleLeader)."""
+        """Follow an epoch's leader, announced by a peer or by itself (SingleLeader)."""
         known = self.durable.leader_id if epoch == self.epoch else None
         if leader_id == self.key.node_id or known not in (None, leader_id):
             raise InvariantError(f"SingleLeader: {leader_id} in epoch {epoch}, led by {known}")
@@ -278,9 +278,9 @@ class Replica:
     def learn(
         self, epoch: int, leader_id: int, endpoints: Mapping[NodeId, Endpoint] | None = None
     ) -> bool:
-        """Take over what a peer's answer says of epoch and leader; whether the role changed.
+        """Apply epoch and leader in a peer's answer; return whether the role changed.
 
-        A leader that died or resigned is not believed in until it is heard from.
+        A leader that died or resigned is ignored until it announces itself.
         """
         leader = NodeId(leader_id) if leader_id >= 0 else None
         usable = leader is not None and leader != self.key.node_id and not self.is_gone(leader)
@@ -299,7 +299,7 @@ class Replica:
     def _contradicts(self, epoch: LeaderEpoch, leader: NodeId) -> bool:
         return epoch == self.epoch and self.durable.leader_id not in (None, leader)
 
-    # ---- what is committed, and by whom
+    # ---- commits and voters
 
     def advance_high_watermark(self, offset: Offset) -> bool:
         """Commit the records below an offset; return whether it moved (MonotonicHighWatermark)."""
@@ -312,13 +312,13 @@ class Replica:
         return True
 
     def note_control(self, found: Sequence[VotersAt]) -> None:
-        """Let the voters be what appended records say, from now on (Raft thesis, section 4.1)."""
+        """Make the voters those in the appended records, from now on (Raft thesis, section 4.1)."""
         before = self.voters
         for change in found:
             self.history.add(change)
         self.tell_voters(before)
 
     def tell_voters(self, before: VoterSet) -> None:
-        """Say who votes, if that has changed."""
+        """Report the voters, if they have changed."""
         if self.voters != before:
             self.emit(VotersChanged(self.voters))

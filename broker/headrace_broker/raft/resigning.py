@@ -1,4 +1,4 @@
-"""How a leader that steps down tells the others, so that they need not wait (EndQuorumEpoch)."""
+"""How a resigning leader tells the others, so that they need not wait (EndQuorumEpoch)."""
 
 from headrace_broker.protocol.messages.end_quorum_epoch import (
     EndQuorumEpochRequest,
@@ -40,7 +40,7 @@ def tell_resignation(replica: Replica, resigned: Resigned) -> None:
 def handle_end_answer(
     replica: Replica, voter: NodeId, response: EndQuorumEpochResponse | None
 ) -> None:
-    """Learn of a later epoch; tell again where the request failed."""
+    """Handle the answer: learn of a later epoch, or retry after a failure."""
     resigned = replica.role
     if not isinstance(resigned, Resigned):
         return

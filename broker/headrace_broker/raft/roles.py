@@ -7,8 +7,8 @@
     LEADER       takes appends and answers fetches
     RESIGNED     led its epoch, and may not vote or lead in it again
 
-As in Kafka, an observer is no role: it is an unattached or following replica that is not among
-the voters of its log, and becomes a voter by a record.
+As in Kafka, an observer is not a role: it is an unattached or following replica that is not among
+the voters in its log, and a record makes it a voter.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from .types import Endpoint, OffsetAndEpoch, ReplicaKey
 
 @unique
 class Role(StrEnum):
-    """What a replica is to its epoch."""
+    """A replica's role in its epoch."""
 
     UNATTACHED = "unattached"
     PROSPECTIVE = "prospective"
@@ -38,8 +38,8 @@ class Role(StrEnum):
     RESIGNED = "resigned"
 
 
-# The one table of legal moves; Replica.enter raises on any other. A move to the role that one is in
-# already is listed where it begins that role again.
+# The one table of legal moves; Replica.enter raises on any other. A move to the present role is
+# listed if it starts that role again.
 LEGAL_MOVES: Final[Mapping[Role, frozenset[Role]]] = MappingProxyType(
     {
         # a higher epoch or a vote; the election timeout; the leader made itself known
@@ -62,7 +62,7 @@ LEGAL_MOVES: Final[Mapping[Role, frozenset[Role]]] = MappingProxyType(
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """Waits for a leader to make itself known, or for the election timeout."""
+    """Waits for a leader to announce itself, or for the election timeout."""
 
     election_deadline_ms: int
     # Observers ask known servers in turn.
@@ -80,11 +80,11 @@ class Ballot:
     deadline_ms: int
     granted: set[NodeId] = field(default_factory=set)
     rejected: set[NodeId] = field(default_factory=set)
-    # Who did not answer the latest request.
+    # Voters that did not answer the latest request.
     silent: set[NodeId] = field(default_factory=set)
-    # When to ask a voter next; absent while an answer is awaited or was final.
+    # When to ask a voter next; absent while an answer is pending or was final.
     ask_at_ms: dict[NodeId, int] = field(default_factory=dict)
-    # The election cannot be won any more: the deadline is that of the back-off.
+    # The election is lost: the deadline is that of the backoff.
     is_lost: bool = False
 
 
@@ -102,11 +102,11 @@ class Follower:
 
     leader_id: NodeId
     endpoint: Endpoint | None
-    # No successful fetch until then: stand for election, or look for another leader.
+    # After this time without a successful fetch: stand for election, or look for another leader.
     fetch_deadline_ms: int
     fetch_at_ms: int
     is_fetching: bool = False
-    # When the leader last answered well; None: not yet in this epoch.
+    # When the leader last answered successfully; None: not yet in this epoch.
     heard_ms: int | None = None
     download: Download | None = None
     update_voter_at_ms: int = 0
@@ -117,12 +117,12 @@ class Follower:
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a replica has reported to its leader that it fetched, durably."""
+    """Up to where a replica has reported to its leader that it has fetched durably."""
 
     end_offset: Offset = NO_OFFSET
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
-    # The leader's end at the last fetch: who reaches it was caught up then.
+    # The leader's end at the last fetch: a replica that reaches it was caught up then.
     leader_end_offset: Offset = NO_OFFSET
 
 
@@ -138,7 +138,7 @@ class DelayedFetch:
 
 @dataclass(slots=True, kw_only=True)
 class VoterChange:
-    """The one change of the voters that is under way; `ticket` is None if nobody waits."""
+    """The one pending change of the voters; `ticket` is None if no caller waits."""
 
     offset: Offset
     deadline_ms: int
@@ -148,14 +148,14 @@ class VoterChange:
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Leads; counts only what it heard in its own epoch."""
+    """Leads; counts only what it received in its own epoch."""
 
     epoch: LeaderEpoch
     epoch_start_offset: Offset
     progress: dict[ReplicaKey, Progress] = field(default_factory=dict)
-    # When a voter was last heard from; a process that died is not in it.
+    # When a voter was last heard from; without processes that died.
     heard_ms: dict[NodeId, int] = field(default_factory=dict)
-    # When to tell a voter next that the epoch began.
+    # When to tell a voter next that the epoch has begun.
     begin_at_ms: dict[NodeId, int] = field(default_factory=dict)
     delayed: dict[ReplicaKey | int, DelayedFetch] = field(default_factory=dict)
     change: VoterChange | None = None
@@ -165,11 +165,11 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Tells the others that its epoch is over, the furthest first in line to follow it."""
+    """Tells the others that its epoch is over, those with the longest logs first."""
 
     deadline_ms: int
     successors: tuple[ReplicaKey, ...]
-    # Whom to tell, and when.
+    # The voters to tell, and when.
     tell_at_ms: dict[NodeId, int]
 
     role = Role.RESIGNED

@@ -1,4 +1,4 @@
-"""Snapshots: made here, served by a leader, fetched by who is behind the log's start (KIP-630)."""
+"""Snapshots: made here, served by a leader, fetched behind the log's start (KIP-630)."""
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.fetch_snapshot import (
@@ -28,14 +28,14 @@ from .types import METADATA_TOPIC, OffsetAndEpoch, ReplicaKey
 
 
 def note_snapshot(replica: Replica, snapshot_id: OffsetAndEpoch) -> None:
-    """Take a snapshot that was made here; let the log begin at the one before it.
+    """Register a snapshot that was made here; let the log begin at the previous one.
 
-    The one before it stays, so that who lags a little needs the log only.
+    The previous one stays, so that a replica that lags a little needs only the log.
     """
     log, offset = replica.log, snapshot_id.offset
     latest = log.latest_snapshot
     if latest is not None and latest.offset >= offset:
-        return  # another came in its place while it was made
+        return  # another one replaced it while it was made
     if not log.start.offset < offset <= replica.high_watermark:
         raise InvariantError(f"a snapshot {snapshot_id} of {log.start} to {replica.high_watermark}")
     if log.epoch_before(offset) != snapshot_id.epoch:
@@ -81,14 +81,14 @@ def handle_fetch_snapshot(
 
 
 def note_resigned(replica: Replica, follower: Follower) -> None:
-    """Look for a new leader at once: the one this replica follows says it leads no more."""
+    """Look for a new leader at once: the present one answered that it no longer leads."""
     replica.note_gone(follower.leader_id)
     delay = replica.random_ms(replica.config.fast_election_delay_ms_max)
     follower.fetch_deadline_ms = min(follower.fetch_deadline_ms, replica.now_ms + delay)
 
 
 def note_leader_heard(replica: Replica, follower: Follower) -> None:
-    """Note that the leader answered well: the fetch timeout starts over."""
+    """Record a successful answer of the leader: the fetch timeout starts over."""
     follower.heard_ms = replica.now_ms
     replica.gone_until_ms.pop(follower.leader_id, None)
     timeout = replica.config.fetch_timeout_ms
@@ -113,7 +113,7 @@ def snapshot_request(replica: Replica, download: Download) -> FetchSnapshotReque
 
 
 def handle_snapshot_answer(replica: Replica, response: FetchSnapshotResponse | None) -> None:
-    """Take a part of the leader's snapshot; after the last one it takes the log's place."""
+    """Store a part of the leader's snapshot; after the last part it replaces the log."""
     follower = replica.role
     if not isinstance(follower, Follower):
         return
@@ -130,7 +130,7 @@ def handle_snapshot_answer(replica: Replica, response: FetchSnapshotResponse | N
         note_resigned(replica, follower)
         return
     if partition.error_code or download is None:
-        follower.download = None  # the leader has it no more: its log says what to do
+        follower.download = None  # the leader no longer has it: its log tells what to do
         return
     wanted, data = download.snapshot_id, partition.unaligned_records
     is_expected = partition.position == download.position and (
@@ -150,7 +150,7 @@ def handle_snapshot_answer(replica: Replica, response: FetchSnapshotResponse | N
 
 
 def handle_installed(replica: Replica, event: SnapshotInstalled) -> None:
-    """Go on from a snapshot that took the log's place."""
+    """Continue from a snapshot that replaced the log."""
     if isinstance(replica.role, Leader) or replica.installing != event.snapshot_id:
         raise InvariantError(f"LeaderCompleteness: {event.snapshot_id} was not asked for")
     replica.installing = None
@@ -165,7 +165,7 @@ def handle_installed(replica: Replica, event: SnapshotInstalled) -> None:
 
 
 def handle_rejected(replica: Replica, event: SnapshotRejected) -> None:
-    """Fetch again what turned out to be no whole snapshot."""
+    """Fetch a snapshot again that was not whole."""
     if replica.installing == event.snapshot_id:
         replica.installing = None
         _resume(replica)

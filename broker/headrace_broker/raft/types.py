@@ -1,4 +1,4 @@
-"""What the quorum's replicas are, what is durable, and how the quorum is tuned.
+"""Values of the quorum: its replicas, its durable state, and its configuration.
 
 Owns values only; all but `RaftConfig`'s defaults are Kafka's terms. Nothing here changes in place.
 """
@@ -15,7 +15,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = UUID(int=1)
 METADATA_PARTITION: Final = 0
 
-# A directory id that is not known (yet): it matches any, as in kraft.version 0 (KIP-853).
+# An unknown directory id: it matches any, as in kraft.version 0 (KIP-853).
 UNKNOWN_DIRECTORY: Final = UUID(int=0)
 
 # From this kraft.version on the voters are in the log and may change (KIP-853).
@@ -23,7 +23,7 @@ KRAFT_VERSION_DYNAMIC: Final = 1
 
 
 class RandomSource(Protocol):
-    """Randomness as the caller hands it in; `random.Random` fits."""
+    """Randomness that the caller passes in, such as `random.Random`."""
 
     def random(self) -> float:
         """Return a float in [0, 1)."""
@@ -31,9 +31,9 @@ class RandomSource(Protocol):
 
 
 class OffsetAndEpoch(NamedTuple):
-    """An end offset and the epoch of the record before it: names a log's prefix, or a snapshot.
+    """An end offset and the epoch of the record before it: identifies a log prefix or a snapshot.
 
-    The empty log is (0, 0), as Kafka says it in Vote and Fetch requests.
+    The empty log is (0, 0), as in Kafka's Vote and Fetch requests.
     """
 
     offset: Offset
@@ -60,7 +60,7 @@ class ReplicaKey(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """Where a controller listener is reached."""
+    """The address of a controller listener."""
 
     host: str
     port: int
@@ -68,7 +68,7 @@ class Endpoint(NamedTuple):
 
 
 class Destination(NamedTuple):
-    """Where to send a request. A bootstrap server's id is unknown: it is below -1, as in Kafka."""
+    """The destination of a request. A bootstrap server's id is unknown: below -1, as in Kafka."""
 
     node_id: NodeId
     host: str
@@ -126,12 +126,12 @@ class VoterSet:
         return self._by_id.get(node_id)
 
     def has(self, key: ReplicaKey) -> bool:
-        """Whether this replica, its directory included, is a voter."""
+        """Whether this replica, with this directory, is a voter."""
         voter = self._by_id.get(key.node_id)
         return voter is not None and voter.key.matches(key)
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """Return the set with a voter added, or in place of the one with its id."""
+        """Return the set with a voter added; it replaces the one with the same id."""
         return VoterSet([*self.without(voter.key.node_id), voter])
 
     def without(self, node_id: NodeId) -> "VoterSet":
@@ -141,7 +141,7 @@ class VoterSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumState:
-    """What is durable in the file `quorum-state` (QuorumStateData): never undone by a crash."""
+    """The durable contents of the file `quorum-state` (QuorumStateData)."""
 
     epoch: LeaderEpoch = FIRST_EPOCH
     leader_id: NodeId | None = None
@@ -150,12 +150,12 @@ class QuorumState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogState:
-    """What the log and its snapshots hold when the node is made; all of it is durable by then.
+    """The log and its snapshots when the node is made; all of it is durable by then.
 
-    `epochs`: (epoch, first offset) ascending, as the leader-epoch checkpoint has it, for what lies
-    at or above `start_offset`. `snapshots`: ids ascending. `start_offset` is a snapshot's end or 0.
-    A log that a crash left shorter than its latest snapshot begins again at that snapshot's end
-    before this is made (Kafka's truncateToLatestSnapshot).
+    `epochs`: (epoch, first offset) ascending, as in the leader-epoch checkpoint, at or above
+    `start_offset`. `snapshots`: ids ascending. `start_offset` is a snapshot's end or 0. If a crash
+    left the log shorter than its latest snapshot, it begins again at that snapshot's end before
+    this is made (Kafka's truncateToLatestSnapshot).
     """
 
     start_offset: Offset = FIRST_OFFSET
@@ -166,7 +166,7 @@ class LogState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersAt:
-    """The quorum's control state from the record at `offset` on; -1: the configuration says so."""
+    """The quorum's control state from the record at `offset` on; -1: from the configuration."""
 
     offset: Offset
     voters: VoterSet
@@ -175,7 +175,7 @@ class VotersAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftConfig:
-    """Who this replica is, whom it knows at first, and the quorum's timing.
+    """This replica's identity, its initially known peers, and the quorum's timing.
 
     `voters`: controller.quorum.voters; used until the log or a snapshot says otherwise. With
     `kraft_version` 1 the first leader writes them into the log, from where they may change; each
@@ -188,24 +188,25 @@ class RaftConfig:
     voters: VoterSet = field(default_factory=VoterSet)
     kraft_version: int = KRAFT_VERSION_DYNAMIC
     bootstrap_servers: tuple[Endpoint, ...] = ()
-    # This replica's own controller listeners; empty where it can never lead.
+    # This replica's own controller listeners; empty if it can never lead.
     endpoints: tuple[Endpoint, ...] = ()
-    # controller.quorum.election.timeout.ms: no leader for so long and the election begins again.
-    # What is waited is random between this and twice this.
+    # controller.quorum.election.timeout.ms: after this time without a leader the election begins
+    # again. The actual wait is random between this and twice this.
     election_timeout_ms: int = 500
-    # controller.quorum.fetch.timeout.ms: a follower that did not hear from its leader for so long
-    # asks for a pre-vote; a leader that did not hear from a majority for 1.5 times as long resigns.
+    # controller.quorum.fetch.timeout.ms: a follower that has not heard from its leader for this
+    # long asks for a pre-vote; a leader that has not heard from a majority for 1.5 times as long
+    # resigns.
     fetch_timeout_ms: int = 1000
-    # controller.quorum.election.backoff.max.ms: the most that is waited after a lost election.
+    # controller.quorum.election.backoff.max.ms: the longest backoff after a lost election.
     election_backoff_ms_max: int = 500
     # controller.quorum.request.timeout.ms
     request_timeout_ms: int = 1000
-    # controller.quorum.retry.backoff.ms: between tries of a request that failed or was refused.
+    # controller.quorum.retry.backoff.ms: between retries of a failed or refused request.
     retry_backoff_ms: int = 20
     # A voter whose leader's process died, or that just started, waits a random part of this.
     fast_election_delay_ms_max: int = 40
-    # controller.quorum.auto.join.enable: a controller that only observes asks to vote, and takes
-    # the vote of its former disk away first.
+    # controller.quorum.auto.join.enable: a controller that is only an observer asks to become a
+    # voter, and first removes the voter entry of its former disk.
     auto_join: bool = False
     # How long a leader delays a fetch that finds nothing new, and the bytes a fetch asks for.
     fetch_wait_ms_max: int = 500

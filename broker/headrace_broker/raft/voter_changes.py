@@ -1,8 +1,8 @@
 """Changes of the voters, one at a time (KIP-853; Raft thesis, chapter 4).
 
-A change counts from its append on, on the leader and on whoever appends it. The next one waits for
-its commit, and the first of an epoch for a commit in that epoch (the correction of Raft's
-single-server changes), so that any two majorities share a voter.
+A change is in force from its append, on the leader and on every replica that appends it. The next
+change waits for its commit, and the first one of an epoch for a commit in that epoch (the
+correction of Raft's single-server changes), so that any two majorities share a voter.
 """
 
 from collections.abc import Sequence
@@ -45,12 +45,12 @@ from .types import (
 
 VoterRequest: TypeAlias = AddRaftVoterRequest | RemoveRaftVoterRequest | UpdateRaftVoterRequest
 
-# How long Remove and Update, which name no time, wait for their commit.
+# How long Remove and Update, which have no timeout, wait for their commit.
 _CHANGE_TIMEOUT_MS = 10_000
 
 
 def handle_add(replica: Replica, event: ReceivedRequest, request: AddRaftVoterRequest) -> None:
-    """Make an observer that follows closely a voter."""
+    """Make a caught-up observer a voter."""
     key = ReplicaKey(NodeId(request.voter_id), request.voter_directory_id)
     leader, error, message = _may_change(replica, request.cluster_id)
     if not error and leader is not None:
@@ -80,7 +80,7 @@ def _check_addition(
     if replica.voters.get(key.node_id) is not None:
         return ErrorCode.DUPLICATE_VOTER, f"node {key.node_id} is a voter already"
     progress = leader.progress.get(key)
-    # Else the quorum could not commit until it had caught up (Raft thesis, section 4.2.1).
+    # Otherwise the quorum could not commit until it had caught up (Raft thesis, section 4.2.1).
     recent_ms = replica.now_ms - replica.config.fetch_timeout_ms * 2
     if progress is None or (progress.last_caught_up_ms or -1) < max(recent_ms, 0):
         return ErrorCode.REQUEST_TIMED_OUT, f"{key.node_id} has not caught up with the log"
@@ -90,7 +90,7 @@ def _check_addition(
 def handle_remove(
     replica: Replica, event: ReceivedRequest, request: RemoveRaftVoterRequest
 ) -> None:
-    """Let a voter be an observer; a leader that removes itself resigns after the commit."""
+    """Make a voter an observer; a leader that removes itself resigns after the commit."""
     leader, error, message = _may_change(replica, request.cluster_id)
     voter = replica.voters.get(NodeId(request.voter_id))
     if not error and (voter is None or voter.key.directory_id != request.voter_directory_id):
@@ -114,7 +114,7 @@ def handle_remove(
 def handle_update(
     replica: Replica, event: ReceivedRequest, request: UpdateRaftVoterRequest
 ) -> None:
-    """Write down a voter's endpoints, and its directory id where that was not known."""
+    """Record a voter's endpoints, and its directory id if it was unknown."""
     error = leader_epoch_error(replica, request.current_leader_epoch)
     leader = replica.role if isinstance(replica.role, Leader) else None
     if not error:
@@ -167,7 +167,7 @@ def _may_change(
 
 
 def is_settled(replica: Replica, leader: Leader) -> bool:
-    """Whether this epoch has committed something and no change of the voters is open."""
+    """Whether this epoch has committed a record and no change of the voters is pending."""
     return (
         replica.high_watermark > leader.epoch_start_offset
         and replica.history.latest.offset < replica.high_watermark
@@ -188,7 +188,7 @@ def _change(
     offset = append_control(replica, [voters_record(voters)])
     for node_id in replica.other_voters:
         if node_id not in before:
-            # A voter counts as heard from when it becomes one, also one that was one long ago.
+            # A new voter counts as heard from now, even if it was a voter long ago.
             leader.heard_ms[node_id] = replica.now_ms
     leader.change = VoterChange(
         offset=offset,
@@ -199,7 +199,7 @@ def _change(
 
 
 def settle(replica: Replica, leader: Leader) -> None:
-    """Answer a change that is committed or took too long."""
+    """Answer a change that is committed or has timed out."""
     change = leader.change
     if change is None:
         return
@@ -214,7 +214,7 @@ def settle(replica: Replica, leader: Leader) -> None:
 
 
 def refuse_change(replica: Replica, leader: Leader) -> None:
-    """Tell the caller of an open change that its outcome is unknown: the leader is another."""
+    """Tell the caller of a pending change that its outcome is unknown: the leader has changed."""
     if leader.change is not None and leader.change.ticket is not None:
         message = "the leader changed before the commit: look who votes before you try again"
         _refuse(replica, leader.change, ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
@@ -223,14 +223,14 @@ def refuse_change(replica: Replica, leader: Leader) -> None:
 
 def _refuse(replica: Replica, change: VoterChange, error: ErrorCode, message: str) -> None:
     answer = type(change.response)(error_code=error)
-    if not isinstance(answer, UpdateRaftVoterResponse):  # which has no place for it
+    if not isinstance(answer, UpdateRaftVoterResponse):  # which has no field for it
         answer.error_message = message
     if change.ticket is not None:
         replica.reply(change.ticket, answer)
 
 
 def describe_oneself(replica: Replica) -> None:
-    """Write this replica's own endpoints and directory into the voters, where they differ."""
+    """Record this replica's own endpoints and directory in the voter set, if they differ."""
     own, role = replica.voters.get(replica.key.node_id), replica.role
     is_dynamic = replica.history.latest.kraft_version >= KRAFT_VERSION_DYNAMIC
     if own is None or not is_dynamic or not replica.is_voter or not replica.config.endpoints:
@@ -265,11 +265,11 @@ def _ask_for_update(replica: Replica, follower: Follower, wanted: Voter) -> None
 
 
 def join_voters(replica: Replica) -> None:
-    """Ask to vote, where this controller shall and only observes (Kafka's auto join).
+    """Ask to become a voter, if this controller is meant to and only observes (Kafka's auto join).
 
-    A vote of another disk of this node is taken away first: what was on that disk is lost to the
-    quorum, and a voter that never comes back only makes majorities harder. Whether this replica has
-    caught up is the leader's to check.
+    The voter entry of another disk of this node is removed first: the quorum has lost what was on
+    that disk, and a voter that never returns only makes majorities harder. The leader checks
+    whether this replica has caught up.
     """
     role, own = replica.role, replica.voters.get(replica.key.node_id)
     if (
@@ -317,13 +317,13 @@ def _ask_leader(
 
 
 def handle_change_answer(replica: Replica, response: Any) -> None:
-    """Ask again later; once the change is in the log there is nothing to ask for."""
+    """Ask again later, unless the change is in the log."""
     role = replica.role
     if isinstance(role, Follower):
         role.is_updating_voter = False
         is_done = response is not None and not response.error_code
         wait = replica.config.fetch_timeout_ms if is_done else replica.config.election_timeout_ms
-        # Several voters ask at the same time, and one change is made at a time.
+        # Several voters ask at the same time, and only one change is made at a time.
         role.update_voter_at_ms = replica.now_ms + replica.random_ms(wait)
 
 

@@ -1,5 +1,5 @@
-"""Replication of data partitions: who is in sync, what is committed, where logs part.
+"""Replication of data partitions: in-sync sets, commits, and log divergence.
 
-Pure: no IO, no clock, no randomness. State changes in place, because this is on the path of every
-append and every follower's fetch.
+Pure: no IO, no clock, no randomness. State changes in place, because every append and every
+follower's fetch goes through here.
 """

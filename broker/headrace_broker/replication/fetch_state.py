@@ -1,7 +1,7 @@
 """`FetchState`: the follower's side of one incremental fetch session (KIP-227).
 
-Owns which partitions a session holds and which of them are dirty (to be asked for again), so that a
-request names only those. Sending it, and what the answers do to logs, is the fetcher's.
+Owns the partitions of a session and which of them are dirty (to be included in the next request),
+so that a request names only those. The fetcher sends requests and applies the answers to logs.
 """
 
 from collections.abc import Hashable
@@ -14,7 +14,7 @@ _EPOCH_MAX = 2**31 - 1
 
 
 class Position(NamedTuple):
-    """What a fetch says of one partition."""
+    """A partition's fields in a fetch."""
 
     fetch_offset: int
     last_fetched_epoch: int
@@ -23,7 +23,7 @@ class Position(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One request of a session. `number` orders the requests that are under way."""
+    """One request of a session. `number` orders the requests in flight."""
 
     number: int
     session_id: int
@@ -35,8 +35,8 @@ class Round(NamedTuple):
 class FetchState(Generic[Key]):
     """One session: partitions by key, their positions as last sent, and the dirty ones.
 
-    A request may go out while the one before still waits for data; an answer therefore counts for
-    a partition only where no later request, and no change, has spoken of it since.
+    A request may be sent while the previous one still waits for data. An answer therefore counts
+    for a partition only if no later request, and no change, has included that partition since.
     """
 
     def __init__(self) -> None:
@@ -56,11 +56,11 @@ class FetchState(Generic[Key]):
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the next request says anything but "go on"."""
+        """Whether the next request must name any partition."""
         return bool(self._dirty.keys() - self._held if self._held else self._dirty)
 
     def set(self, key: Key, position: Position) -> None:
-        """Ask for a partition from `position` on, from the next request on."""
+        """Fetch a partition from `position` on, starting with the next request."""
         sent = self._sent.get(key)
         if sent is not None and sent[0] == position:
             self._dirty.pop(key, None)
@@ -68,22 +68,22 @@ class FetchState(Generic[Key]):
             self._dirty[key] = position
 
     def hold(self, key: Key) -> None:
-        """Say nothing of a partition until `release`: its position is not on this disk yet."""
+        """Leave a partition out until `release`: its position is not on this disk yet."""
         self._held.add(key)
 
     def release(self, key: Key) -> None:
-        """The next request may say where a partition stands."""
+        """Include the partition's position in the next request again."""
         self._held.discard(key)
 
     def remove(self, key: Key) -> None:
-        """Ask no longer for a partition."""
+        """Stop fetching a partition."""
         self._held.discard(key)
         self._dirty.pop(key, None)
         if self._sent.pop(key, None) is not None and self.epoch != FIRST_EPOCH:
             self._forgotten.append(key)
 
     def answered(self, key: Key, number: int) -> Position | None:
-        """Return what request `number` asked for; None where its answer is out of date."""
+        """Return the partition's position in request `number`; None if that is out of date."""
         sent = self._sent.get(key)
         if sent is None or sent[1] > number or key in self._dirty:
             return None
@@ -104,7 +104,7 @@ class FetchState(Generic[Key]):
         return Round(number, self.session_id, epoch, dirty, forgotten)
 
     def restart(self) -> None:
-        """The session is gone: the next request opens a new one with every partition."""
+        """Restart: the next request opens a new session with every partition."""
         sent = {key: position for key, (position, _) in self._sent.items()}
         self._dirty = sent | self._dirty
         self._sent = {}
@@ -113,5 +113,5 @@ class FetchState(Generic[Key]):
         self.epoch = FIRST_EPOCH
 
     def keys(self) -> list[Key]:
-        """Every partition that is asked for."""
+        """Every fetched partition."""
         return list(self._sent.keys() | self._dirty.keys())

@@ -1,9 +1,9 @@
-"""Where a follower's log parts from its leader's, and what the follower does about it.
+"""Finds where a follower's log diverges from its leader's, and how far the follower truncates.
 
-Truncation is by leader epoch, never by high watermark (KIP-101, KIP-279): a fetch names the epoch
-of the follower's last batch (KIP-595), the leader answers where its own log of that epoch ended,
-and the follower cuts what lies above the smaller of both ends. Each step ends at an earlier epoch
-or at a common offset, so a few fetches at most find the point.
+Truncation is by leader epoch, never by high watermark (KIP-101, KIP-279). A fetch names the epoch
+of the follower's last batch (KIP-595), the leader answers where that epoch ended in its own log,
+and the follower truncates to the smaller of both ends. Each step ends at an earlier epoch or at a
+common offset, so a few fetches find the point.
 """
 
 from typing import NamedTuple, Protocol
@@ -20,7 +20,7 @@ class LeaderEpochs(Protocol):
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch that both may share, and where the leader's log of it ends."""
+    """The largest epoch that both may share, and its end in the leader's log."""
 
     epoch: int
     end_offset: int
@@ -29,9 +29,9 @@ class EpochEnd(NamedTuple):
 def diverging_epoch(
     leader_epochs: LeaderEpochs, last_fetched_epoch: int, fetch_offset: int
 ) -> EpochEnd | None:
-    """Return where the leader's log parts from a fetcher's, None where the fetcher's is a prefix.
+    """Return where a fetcher's log diverges from the leader's, None if it is a prefix.
 
-    Raises OFFSET_OUT_OF_RANGE where the leader knows no epoch that old.
+    Raises OFFSET_OUT_OF_RANGE if the leader has no epoch that old.
     """
     if last_fetched_epoch < 0:
         return None
@@ -47,10 +47,10 @@ def diverging_epoch(
 
 
 def truncation_offset(leader_epochs: LeaderEpochs, log_end: int, diverging: EpochEnd) -> int:
-    """Return where a follower cuts its log when its leader answered `diverging`.
+    """Return where a follower truncates its log after the leader's answer `diverging`.
 
-    Where the follower has no batch of that epoch, it keeps its own up to the next lower one, and
-    its next fetch asks for that.
+    If the follower has no batch of that epoch, it keeps its log up to the next lower one, and its
+    next fetch names that epoch.
     """
     epoch, end = leader_epochs.end_offset_for(diverging.epoch)
     if epoch < 0:

@@ -1,13 +1,13 @@
-"""`LeaderState`: what the leader of a partition knows of its followers in one leader epoch.
+"""`LeaderState`: a leader's knowledge of its followers in one leader epoch.
 
-Owns the in-sync set and how far the high watermark may go. Rules: KIP-497 (a change of the in-sync
-set counts where that is the safer side until the controller has answered: the *maximal* in-sync set
-holds the high watermark back, the committed one is what acks=all and min.insync.replicas look at),
-KIP-966 (the high watermark stands still below min.insync.replicas, for every acks), KIP-903 (a
-replica is known by its broker epoch too).
+Owns the in-sync set and the limit of the high watermark. The rules are: KIP-497 (until the
+controller answers, a change of the in-sync set counts wherever that is safer: the *maximal* in-sync
+set holds the high watermark back, the committed one decides about acks=all and
+min.insync.replicas), KIP-966 (below min.insync.replicas the high watermark does not advance, for
+any acks), KIP-903 (a replica is identified by its broker epoch, too).
 
-A new leader knows nothing of its followers, so nothing above the high watermark that it recovered
-is committed before each in-sync replica has fetched in this very epoch.
+A new leader knows nothing of its followers, so it commits nothing above its recovered high
+watermark before each in-sync replica has fetched in this very epoch.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +24,7 @@ Eligible = Callable[[NodeId, BrokerEpoch], bool]
 
 
 class FollowerProgress:
-    """How far one follower has come."""
+    """The progress of one follower."""
 
     __slots__ = ("broker_epoch", "caught_up_ms", "fetch_offset", "last_end", "last_fetch_ms")
 
@@ -35,16 +35,16 @@ class FollowerProgress:
         """The latest time at which it had all that the leader had (Kafka: lastCaughtUpTimeMs)."""
         self.last_fetch_ms = 0
         self.last_end: Offset = UNKNOWN_OFFSET
-        """The leader's end at the fetch before."""
+        """The leader's end at the previous fetch."""
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_ms_max: int) -> bool:
-        """Whether it has everything, or had everything a short time ago."""
+        """Whether it is caught up, or was a short time ago."""
         return self.fetch_offset == leader_end or now_ms - self.caught_up_ms <= lag_ms_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrUpdate:
-    """An AlterPartition to ask for. `members` are (node, broker epoch), leader first."""
+    """An AlterPartition request. `members` are (node, broker epoch), leader first."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: int
@@ -88,10 +88,10 @@ class LeaderState:
         self._joining: set[NodeId] = set()
         self._counted: tuple[FollowerProgress, ...] = ()
 
-    # ---- what the controller says
+    # ---- decisions of the controller
 
     def configure(self, replicas: Iterable[NodeId], min_in_sync_replicas: int, now_ms: int) -> None:
-        """Take over who holds replicas, and how many must be in sync (at most all of them)."""
+        """Set the replicas, and how many must be in sync (at most all of them)."""
         before = self.followers
         self.followers = {}
         for node_id in replicas:
@@ -103,7 +103,7 @@ class LeaderState:
         self._recount()
 
     def commit_isr(self, isr: tuple[NodeId, ...], partition_epoch: int) -> bool:
-        """Take over a committed in-sync set; False where a newer one is known already."""
+        """Apply a committed in-sync set; return False if a newer one is known already."""
         if partition_epoch <= self.partition_epoch:
             return False
         self.isr = isr
@@ -114,7 +114,7 @@ class LeaderState:
         return True
 
     def withdraw(self, update: IsrUpdate) -> None:
-        """The controller certainly did not apply `update`: the committed set holds again."""
+        """Drop `update`, which the controller did not apply: the committed set counts again."""
         if self.pending is update:
             self.pending = None
             self._recount()
@@ -122,7 +122,7 @@ class LeaderState:
     # ---- progress
 
     def note_append(self, end_before: int, now_ms: int) -> None:
-        """The leader's log grows: who had everything until now was caught up until now."""
+        """Note that the leader's log grows: caught-up followers were caught up until now."""
         for progress in self.followers.values():
             if progress.fetch_offset == end_before:
                 progress.caught_up_ms = now_ms
@@ -135,7 +135,7 @@ class LeaderState:
         leader_end: Offset,
         now_ms: int,
     ) -> bool:
-        """Note that a follower has everything below `fetch_offset`; False for a former process."""
+        """Record that a follower has all below `fetch_offset`; False for a former process."""
         progress = self.followers[node_id]
         if broker_epoch < progress.broker_epoch:
             return False
@@ -143,7 +143,7 @@ class LeaderState:
         if fetch_offset >= leader_end:
             progress.caught_up_ms = max(progress.caught_up_ms, now_ms)
         elif fetch_offset >= progress.last_end >= 0:
-            # It has what there was when it fetched before: it keeps up with a busy leader.
+            # It has everything that existed at its previous fetch: it keeps up with a busy leader.
             progress.caught_up_ms = max(progress.caught_up_ms, progress.last_fetch_ms)
         progress.fetch_offset = fetch_offset
         progress.last_end = leader_end
@@ -153,9 +153,9 @@ class LeaderState:
     def note_candidate(
         self, node_id: NodeId, leader_end: Offset, now_ms: int, lag_ms_max: int, eligible: Eligible
     ) -> None:
-        """Let the high watermark wait for a follower that is about to join the in-sync set.
+        """Make the high watermark wait for a follower that is about to join the in-sync set.
 
-        Without it a leader alone in its in-sync set runs ahead of every fetch for ever.
+        Otherwise a leader alone in its in-sync set would stay ahead of every fetch forever.
         """
         if node_id in self._joining or node_id in self.isr:
             return
@@ -179,7 +179,7 @@ class LeaderState:
         return len(self.isr) < self.min_in_sync_replicas
 
     def committed_end(self, leader_end: Offset) -> Offset:
-        """Return the offset below which every counted replica has everything; -1: stand still."""
+        """Return the offset below which every counted replica has everything; -1: no advance."""
         if len(self.isr) < self.min_in_sync_replicas:
             return UNKNOWN_OFFSET
         end = leader_end
@@ -191,12 +191,12 @@ class LeaderState:
 
     @property
     def maximal_isr(self) -> frozenset[NodeId]:
-        """Everybody who is in sync now or may be so in the controller's eyes already."""
+        """The in-sync replicas, including those that the controller may already have added."""
         found = frozenset(self.isr)
         return found if self.pending is None else found | self.pending.nodes
 
     def may_join(self, node_id: NodeId, high_watermark: int, eligible: Eligible) -> bool:
-        """Whether a follower has all that is committed, and reached this epoch's start."""
+        """Whether a follower has all committed records, and reached this epoch's start."""
         if self.pending is not None or node_id in self.isr:
             return False
         progress = self.followers[node_id]
@@ -205,7 +205,7 @@ class LeaderState:
         )
 
     def lagging(self, leader_end: int, now_ms: int, lag_ms_max: int) -> frozenset[NodeId]:
-        """Return the in-sync replicas that are not in sync; forget candidates that are not."""
+        """Return the in-sync replicas that lag; drop candidates that lag."""
         if self._joining:
             late = {
                 node_id
@@ -220,7 +220,7 @@ class LeaderState:
         )
 
     def dismiss(self, nodes: Iterable[NodeId]) -> None:
-        """Wait no longer for candidates that were fenced or fell behind."""
+        """Stop waiting for candidates that were fenced or fell behind."""
         self._joining.difference_update(nodes)
         self._recount()
 
@@ -230,7 +230,7 @@ class LeaderState:
         return frozenset(self._joining)
 
     def propose(self, nodes: Iterable[NodeId], own_broker_epoch: BrokerEpoch) -> IsrUpdate:
-        """Make `nodes` the in-sync set that is asked for; illegal while one is asked for."""
+        """Make `nodes` the pending in-sync set; illegal while another one is pending."""
         if self.pending is not None:
             raise RuntimeError("an AlterPartition is under way")
         members = [(self.node_id, own_broker_epoch)]

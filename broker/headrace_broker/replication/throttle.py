@@ -1,4 +1,4 @@
-"""`Throttle`: how fast replicas that are not in sync may be copied (KIP-73)."""
+"""`Throttle`: limits how fast out-of-sync replicas are copied (KIP-73)."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ EVERY_REPLICA = "*"
 
 
 class Throttle:
-    """A bucket of one second's bytes; one fetch may overdraw it, and time pays that back."""
+    """A bucket of one second's bytes; one fetch may overdraw it, which delays later ones."""
 
     __slots__ = ("_left", "_rate", "_since_ms")
 
@@ -22,13 +22,13 @@ class Throttle:
         return self._rate
 
     def set_rate(self, bytes_per_second: int) -> None:
-        """Take over a changed setting."""
+        """Apply a changed setting."""
         if bytes_per_second != self._rate:
             self._rate = bytes_per_second
             self._left = float(bytes_per_second)
 
     def is_exceeded(self, now_ms: int) -> bool:
-        """Whether nothing more may be sent or fetched now."""
+        """Whether sending or fetching must pause now."""
         if self._rate == UNLIMITED:
             return False
         earned = (now_ms - self._since_ms) * self._rate / 1000

@@ -1,6 +1,6 @@
 """The broker's HTTP side: `/healthz`, `/readyz`, `/metrics`, `/metrics/summary`, `/api/v1/balance`.
 
-Owns its own port, so that a probe or a scrape never waits behind clients' connection limits.
+Owns a separate port, so that probes and scrapes never wait behind clients' connection limits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _readyz(request: web.Request) -> web.Response:
 
 
 def _probe(reasons: list[str]) -> web.Response:
-    """Answer 200 `ok`, or 503 with one reason a line."""
+    """Answer 200 `ok`, or 503 with one reason per line."""
     if reasons:
         return web.Response(status=503, text="\n".join(reasons) + "\n")
     return web.Response(text="ok\n")
@@ -55,7 +55,7 @@ def _probe(reasons: list[str]) -> web.Response:
 def _add_metrics(
     app: web.Application, path: str, status: BrokerStatus, registry: CollectorRegistry
 ) -> None:
-    """Serve a registry, after a look at what only other brokers know."""
+    """Serve a registry, after a refresh of values from other brokers."""
 
     async def metrics(_: web.Request) -> web.Response:
         await status.refresh()

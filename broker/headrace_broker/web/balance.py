@@ -1,11 +1,10 @@
-"""What the balancer would do, and the plan under way, as JSON. Read only.
+"""The balancer's proposal, and the plan in progress, as JSON. Read only.
 
-`GET /api/v1/balance`: a plan made now; `?drain=ID` that nothing is left on that broker,
-`?throttle=BYTES` for the time that it would take. `settings` are what approves it: whoever does
-sets them, with `headrace.balance.state=running`, for the whole cluster by IncrementalAlterConfigs,
-so this port changes nothing. `GET /api/v1/balance/progress`: the plan that is carried out.
-Errors: `{"error": {"code": ..., "message": ...}}` with INVALID_BROKER_ID, INVALID_THROTTLE (400) or
-BROKER_NOT_FOUND (404).
+`GET /api/v1/balance`: a plan made now; with `?drain=ID` it empties that broker, and
+`?throttle=BYTES` determines its estimated time. `settings` approve it: a client sets them, with
+`headrace.balance.state=running`, for the whole cluster by IncrementalAlterConfigs, so this port
+changes nothing. `GET /api/v1/balance/progress`: the plan in progress. Errors: `{"error": {"code":
+..., "message": ...}}` with INVALID_BROKER_ID, INVALID_THROTTLE (400) or BROKER_NOT_FOUND (404).
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _WRONG = -1
 
 
 def _number(text: str | None) -> int | None:
-    """Return the number in a query, None where there is none, -1 for what is not a number."""
+    """Return the number in a query, None if it is missing, -1 if it is not a number."""
     if text is None:
         return None
     return (
@@ -60,7 +59,7 @@ def _number(text: str | None) -> int | None:
 
 
 def document_of(planned: PlannedBalance) -> Mapping[str, Any]:
-    """Return the plan as JSON has it."""
+    """Return the plan for JSON."""
     plan = planned.plan
     settings: Mapping[str, str] = {}
     reasons = list(plan.reasons)
@@ -100,7 +99,7 @@ def document_of(planned: PlannedBalance) -> Mapping[str, Any]:
 
 
 def progress_document(progress: PlanProgress | None, last: str | None) -> Mapping[str, Any]:
-    """Return the plan under way as JSON has it."""
+    """Return the plan in progress for JSON."""
     if progress is None:
         return {"plan": None, "last": last}
     plan = progress.plan

@@ -1,6 +1,6 @@
 """The metadata quorum as this node sees it, and the cluster as the active controller sees it.
 
-What is about the whole cluster comes from the active controller alone, so that it is there once.
+Only the active controller exports metrics of the whole cluster, so that each exists once.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class _Topic:
     lag_seconds: float | None = None
 
     def add(self, item: GroupLag) -> None:
-        """Take one partition in."""
+        """Add one partition."""
         self.lag += item.lag_records
         self.committed += item.committed_offset
         self.lag_max = max(self.lag_max, item.lag_records)
@@ -63,7 +63,7 @@ class _Topic:
 
 
 class GroupMetrics:
-    """The families of one collection, and how much was left out of them."""
+    """The families of one collection, and how much was left out."""
 
     def __init__(self, limits: SeriesLimits, *, has_partitions: bool) -> None:
         self._limits = limits
@@ -76,7 +76,7 @@ class GroupMetrics:
         lags = list(status.group_lags())
         groups = sorted(
             states.keys() | {item.group for item in lags},
-            # Groups with members first: what consoles leave behind must not push them out.
+            # Groups with members first: leftover console groups must not displace them.
             key=lambda group: (group not in states or not states[group].members, group),
         )
         kept = set(groups[: self._limits.groups_max])

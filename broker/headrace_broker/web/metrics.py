@@ -1,9 +1,9 @@
-"""Prometheus metrics, collected when somebody scrapes.
+"""Prometheus metrics, collected at each scrape.
 
-Names that people know are kept (`kafka_consumergroup_lag` …); the rest are `headrace_*` with
-Prometheus' units. Client and member ids are never labels: they are unbounded. What has the label
-`partition` is served at `/metrics` alone, up to a bound; `/metrics/summary` has all the rest, and
-every rule and dashboard of ours needs only that.
+Established names are kept (`kafka_consumergroup_lag` …); the rest are `headrace_*` with Prometheus'
+units. Client and member ids are never labels: they are unbounded. Series with the label `partition`
+are only at `/metrics`, up to a limit; `/metrics/summary` has all the others, and Headrace's rules
+and dashboards need only those.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace_broker.web.status import BrokerStatus
 def build_registry(status: BrokerStatus, *, has_partitions: bool) -> CollectorRegistry:
     """Return a registry with this broker's metrics and its process's (memory, CPU, descriptors).
 
-    `has_partitions`: with the series of single partitions.
+    `has_partitions`: include the series of single partitions.
     """
     registry = CollectorRegistry()
     registry.register(BrokerCollector(status, has_partitions=has_partitions))
@@ -46,7 +46,7 @@ class BrokerCollector(Collector):
         self._has_partitions = has_partitions
 
     def describe(self) -> list[Metric]:
-        """Say nothing ahead: registering must not read the broker."""
+        """Return nothing: registering must not read the broker."""
         return []
 
     def collect(self) -> Iterator[Metric]:

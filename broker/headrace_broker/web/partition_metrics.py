@@ -1,6 +1,6 @@
 """The metrics of topics and partitions.
 
-Only its leader exports a partition's offsets: sums over brokers count nothing twice. Sizes are
+Only its leader exports a partition's offsets, so sums over brokers count nothing twice. Sizes are
 each replica's own.
 """
 
@@ -25,7 +25,7 @@ _OF_LEADERS = (
 
 
 class PartitionMetrics:
-    """The families of one collection, and how much was left out of them."""
+    """The families of one collection, and how much was left out."""
 
     def __init__(self, limits: SeriesLimits, *, has_partitions: bool) -> None:
         self._limits = limits
@@ -69,7 +69,7 @@ class PartitionMetrics:
             yield from self._partitions(every)
 
     def _partitions_of_topics(self, status: BrokerStatus) -> Iterator[Metric]:
-        """Yield how many partitions topics have, as the active controller knows."""
+        """Yield the topics' numbers of partitions, from the active controller."""
         controller = status.controller()
         family = GaugeMetricFamily("kafka_topic_partitions", "Partitions of it.", labels=["topic"])
         topics = {} if controller is None else controller.partitions_by_topic

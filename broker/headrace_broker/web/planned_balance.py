@@ -1,7 +1,7 @@
-"""What the HTTP side needs for the balancer's plans: the `server` layer implements it.
+"""The interface of the balancer's plans for the HTTP side: the `server` layer implements it.
 
-Apart from `balance.py`, because aiohttp takes longer to import than all the rest of a broker and
-must not hold up its start.
+It is separate from `balance.py` because importing aiohttp takes longer than the rest of a broker's
+start, and must not delay it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from headrace_broker.protocol.types import NodeId
 
 
 class BrokerNotFoundError(Exception):
-    """No broker of this id is registered."""
+    """There is no registered broker with this id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedBalance:
-    """A plan, and how many partitions this node could not measure: then only counts decide."""
+    """A plan, and how many partitions this node could not measure: then only numbers count."""
 
     plan: BalancePlan
     unmeasured_partitions: int
 
 
 class Planner(Protocol):
-    """Makes the plans and knows the one under way."""
+    """Makes plans and knows the one in progress."""
 
     async def plan_balance(
         self, drain: NodeId | None, throttle_bytes_per_second: float | None
@@ -36,5 +36,5 @@ class Planner(Protocol):
         ...
 
     def balance_progress(self) -> tuple[PlanProgress | None, str | None]:
-        """Return the plan under way, and what became of the last one."""
+        """Return the plan in progress, and the outcome of the last one."""
         ...

@@ -1,6 +1,6 @@
 """The metrics of share groups (KIP-932).
 
-Where a group is, its coordinator tells; what its records went through, the partitions' leaders.
+A group's coordinator exports its positions; the partitions' leaders export its totals.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _totals(totals: Mapping[str, ShareTotalsStatus]) -> Iterator[Metric]:
         redelivered.add_metric([group], item.redelivered)
         archived.add_metric([group, "rejected"], item.rejected)
         archived.add_metric([group, "delivery_limit"], item.undeliverable)
-        # From 0 on: what a series begins with is no increase to Prometheus, and no alert.
+        # From 0 on: Prometheus sees no increase in a series' first value, and raises no alert.
         dead.add_metric([group, "written"], item.dead_lettered)
         dead.add_metric([group, "lost"], item.dead_letters_lost)
     yield from (redelivered, archived, dead)

@@ -1,7 +1,7 @@
-"""What the HTTP side needs to know of a broker: the `server` layer implements it.
+"""The interface of a broker's status for the HTTP side: the `server` layer implements it.
 
 Reading is cheap: everything is in memory, except that the age of a lagging group's next record
-costs one read, and that `refresh` asks others about partitions that have no replica here.
+costs one read, and that `refresh` asks other brokers about partitions without a replica here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ApiStatus:
 class PartitionStatus:
     """One partition on this broker. An end offset is that of the next record to be written.
 
-    `retention_seconds` is None where age removes nothing.
+    `retention_seconds` is None if nothing is removed by age.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class PartitionStatus:
 class GroupLag:
     """How far a group is behind in one partition; seconds since the next record was written.
 
-    `lag_seconds` is None where a leader elsewhere has not said yet what is at that offset.
+    `lag_seconds` is None while another broker, the leader, has not reported that record's time.
     `expired_records` were removed by retention before the group read them.
     """
 
@@ -76,10 +76,10 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupLag:
-    """Where a share group that this broker coordinates is with a partition.
+    """A share group's position in a partition; this broker coordinates the group.
 
-    `lag_records` from the start offset on are not done with; None where nobody could tell.
-    `lag_seconds` is the time since the record at the start offset was written, None as in GroupLag.
+    `lag_records` from the start offset on are not finished; None if that is unknown. `lag_seconds`
+    is the time since the record at the start offset was written, None as in GroupLag.
     """
 
     group: str
@@ -101,7 +101,7 @@ class SharePartitionStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareTotalsStatus:
-    """What a share group's records went through at this broker since its start."""
+    """Totals of a share group's records on this broker since its start."""
 
     redelivered: int
     rejected: int
@@ -112,9 +112,9 @@ class ShareTotalsStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationStatus:
-    """What changed for the partitions that this broker leads, since its start.
+    """Changes of the partitions that this broker leads, since its start.
 
-    An election is counted by the broker that it made the leader, so that sums over brokers hold.
+    An election is counted by the new leader, so that sums over brokers are right.
     """
 
     isr_shrinks: int
@@ -125,7 +125,7 @@ class ReplicationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The metadata quorum as this node sees it; `leader` is -1 where there is none."""
+    """The metadata quorum as this node sees it; `leader` is -1 if there is none."""
 
     leader: int
     epoch: int
@@ -150,7 +150,7 @@ class ControllerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirectoryStatus:
-    """One of `log.dirs`; bytes are those of its file system, None where it does not answer."""
+    """One of `log.dirs`; bytes are those of its file system, None if it does not answer."""
 
     path: str
     is_online: bool
@@ -163,7 +163,7 @@ class LogDirectoryStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesLimits:
-    """How many partitions, topics and groups may have series of their own."""
+    """How many partitions, topics and groups may have separate series."""
 
     partitions_max: int
     topics_max: int
@@ -198,19 +198,19 @@ class BrokerStatus(Planner, Protocol):
         ...
 
     def unhealthy_reasons(self) -> list[str]:
-        """Return why this process should be restarted; empty when healthy."""
+        """Return why this process should be restarted; empty if healthy."""
         ...
 
     async def refresh(self) -> None:
-        """Ask the leaders elsewhere what the lag of this broker's groups needs; bounded in time."""
+        """Ask other leaders for what this broker's group lags need; bounded in time."""
         ...
 
     def series_limits(self) -> SeriesLimits:
-        """Return the bounds on series."""
+        """Return the limits of series."""
         ...
 
     def replication(self) -> ReplicationStatus | None:
-        """Return what changed for the partitions led here; None where this node is no broker."""
+        """Return the changes of the partitions led here; None if this node is not a broker."""
         ...
 
     def quorum(self) -> QuorumStatus | None:
@@ -218,7 +218,7 @@ class BrokerStatus(Planner, Protocol):
         ...
 
     def controller(self) -> ControllerStatus | None:
-        """Return the cluster where this node is the active controller, None elsewhere."""
+        """Return the cluster's state on the active controller, else None."""
         ...
 
     def log_directories(self) -> Iterable[LogDirectoryStatus]:
@@ -246,7 +246,7 @@ class BrokerStatus(Planner, Protocol):
         ...
 
     def share_lags(self) -> Iterable[ShareGroupLag]:
-        """Return where the share groups are that this broker coordinates."""
+        """Return the positions of the share groups that this broker coordinates."""
         ...
 
     def share_partitions(self) -> Iterable[SharePartitionStatus]:
@@ -254,5 +254,5 @@ class BrokerStatus(Planner, Protocol):
         ...
 
     def share_totals(self) -> Mapping[str, ShareTotalsStatus]:
-        """Return what share groups' records went through here, by group."""
+        """Return the totals of share groups' records on this broker, by group."""
         ...

@@ -1,8 +1,8 @@
-"""Decides what follows from a broker's life: fencing, unfencing, heartbeats, controlled shutdown.
+"""Decides what follows from heartbeats and failures: fencing, unfencing, controlled shutdown.
 
-A fenced broker, or one that shuts down, leads nothing and is in no ISR; where it was the last one
-the partition has no leader and the broker stays eligible (KIP-966). The records of the broker and
-of all its partitions are one batch.
+A fenced broker, or one that shuts down, leads nothing and is in no ISR; where it was the last
+in-sync replica, the partition has no leader and the broker stays eligible (KIP-966). The records of
+the broker and of all its partitions are one batch.
 """
 
 from collections.abc import Collection
@@ -42,7 +42,7 @@ def decide_fence_broker(
 ) -> MetadataDecision[bool]:
     """Decide that a broker is gone (silent too long, or dead); answer whether it was fenced now.
 
-    With `epoch` only that registration is fenced: what is heard may be older than its successor.
+    With `epoch` only that registration is fenced: the report may be older than its successor.
     """
     broker = image.brokers.get(node_id)
     if broker is None or broker.fenced or epoch not in (None, broker.epoch):
@@ -53,7 +53,7 @@ def decide_fence_broker(
 def decide_lost_broker(
     image: MetadataImage, node_id: NodeId, policy: TopicPolicy
 ) -> MetadataDecision[bool]:
-    """Decide that a broker's disk is gone: it leads nothing, and is eligible for nothing, again."""
+    """Decide that a broker's disk is lost: it leads nothing, and is no longer eligible anywhere."""
     records = broker_leaves(image, node_id, policy, lost_records=True)
     return MetadataDecision(records=records, response=bool(records))
 
@@ -78,7 +78,7 @@ def decide_heartbeat(
     records: list[MetadataRecord] = []
     failed = set(broker.log_dirs).intersection(request.offline_log_dirs)
     if failed:
-        # What else it asks for is in its next heartbeat, too.
+        # Its other requests are in its next heartbeat, too.
         then, records = now, directories_failed(image, broker, failed, policy)
     elif then is not now:
         if then is _State.UNFENCED:

@@ -1,9 +1,9 @@
 """The plan that the controller carries out, as the metadata log keeps it (decision 6).
 
-A plan is dynamic configuration of the whole cluster: any Kafka admin client can show, pause, resume
-and cancel it, every controller finds it, and snapshots have it, without a record kind of our own.
-Owns the names, the text of moves and what must hold between them; who carries the plan out is
-`headrace_broker.balancer.execution`.
+A plan is dynamic configuration of the whole cluster. So any Kafka admin client can show, pause,
+resume and cancel it, every controller has it, and snapshots contain it, without a separate record
+type. Owns the names, the format of moves and their consistency;
+`headrace_broker.balancer.execution` carries the plan out.
 
 A move is `topic:index:1-2-3>2-3-4@BYTES`, moves are separated by `;`, and pieces of whole moves are
 in `headrace.balance.moves.0`, `.1`, … because a string of the protocol has 32767 bytes at most.
@@ -39,7 +39,7 @@ UNTHROTTLED: Final = 2**63 - 1
 
 
 class PlanState(StrEnum):
-    """What becomes of a plan."""
+    """The state of a plan."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -48,9 +48,9 @@ class PlanState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove:
-    """Replicas before and after, the preferred leader first; the same ones: a leader is elected.
+    """Replicas before and after, the preferred leader first; equal ones: elect the leader.
 
-    `size_bytes` are to be copied in all, as they were when the plan was made.
+    `size_bytes` is the total to copy, as it was when the plan was made.
     """
 
     topic: str
@@ -61,19 +61,19 @@ class PlannedMove:
 
     @property
     def is_copy(self) -> bool:
-        """Whether a broker gets a replica that it does not have."""
+        """Whether a broker gets a new replica."""
         return not set(self.after) <= set(self.before)
 
     @property
     def step(self) -> str:
-        """What is done, without sizes: they change while a plan is looked at."""
+        """The step without sizes, which change while a plan is reviewed."""
         before, after = "-".join(map(str, self.before)), "-".join(map(str, self.after))
         return f"{self.topic}:{self.partition}:{before}>{after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlan:
-    """The plan that the image holds."""
+    """The plan in the image."""
 
     hash: str
     state: PlanState
@@ -83,7 +83,7 @@ class StoredPlan:
 
 
 def hash_of(moves: Sequence[PlannedMove]) -> str:
-    """Return what identifies a plan: the same steps have the same hash, whatever their order."""
+    """Return the hash that identifies a plan: equal steps have the same hash, in any order."""
     text = "\n".join(sorted(move.step for move in moves))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -140,7 +140,7 @@ def _nodes(text: str) -> tuple[NodeId, ...]:
 
 
 def stored_plan(image: MetadataImage) -> StoredPlan | None:
-    """Return the plan that is under way or paused, if there is one."""
+    """Return the plan in progress or paused, if there is one."""
     texts = image.config(broker_resource(None))
     if BALANCE_PLAN not in texts:
         return None
@@ -154,12 +154,12 @@ def stored_plan(image: MetadataImage) -> StoredPlan | None:
 
 
 def has_plan(image: MetadataImage) -> bool:
-    """Whether a plan is under way or paused."""
+    """Whether a plan is in progress or paused."""
     return BALANCE_PLAN in image.config(broker_resource(None))
 
 
 def balance_throttle(image: MetadataImage) -> int:
-    """Return the bytes per second that a broker may copy: by the plan under way, and by any."""
+    """Return the bytes per second that a broker may copy: by the present plan, and by any."""
     texts = image.config(broker_resource(None))
     every = int(texts.get(MOVES_THROTTLE, UNTHROTTLED))
     planned = texts.get(BALANCE_THROTTLE, UNTHROTTLED) if BALANCE_PLAN in texts else UNTHROTTLED
@@ -171,7 +171,7 @@ def check_balance(
 ) -> None:
     """Raise ValueError unless the cluster's settings hold a whole plan, or none, after a change.
 
-    A plan is taken only if it fits the cluster of this moment.
+    A new plan is accepted only if it matches the present cluster.
     """
     known = before.get(BALANCE_PLAN)
     wanted = after.get(BALANCE_PLAN)

@@ -1,4 +1,4 @@
-"""What a broker's dynamic configuration may be, and what only the whole cluster may have."""
+"""Which dynamic configuration a broker may have, and which only the whole cluster may have."""
 
 from collections.abc import Mapping, Sequence
 
@@ -54,7 +54,7 @@ _BOUNDS: Mapping[str, Bounds] = {
 
 
 class BrokerRules:
-    """The rules of one broker's configuration or of all brokers'; `weaker` lies beneath it."""
+    """The rules of one broker's configuration or of the cluster-wide one; `weaker` is below it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class BrokerRules:
         return self._source is ConfigSource.DYNAMIC_BROKER_CONFIG
 
     def check_name(self, name: str, *, is_set: bool) -> None:
-        """Raise ApiError for a setting that only a restart changes, or only the cluster has."""
+        """Raise ApiError for a setting that needs a restart, or that only the cluster may have."""
         is_clusters = name in BALANCE_SETTINGS or name in _OF_THE_CLUSTER or is_piece(name)
         if self._is_of_one_broker and (name in CLUSTER_WIDE or is_clusters):
             # The controller and all leaders must agree on it, or the ELR is wrong (KIP-966).
@@ -98,7 +98,7 @@ class BrokerRules:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}"
             )
-        # What has no meaning here, or a name that nobody knows: Kafka takes and keeps both.
+        # A setting without effect here, or an unknown name: Kafka accepts and keeps both.
 
     def is_list(self, name: str) -> bool:
         """Return whether the setting's value is a list."""
@@ -107,7 +107,7 @@ class BrokerRules:
         return name in BROKER_SYNONYMS and BROKER_SYNONYMS[name][0].type is ConfigType.LIST
 
     def inherited(self, name: str) -> str:
-        """Return the text that holds where this layer sets nothing."""
+        """Return the value if this layer does not set it."""
         for layer in self._weaker:
             if name in layer.texts:
                 return layer.texts[name]
@@ -116,7 +116,7 @@ class BrokerRules:
         return format_value(BROKER_SYNONYMS[name][0].default) or ""
 
     def validate(self, texts: Mapping[str, str]) -> None:
-        """Raise ApiError(INVALID_CONFIG) unless every value, and topics made by them, are legal."""
+        """Raise ApiError(INVALID_CONFIG) unless all values are legal, also for topics."""
         for name, text in texts.items():
             try:
                 if name in BROKER_SYNONYMS:

@@ -1,4 +1,4 @@
-"""Describes configuration: every setting with its value, where that comes from, and what it means.
+"""Describes configuration: every setting with its value, its source, and its documentation.
 
 Reads only. A value under a sensitive name is never returned, whatever its source.
 """
@@ -49,7 +49,7 @@ def describe_configs(
     results = []
     for asked in request.resources:
         result = DescribeConfigsResult(
-            error_message="",  # not null: so Kafka has it
+            error_message="",  # not null, as in Kafka
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
         )
@@ -66,7 +66,7 @@ def describe_configs(
 def _trim(
     entry: DescribeConfigsResourceResult, request: DescribeConfigsRequest
 ) -> DescribeConfigsResourceResult:
-    """Take off what the request did not ask for."""
+    """Remove what the request did not ask for."""
     if not request.include_synonyms:
         entry.synonyms = []
     if not request.include_documentation:
@@ -79,7 +79,7 @@ def _describe(
 ) -> list[DescribeConfigsResourceResult]:
     resource = ConfigResource(asked.resource_type, asked.resource_name)
     keys = asked.configuration_keys
-    # No keys means all of them; so does an empty list, as Kafka's ConfigHelper has it.
+    # No keys mean all of them; so does an empty list, as in Kafka's ConfigHelper.
     wanted: Callable[[str], bool] = (lambda _: True) if not keys else set(keys).__contains__
     if resource.type == ConfigResourceType.TOPIC:
         return _describe_topic(image, resource.name, settings, wanted)
@@ -142,7 +142,7 @@ def _describe_topic(
 def _describe_group(
     image: MetadataImage, group_id: str, settings: BrokerSettings, wanted: Callable[[str], bool]
 ) -> list[DescribeConfigsResourceResult]:
-    """A group need not exist to be described, as in Kafka."""
+    """Describe a group, which need not exist, as in Kafka."""
     texts = image.config(group_resource(group_id))
     described = []
     for name, setting in GROUP_SETTINGS.items():

@@ -1,8 +1,8 @@
-"""What a change of settings does to partitions at once.
+"""The immediate effects of a change of settings on partitions.
 
-With a lower min.insync.replicas a leader commits with fewer replicas, so an ELR that was right may
-no longer be: it is cleared in the same batch (Kafka's ClearElrRecord does so for all). Where
-unclean elections become allowed, what has no leader gets one.
+With a lower min.insync.replicas a leader commits with fewer replicas, so a correct ELR may become
+wrong: it is cleared in the same batch (like Kafka's ClearElrRecord, for all). If unclean elections
+become allowed, leaderless partitions get a leader.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from headrace_broker.metadata.settings.broker_settings import BrokerSettings
 from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.protocol.types import Offset
 
-#: Settings that no broker may have for itself alone.
+#: Settings that must not differ between brokers.
 CLUSTER_WIDE = frozenset({"min.insync.replicas", "unclean.leader.election.enable"})
 
 
 def settled_partitions(
     image: MetadataImage, records: Sequence[MetadataRecord], settings: BrokerSettings
 ) -> list[MetadataRecord]:
-    """Return `records`, which change settings, and then what they do to partitions."""
+    """Return `records`, which change settings, and then their effects on partitions."""
     concerned = [
         record
         for record in records
@@ -47,8 +47,9 @@ def settled_partitions(
             record is None
             and rules.topic(topic.name).min_isr > rules_before.topic(topic.name).min_isr
         ):
-            # A new partition epoch: a leader that does not know the new minimum yet commits with
-            # fewer than we think, so what it asks for on that footing must be refused.
+            # A new partition epoch: a leader that does not know the new minimum yet may commit with
+            # fewer replicas than assumed here, so its requests based on the old minimum must be
+            # refused.
             record = PartitionChangeRecord(
                 topic_id=topic.topic_id, partition_id=index, isr=list[int](partition.isr)
             )

@@ -1,7 +1,7 @@
 """Settings of single groups: the GROUP resource of KIP-848 and KIP-932, over the brokers' defaults.
 
-A value must lie within the bounds that the broker's own settings give. A group need not exist to be
-configured: whoever makes it finds its settings there.
+A value must lie within the bounds of the broker's own settings. A group need not exist to be
+configured: when it is created, it uses these settings.
 """
 
 from collections.abc import Mapping
@@ -39,10 +39,10 @@ class GroupSetting:
     maximum: str | None = None
     check: Check | None = None
     is_topic: bool = False
-    """Whether the text names a topic that dead letters may go to, or is empty."""
+    """Whether the text is the name of a dead-letter topic, or empty."""
 
     def default_of(self, values: Mapping[str, Any]) -> Any:
-        """Return what holds where the group sets nothing."""
+        """Return the value if the group does not set it."""
         return self.default if self.synonym is None else values.get(self.synonym, self.default)
 
     def parse(self, text: str, values: Mapping[str, Any]) -> Any:
@@ -64,7 +64,7 @@ class GroupSetting:
 
 
 def dead_letter_topic_problem(name: str, values: Mapping[str, Any]) -> str | None:
-    """Return why dead letters may not go to a topic of that name, None where they may."""
+    """Return why a topic with this name may not receive dead letters, or None."""
     prefix = values.get(DEAD_LETTER_PREFIX, "")
     if name.startswith("__"):
         return "topics whose names begin with '__' are the cluster's own"
@@ -165,9 +165,9 @@ def group_resource(group_id: str) -> ConfigResource:
 def effective_group_config(
     image: MetadataImage, group_id: str, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return every setting of a group, typed; nothing where it sets none itself.
+    """Return every setting of a group, typed; nothing if it sets none itself.
 
-    A text that the broker's bounds do not allow any more is brought within them (Kafka clamps too).
+    A value that is outside of the broker's present bounds is clamped to them (as in Kafka).
     """
     texts = image.config(group_resource(group_id))
     if not texts:
