@@ -1,4 +1,4 @@
-"""`python -m headrace_cli`: how `headrace up` starts its own brokers and producers."""
+"""`python -m headrace_cli`: how `headrace up` starts its brokers and producers."""
 
 from headrace_cli.main import main
 

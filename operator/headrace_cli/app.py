@@ -71,9 +71,9 @@ def where(
         ),
     ] = None,
 ) -> None:
-    """Say which clusters the command is about: those of this machine, or one in Kubernetes."""
+    """Record which cluster the command is about: on this machine, or in Kubernetes."""
     found = None
-    # Who says where says so for this one command, whatever the environment has.
+    # An explicit option applies to this one command, whatever the environment has.
     if profile is not None and context is None and namespace is None:
         found = read_profile(profile)
         context, namespace = found.context, found.namespace
@@ -122,7 +122,7 @@ app.add_typer(operator_app, name="operator")
 
 
 def run() -> int:
-    """Run the command that was asked for; returns the exit status, or exits with it."""
+    """Run the given command; returns the exit status, or exits with it."""
     try:
         app()
     except CommandError as error:
@@ -130,6 +130,6 @@ def run() -> int:
             sys.stderr.write(line + "\n" if line.startswith(" ") else f"error: {line}\n")
         return error.exit_status
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted. What is still buffered has nowhere to go.
+        # The reader (head, less) has closed the pipe; buffered output has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_SUCCESS

@@ -1,6 +1,6 @@
-"""A change of a cluster's manifests by a command: stored, and carried out as far as brokers can.
+"""A command's change of a cluster's manifests: stored, and applied to the brokers.
 
-What only the running `up` can do (start and stop processes) is left to it.
+Starting and stopping processes is left to the running `up`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["change_running", "protections"]
 def change_running(
     layout: ClusterLayout, state: ClusterState, change: Callable[[DesiredStore], None]
 ) -> Outcome:
-    """Change the stored manifests of a running cluster, and reconcile what the brokers have."""
+    """Change the stored manifests of a running cluster, and reconcile the brokers' part."""
     return asyncio.run(_change(layout, state, change))
 
 
@@ -36,7 +36,8 @@ async def _change(
     store = DesiredStore(layout)
     reconciler = Reconciler(StateBackend(state), store)
     try:
-        # Locked before it is stored: else `up` would see the manifests first and reconcile them.
+        # Locked before it is stored: otherwise `up` would see the manifests first and reconcile
+        # them.
         async with reconcile_lock(layout):
             change(store)
             return await reconciler.reconcile(lambda: desired_of(store.load(), state.cluster))
@@ -45,7 +46,7 @@ async def _change(
 
 
 def protections(resources: Iterable[Resource]) -> list[str]:
-    """Say which of these resources must not be deleted, and what to do about it."""
+    """Report which of these resources must not be deleted, and what to do about it."""
     from headrace_operator.resources import Cluster, ConsumerGroup, Topic
 
     return [

@@ -1,4 +1,4 @@
-"""Clients of the brokers: which cluster a command means, and kafka-python's clients for it."""
+"""Clients of the brokers: a command's cluster, and kafka-python's clients for it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
 ]
 
 CLIENT_ID = "headrace-cli"
-# The brokers are on this machine or near it: no answer in this time means that there are none.
+# The brokers are near: no answer within this time means that there are none.
 API_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The cluster that a command talks to: of this machine, in Kubernetes, or just brokers."""
+    """The cluster of a command: on this machine, in Kubernetes, or only brokers' addresses."""
 
     bootstrap_servers: str
     layout: ClusterLayout | None = None
@@ -48,14 +48,14 @@ class Target:
 
     @property
     def name(self) -> str | None:
-        """What its manifest calls it; None where there is none."""
+        """The cluster's name in its manifest; None if there is none."""
         if self.kubernetes is not None:
             return self.kubernetes.name
         return self.state.cluster if self.state is not None else None
 
     @property
     def client_settings(self) -> dict[str, Any]:
-        """What each of kafka-python's clients needs to reach it."""
+        """The arguments that kafka-python's clients need to reach it."""
         proxy = {} if self.kubernetes is None else {"proxy_url": self.kubernetes.proxy_url}
         return {
             "bootstrap_servers": self.bootstrap_servers.split(","),
@@ -65,23 +65,23 @@ class Target:
 
     @property
     def http_addresses(self) -> list[str]:
-        """Where brokers' HTTP is, as far as it is known."""
+        """The brokers' HTTP addresses, as far as they are known."""
         if self.kubernetes is not None:
             return list(self.kubernetes.http.values())
         return [each.http for each in self.state.brokers if each.http] if self.state else []
 
     @property
     def problem(self) -> str:
-        """What is known of why it does not answer; '' where nothing is."""
+        """The known reason why it does not answer; '' if there is none."""
         return self.kubernetes.tunnel.problem if self.kubernetes is not None else ""
 
 
 def find_layout(
     data_directory: Path, cluster: str | None, *, even_stopped: bool = False
 ) -> ClusterLayout:
-    """Find the files of a local cluster that may not be named: the only one that is running.
+    """Find the files of a local cluster that need not be named: the only running one.
 
-    Where none runs, and with `even_stopped` in any case, the only one that has files is meant.
+    If none runs, and always with `even_stopped`, the only one with files is used.
     """
     from headrace_operator.local.layout import ClusterLayout, clusters_in
 
@@ -117,7 +117,7 @@ def _is_running(root: Path) -> bool:
 def find_cluster(
     data_directory: Path, cluster: str | None, bootstrap_servers: str | None
 ) -> Target:
-    """Find the brokers that are meant: given ones, those in Kubernetes, the local cluster's."""
+    """Find the brokers to use: the given ones, those in Kubernetes, the local cluster's."""
     from headrace_operator.local.state import load_state
 
     choice = chosen()
@@ -164,10 +164,10 @@ def admin_client(target: Target) -> Iterator[Any]:
 
 
 def ask(target: Target, question: Callable[[Any], _T]) -> _T:
-    """Return what `question` makes of the answers that an admin client gets.
+    """Return the result of `question` for an admin client's answers.
 
-    A client knows the brokers that there were when it was made. Where one joined or went since and
-    is asked itself, for its own settings, say, the question is put once more, by a new client.
+    A client knows the brokers at the time it was made. If one joined or left since and is asked
+    directly, for example for its own settings, the question is repeated with a new client.
     """
     from kafka.errors import KafkaConnectionError, UnknownBrokerIdError
 
@@ -181,20 +181,20 @@ def ask(target: Target, question: Callable[[Any], _T]) -> _T:
 
 
 def check_advertised(target: Target) -> None:
-    """Raise CommandError where brokers advertise names that cannot be resolved here.
+    """Raise CommandError if brokers advertise names that cannot be resolved here.
 
-    Producers and consumers would try them for minutes.
+    Producers and consumers would retry them for minutes.
     """
     with admin_client(target):
         pass
 
 
 def _check_brokers(admin: Any) -> None:
-    """See check_advertised. `kubectl port-forward` is such a way: brokers are named by their pods.
+    """See check_advertised. With `kubectl port-forward`, brokers advertise their pods' names.
 
-    Where one of them is known, the others may just be away: a pod that is gone has no name.
+    If one of them can be resolved, the others may just be down: a deleted pod has no name.
     """
-    # What the bootstrap broker said; a question of our own would go to any of them.
+    # The bootstrap broker's answer; a new request could go to any of them.
     brokers = admin._manager.cluster.brokers()  # noqa: SLF001
     named = sorted(f"{each.host}:{each.port}" for each in brokers)
     if brokers and not any(_is_known(each.host, each.port) for each in brokers):
@@ -228,5 +228,5 @@ def explain_kafka_errors(target: Target) -> Iterator[None]:
 
 
 def quiet_kafka_logs() -> None:
-    """Keep the client's own warnings (retries, reconnects) out of the user's way."""
+    """Hide the client's own warnings (retries, reconnects) from the user."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)

@@ -1,7 +1,8 @@
-"""Compression for kafka-python: our own codec in the places where it looks for other libraries.
+"""Compression for kafka-python: Headrace's codec in the places of optional libraries.
 
-kafka-python reads and writes snappy, lz4 and zstd with a library each, of which none is installed;
-the broker's codec, on cramjam, has all of them, with its bounds on what a batch unpacks to.
+kafka-python reads and writes snappy, lz4 and zstd with one library each, none of which is
+installed. The broker's codec, on cramjam, supports all of them, with limits on the decompressed
+size of a batch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Entry point of `headrace`.
 
-A broker must be ready in under a second, so `headrace broker FILE` leaves here before the command
-line's libraries (typer, rich) are imported.
+A broker must be ready in under a second, so `headrace broker FILE` branches off here, before the
+command line's libraries (typer, rich) are imported.
 """
 
 from __future__ import annotations

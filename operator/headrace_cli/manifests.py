@@ -1,4 +1,4 @@
-"""Manifests that a command was given: read, validated, and reported on with file and line."""
+"""Manifests given to a command: read, validated, and reported on with file and line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["load_valid_manifests"]
 
 
 def load_valid_manifests(path: Path, *, old: Sequence[dict[str, Any]] = ()) -> tuple[Resource, ...]:
-    """Read manifests; `BadInputError` has one line for each thing that is wrong with them.
+    """Read manifests; `BadInputError` has one line for each problem.
 
-    `old` are the documents that hold now, for rules about changes (partitions never shrink).
+    `old` are the present documents, for rules about changes (partitions never shrink).
     """
     from headrace_operator import validation
     from headrace_operator.resources import ManifestError, parse_resource

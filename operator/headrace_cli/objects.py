@@ -1,4 +1,4 @@
-"""Topics, groups and brokers as the brokers have them, made into objects to print.
+"""Topics, groups and brokers from the brokers' answers, as objects to print.
 
 Documents of topics and groups are manifests that can be applied again.
 """
@@ -50,12 +50,12 @@ LATEST, EARLIEST = -1, -2
 
 
 def load_topics(admin: Any) -> Mapping[str, ObservedTopic]:
-    """Ask for all topics but the internal ones."""
+    """Query all topics except the internal ones."""
     return observe_brokers(admin, Desired(), now_ms=0).topics
 
 
 def load_groups(admin: Any, names: Sequence[str] | None = None) -> Mapping[str, ObservedGroup]:
-    """Ask for groups, all when they are not named; with members, offsets and ends."""
+    """Query groups, by default all; with members, offsets and ends."""
     if names is None:
         names = [group["group_id"] for group in admin.list_groups()]
     groups = [
@@ -224,7 +224,7 @@ def cluster_item(admin: Any, target: Target) -> Item:
         document = target.kubernetes.document
         known_status = document.get("status", {})
         wanted = known_status.get("brokers", wanted)
-        # Where clients inside begin; outside there is this command.
+        # The address for clients inside Kubernetes; outside, use this command.
         bootstrap_servers = known_status.get("bootstrapServers", "-")
     status = known_status | {
         "clusterId": described["cluster_id"],
@@ -260,7 +260,7 @@ def _document(
 
 
 def _object_name(name: str) -> str:
-    """Make a Kubernetes name of a topic's or a group's: these may have capitals and underscores."""
+    """Derive a Kubernetes name from a topic's or group's, which may have other characters."""
     return re.sub(r"[^a-z0-9.-]+", "-", name.lower()).strip("-.") or "unnamed"
 
 

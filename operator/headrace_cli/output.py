@@ -30,7 +30,7 @@ __all__ = [
     "row_of",
 ]
 
-#: Where it is collected, and under which name the next table comes; empty: it is printed.
+#: The document being collected, and the name of the next table; empty: it is printed.
 _collected: list[dict[str, Any]] = []
 _titles: list[str] = []
 _NAMES = frozenset({"NAME", "TOPIC", "MEMBER", "CLIENT", "VALUE"})
@@ -38,7 +38,7 @@ _NAMES = frozenset({"NAME", "TOPIC", "MEMBER", "CLIENT", "VALUE"})
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One object: how it is called, what tables show of it, and all of it."""
+    """One object: its name, its columns in tables, and its whole document."""
 
     kind: str
     name: str
@@ -48,7 +48,7 @@ class Item:
 
 
 def print_items(items: Sequence[Item], output: OutputFormat, *, is_single: bool) -> None:
-    """Print objects; `is_single`: one was asked for by name, so it is not wrapped into a list."""
+    """Print objects; `is_single`: one was requested by name, so it is not wrapped into a list."""
     match output:
         case OutputFormat.NAME:
             for item in items:
@@ -80,7 +80,7 @@ def print_document(document: Any, output: OutputFormat) -> None:
 
 @contextlib.contextmanager
 def as_document(output: OutputFormat) -> Iterator[None]:
-    """Print what is printed meanwhile as one document, where JSON or YAML is asked for."""
+    """Collect everything printed inside into one document, if JSON or YAML is requested."""
     if output not in {OutputFormat.JSON, OutputFormat.YAML}:
         yield
         return
@@ -94,7 +94,7 @@ def as_document(output: OutputFormat) -> Iterator[None]:
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
-    """Print names and values, one on each line. A last one without a value is a table's title."""
+    """Print names and values, one per line. A last one without a value is a table's title."""
     if _collected:
         _collected[0] |= {_key(name): text for name, text in fields.items() if text}
         _titles[:] = [name for name, text in fields.items() if not text]
@@ -105,7 +105,7 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 
 def print_title(title: str, *, is_shown: bool = True) -> None:
-    """Print the title of the table that follows; documents have one even where none is shown."""
+    """Print the title of the next table; documents always have one."""
     if _collected:
         _titles[:] = [title]
     elif is_shown:
@@ -113,18 +113,18 @@ def print_title(title: str, *, is_shown: bool = True) -> None:
 
 
 def print_remark(text: str) -> None:
-    """Print what is for people alone."""
+    """Print something only for people, not for documents."""
     if not _collected:
         typer.echo(text)
 
 
 def _value(column: str, text: str) -> str | int:
-    """Return what a cell stands for; a name may consist of digits, and is none."""
+    """Return the value of a cell; a name of digits only stays a text."""
     return int(text) if text.isdigit() and column not in _NAMES else text
 
 
 def _key(name: str) -> str:
-    """Write a label or a column as JSON has it: `IN-SYNC` becomes inSync."""
+    """Convert a label or a column to a JSON key: `IN-SYNC` becomes inSync."""
     first, *rest = name.replace("-", " ").split()
     return "".join([first.lower(), *(word.capitalize() for word in rest)])
 
@@ -134,7 +134,7 @@ def print_table(
 ) -> None:
     """Print rows under their column names, as kubectl does: no lines, three spaces between.
 
-    `widths` that are empty are filled; rows of a table that goes on have no names again.
+    Empty `widths` are filled in; the next rows of a continued table have no header.
     """
     if _collected:
         name = _titles.pop() if _titles else "rows"

@@ -1,7 +1,7 @@
-"""`kubectl headrace …`: the same commands, about the current context unless another is named.
+"""`kubectl headrace …`: the same commands, by default for the current context.
 
-kubectl hands over what stands after the plugin's name. There its users write --context and
---namespace anywhere, and -n wherever a command has no -n of its own.
+kubectl passes the arguments after the plugin's name. Its users put --context and --namespace
+anywhere, and -n if the command has no -n option of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["PROGRAM", "is_plugin", "with_place_first"]
 
 PROGRAM = "kubectl-headrace"
 _LONG = ("--context", "--namespace")
-#: Whose -n is a number of records; and those that are given namespaces to do something with.
+#: Commands whose -n is a number of records, and those that take namespaces for another purpose.
 _OWN_SHORT = frozenset({"consume"})
 _OWN = frozenset({"operator", "broker"})
 
@@ -24,7 +24,7 @@ def is_plugin() -> bool:
 
 
 def with_place_first(arguments: list[str]) -> list[str]:
-    """Put --context and --namespace in front of the command. Pure."""
+    """Move --context and --namespace to the front of the command. Pure."""
     command = _command_of(arguments)
     if command in _OWN:
         return arguments
@@ -43,7 +43,7 @@ def with_place_first(arguments: list[str]) -> list[str]:
             continue
         (place if text.startswith(tuple(f"{name}=" for name in _LONG)) else rest).append(text)
         index += 1
-    # What stood in front of the command is there already.
+    # Options before the command are there already.
     return place + rest
 
 

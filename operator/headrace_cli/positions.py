@@ -1,4 +1,4 @@
-"""Positions in a topic as a person writes them: earliest, a moment, a time ago, an offset."""
+"""Positions in a topic as users write them: earliest, a moment, a time ago, an offset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Position:
 def parse_position(text: str, *, now: datetime) -> Position:
     """Parse `earliest`, `latest`, `2026-01-31T10:00:00Z`, `15m` (ago), `42`, `+10`, `-10`.
 
-    A kind may be said too: `timestamp:…`, `duration:15m`, `offset:42`, `shift:-10`.
+    The kind may be explicit: `timestamp:…`, `duration:15m`, `offset:42`, `shift:-10`.
     """
     kind, colon, rest = text.partition(":")
     if text.lower() in {"earliest", "latest"}:

@@ -26,7 +26,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Brokers that are named, or a Cluster in Kubernetes."""
+    """Brokers' addresses, or a Cluster in Kubernetes."""
 
     name: str
     bootstrap_servers: str | None = None
@@ -39,17 +39,17 @@ _used: list[Profile] = []
 
 
 def use(profile: Profile | None) -> None:
-    """Say which profile this process' command goes by."""
+    """Record which profile this process's command uses."""
     _used[:] = [] if profile is None else [profile]
 
 
 def selected() -> Profile | None:
-    """Return the profile of this command; None where there is none."""
+    """Return the profile of this command; None if there is none."""
     return _used[0] if _used else None
 
 
 def profiles_file() -> Path:
-    """Return where profiles are."""
+    """Return the path of the profiles file."""
     if named := os.environ.get("HEADRACE_PROFILES"):
         return Path(named)
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
@@ -57,7 +57,7 @@ def profiles_file() -> Path:
 
 
 def read_profile(name: str) -> Profile:
-    """Read a profile. Raises BadInputError, which says what is wrong and where."""
+    """Read a profile. Raises BadInputError with the error and its position."""
     import yaml
 
     file = profiles_file()

@@ -1,8 +1,8 @@
 """A shop's day by a seed: sales, shipments and products as producers would send them.
 
-Sales come at random moments, of popular products more, in waves of demand; a shelf that runs low
-gets a shipment some time later. Some records are delayed, some are sent twice, so what arrives is
-neither in order nor once. Pure: moments come out, somebody else waits for them.
+Sales come at random moments, more for popular products, in waves of demand; a low shelf gets a
+shipment some time later. Some records are delayed, some are sent twice, so they arrive out of order
+and more than once. Pure: it yields moments, and the caller waits for them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WAVE_SECONDS = 90.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shop:
-    """What is sold, how fast, and how badly records travel.
+    """What is sold, how fast, and how unreliably records are delivered.
 
-    `delay_seconds_max` is the longest way of a record. `delayed` and `doubled` are shares.
+    `delay_seconds_max` is a record's longest delay. `delayed` and `doubled` are shares.
     """
 
     seed: int
@@ -44,7 +44,7 @@ class Shop:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Sent:
-    """A record on its way: when it is sent, in seconds since the beginning, where to and what."""
+    """A record and its sending time in seconds since the start, its topic and its value."""
 
     at_seconds: float
     number: int
@@ -54,7 +54,7 @@ class Sent:
 
 
 def shop_day(shop: Shop, *, begin_ms: int) -> Iterator[Sent]:
-    """Yield everything that is sent, in the order of sending. Kinds: product, shipment, sale.
+    """Yield all records in the order of sending. Kinds: product, shipment, sale.
 
     `begin_ms`: the event time at which the shop opens, milliseconds since 1970.
     """
@@ -68,7 +68,7 @@ class _Day:
         self._rng = random.Random(shop.seed)  # noqa: S311 - a shop, no secret
         self._products = [f"p-{number:02}" for number in range(1, shop.products + 1)]
         self._shelves: dict[tuple[str, str], int] = {}
-        #: Shipments on their way: when they arrive, product, store, quantity.
+        #: Shipments in transit: when they arrive, product, store, quantity.
         self._due: list[tuple[float, str, str, int]] = []
         self._shipments = 0
         self._sent: list[Sent] = []
@@ -88,7 +88,7 @@ class _Day:
         return sorted(self._sent)
 
     def _price_list(self, name: str, number: int) -> None:
-        """Send the product's row, and the next one, which is known before it is valid."""
+        """Send the product's row, and the next one, which is announced before it is valid."""
         later_ms = int(500 * self._shop.sales / self._shop.sales_per_second) + 1
         for valid_from_ms in (self._begin_ms, self._begin_ms + later_ms):
             row = {
@@ -119,14 +119,14 @@ class _Day:
             self._due.append((arrives, name, store, _FULL - max(left, 0)))
 
     def _send(self, kind: str, number: int, event: dict[str, Any], at_seconds: float) -> None:
-        """Send an event on its way: at once, late, or twice."""
+        """Send an event: at once, late, or twice."""
         longest = self._shop.delay_seconds_max
         is_delayed = self._rng.random() < self._shop.delayed
         delay = self._rng.uniform(0, longest if is_delayed else _USUAL_DELAY_SECONDS)
         delays = [delay]
         if self._rng.random() < self._shop.doubled:
             delays.append(self._rng.uniform(delay, longest))
-        # The ids are of this day: another one, by the same seed, has other events.
+        # The ids contain the day: another day with the same seed has other events.
         value = {f"{kind}_id": f"{self._begin_ms}-{number:06}", **event}
         value["occurred_at"] = self._begin_ms + int(at_seconds * 1000)
         for each in delays:

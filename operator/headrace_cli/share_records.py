@@ -1,6 +1,6 @@
-"""What the records of a share group went through, as its leaders' `/metrics` say (KIP-932).
+"""The totals of a share group's records, from its leaders' `/metrics` (KIP-932).
 
-No request of Kafka's protocol tells of that. Counters begin with the leaders' processes.
+No request of Kafka's protocol returns them. Counters start with the leaders' processes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class ShareRecords:
     redelivered: int = 0
     rejected: int = 0
     undeliverable: int = 0
-    """Delivered as often as they may be."""
+    """Records that reached the delivery limit."""
     dead_lettered: int = 0
     dead_letters_lost: int = 0
-    #: Brokers that did not answer: what they lead is not counted.
+    #: Brokers that did not answer: records of their partitions are not counted.
     silent: tuple[str, ...] = ()
 
 
 def read_share_records(addresses: Sequence[str], group: str) -> ShareRecords | None:
-    """Ask brokers at their HTTP addresses; None where none answers."""
+    """Ask brokers at their HTTP addresses; None if none answers."""
     texts, silent = [], []
     for address in addresses:
         try:
@@ -49,7 +49,7 @@ def read_share_records(addresses: Sequence[str], group: str) -> ShareRecords | N
 
 
 def share_records(texts: Sequence[str], group: str, silent: Sequence[str] = ()) -> ShareRecords:
-    """Sum what several brokers' metrics say of a group. Pure."""
+    """Sum a group's metrics over several brokers. Pure."""
     sums = _sums(texts, group)
 
     def count(series: str, **labels: str) -> int:
@@ -67,12 +67,12 @@ def share_records(texts: Sequence[str], group: str, silent: Sequence[str] = ()) 
 
 
 def _sums(texts: Sequence[str], group: str) -> Mapping[tuple[str, ...], float]:
-    """Return sums over topics and brokers, by the series and what else distinguishes it."""
+    """Return sums over topics and brokers, by the series and its remaining labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
     sums: dict[tuple[str, ...], float] = {}
     for text in texts:
-        # The rest of a broker's series is not looked at.
+        # A broker's other series are skipped.
         lines = (line for line in text.splitlines() if _PREFIX in line)
         for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:

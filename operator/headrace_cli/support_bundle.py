@@ -1,7 +1,7 @@
-"""What is needed to find a problem in a namespace: objects, events and logs, as one archive.
+"""What helps to find a problem in a namespace: objects, events and logs, as one archive.
 
-Nothing is written to the cluster. Secrets are not read, and values of environment variables that
-sound like one are left out.
+Nothing is written to the cluster. Secrets are not read, and values of environment variables with
+secret-like names are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = (
     ("networking.k8s.io/v1", "NetworkPolicy"),
     ("events.k8s.io/v1", "Event"),
 )
-#: Of ConfigMaps only those that are Headrace's own: others' may hold anything.
+#: Only Headrace's own ConfigMaps: others may contain anything.
 OURS = "app.kubernetes.io/managed-by=headrace"
 LOG_LINES = 5000
 _HIDDEN = "(left out)"
@@ -43,9 +43,9 @@ _SECRET = re.compile(r"pass|secret|token|credential|key", re.IGNORECASE)
 
 
 async def collect_bundle(client: KubernetesClient, namespace: str) -> dict[str, str]:
-    """Return the files of the bundle by name. What may not be read is said in `problems.txt`.
+    """Return the files of the bundle by name. `problems.txt` lists what could not be read.
 
-    Raises KubernetesError where the API server does not answer at all.
+    Raises KubernetesError if the API server does not answer at all.
     """
     from headrace_operator.kubernetes.api.client import KubernetesError
 
@@ -93,7 +93,7 @@ async def _logs(client: KubernetesClient, pod: Object, problems: list[str]) -> d
 
 
 def redacted(value: Any) -> Any:
-    """Return an object without possible secrets and without fields that nobody reads. Pure."""
+    """Return an object without possible secrets and without irrelevant fields. Pure."""
     if isinstance(value, list):
         return [redacted(each) for each in value]
     if not isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The operator's connection to a cluster's brokers: kafka-python's admin client in one thread.
 
 Owns the client, its thread and nothing else. The client blocks, so every call goes to the thread,
-one after the other. A client that failed to reach the brokers is closed and replaced, since
-brokers come back at other addresses.
+one after the other. A client that failed to reach the brokers is closed and replaced, because
+brokers may return at other addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_operator.plan import Action, Desired
 
 CLIENT_ID = "headrace-operator"
-#: Brokers that do not answer in this time are waited for by the next reconciliation instead.
+#: If brokers do not answer within this time, the next reconciliation tries again.
 REQUEST_TIMEOUT_MS = 10_000
 BOOTSTRAP_TIMEOUT_MS = 5_000
 
@@ -42,7 +42,7 @@ class BrokerAdmin:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         bootstrap_timeout_ms: int = BOOTSTRAP_TIMEOUT_MS,
     ) -> None:
-        """Nothing is connected before the first call."""
+        """No connection is made before the first call."""
         self.bootstrap_servers = bootstrap_servers
         self._request_timeout_ms = request_timeout_ms
         self._bootstrap_timeout_ms = bootstrap_timeout_ms
@@ -63,19 +63,19 @@ class BrokerAdmin:
         await self.close()
 
     async def observe(self, desired: Desired, *, now_ms: int) -> Observed:
-        """Return what the brokers say; without an answer, a cluster that is not reachable."""
+        """Return the brokers' state; without an answer, a cluster that is not reachable."""
         return await self._observe(lambda admin: observe_brokers(admin, desired, now_ms=now_ms))
 
     async def observe_some(self, desired: Desired, known: Observed, *, now_ms: int) -> Observed:
-        """Ask again for the topics and groups of `desired` only; the rest is as `known`."""
+        """Query only the topics and groups of `desired` again; the rest comes from `known`."""
         return await self._observe(lambda admin: observe_some(admin, desired, known, now_ms=now_ms))
 
     async def observe_health(self, known: Observed) -> Observed:
-        """Ask again who is alive and in sync; settings and groups are as `known`."""
+        """Query again who is alive and in sync; settings and groups come from `known`."""
         return await self._observe(lambda admin: observe_health(admin, known))
 
     async def advertised(self, node_ids: Sequence[int]) -> dict[int, dict[str, str]]:
-        """Ask brokers for the addresses that they advertise; see `observe_advertised`."""
+        """Ask brokers for their advertised addresses; see `observe_advertised`."""
         from kafka.errors import KafkaError
 
         try:
@@ -91,8 +91,8 @@ class BrokerAdmin:
             try:
                 return await self._call(function)
             except KafkaError:
-                # One connection may hang, to a pod that is gone, say: others are asked before all
-                # brokers are said not to answer.
+                # One connection may hang, for example to a deleted pod: try other brokers before
+                # concluding that no broker answers.
                 if not was_connected:
                     raise
                 return await self._call(function)
@@ -106,9 +106,9 @@ class BrokerAdmin:
     async def apply(
         self, actions: Sequence[Action], check: Callable[[], None] = lambda: None
     ) -> tuple[Failure, ...]:
-        """Perform the actions on topics and groups; return what failed.
+        """Carry out the actions on topics and groups; return the failures.
 
-        `check` is called in a thread before each kind of request; what it raises ends the rest.
+        `check` is called in a thread before each kind of request; its exception stops the rest.
         """
         from kafka.errors import KafkaError
 
@@ -142,7 +142,7 @@ class BrokerAdmin:
         if self._client is None:
             from kafka import KafkaAdminClient
 
-            # Its warnings about connections repeat what conditions say.
+            # Its warnings about connections repeat the conditions.
             logging.getLogger("kafka").setLevel(logging.CRITICAL)
             self._client = KafkaAdminClient(
                 bootstrap_servers=self.bootstrap_servers.split(","),

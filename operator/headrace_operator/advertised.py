@@ -1,6 +1,6 @@
-"""The addresses that running brokers advertise: set at their start, asked of each broker.
+"""The advertised addresses of running brokers: fixed at their start, asked from each broker.
 
-Blocking, and only reading, like `observe`.
+Blocking and read-only, like `observe`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def observe_advertised(admin: Any, node_ids: Collection[int]) -> dict[int, dict[
 
     async def ask_all() -> dict[int, dict[str, str]]:
         if any(manager.cluster.broker_metadata(node_id) is None for node_id in node_ids):
-            # It knows the brokers that were there when it last asked; some have come since.
+            # It knows the brokers at the time of its last query; others have joined since.
             with suppress(KafkaError):
                 await manager.cluster.refresh_metadata()
         sent = {}

@@ -1,8 +1,9 @@
-"""Performs a plan's actions on topics, groups and replicas through Kafka's admin protocol.
+"""Carries out a plan's actions on topics, groups and replicas through Kafka's admin protocol.
 
-Blocking: `headrace_operator.admin` runs it in a thread. Actions of one kind go out in one request;
-a failure is a value that names its action, and keeps no other action from being tried. What is
-already so (the topic exists, or is gone) is success: the next observation decides what is left.
+Blocking: `headrace_operator.admin` runs it in a thread. Actions of one kind are sent in one
+request. A failure is a value that names its action, and prevents no other action. An action whose
+result already exists (the topic exists, or is gone) succeeds: the next observation shows what is
+left.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from headrace_operator.unregister import unregister_broker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-#: The actions that are performed here; brokers and applications are a backend's.
+#: The actions that this module carries out; a backend handles brokers and applications.
 ADMIN_ACTIONS = (
     CreateTopic,
     CreatePartitions,
@@ -54,10 +55,10 @@ ADMIN_ACTIONS = (
     AlterClusterConfig,
     SetFeatureLevels,
 )
-#: The name of the controller listener, everywhere.
+#: The fixed name of the controller listener.
 CONTROLLER_LISTENER = "CONTROLLER"
 
-#: A request for thousands takes longer than a client waits for its answer.
+#: A request for thousands takes longer than the client's timeout.
 TOPICS_AT_ONCE = 200
 
 _A = TypeVar("_A", bound=Action)
@@ -65,28 +66,29 @@ _A = TypeVar("_A", bound=Action)
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """An action that the brokers refused. `is_retriable`: later it may succeed unchanged."""
+    """An action that the brokers refused. `is_retriable`: it may succeed later unchanged."""
 
     action: Action
     message: str
     is_retriable: bool = False
 
     def describe(self) -> str:
-        """One line: what was tried and what the brokers said."""
+        """One line: the action and the brokers' error."""
         return f"{self.action.describe()}: {self.message}"
 
 
 def apply_actions(
     admin: Any, actions: Sequence[Action], check: Callable[[], None] = lambda: None
 ) -> tuple[Failure, ...]:
-    """Perform every action of ADMIN_ACTIONS among `actions`, and return what failed.
+    """Carry out every action of ADMIN_ACTIONS in `actions`, and return the failures.
 
     `admin` is a `kafka.KafkaAdminClient`. Raises `kafka.errors.KafkaError` when the brokers cannot
-    be reached: then it is unknown which actions were performed, and the next plan finds out.
-    `check` raises where nothing more may be sent.
+    be reached: then it is unknown which actions were carried out, and the next plan finds out.
+    `check` raises if nothing more may be sent.
     """
     steps = (
-        # Before any move: what is created meanwhile would land on a broker that is drained.
+        # Before any move: otherwise new topics would get replicas on a broker that is being
+        # drained.
         _cordon(admin, _of(actions, CordonBrokers)),
         _move_replicas(admin, _of(actions, MoveReplicas)),
         _change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
@@ -129,7 +131,7 @@ def _cordon(admin: Any, actions: list[CordonBrokers]) -> Iterator[Failure]:
         try:
             set_cordons(admin, action.cordoned, cordoned=True)
             set_cordons(admin, action.uncordoned, cordoned=False)
-            # Last: an end before it only repeats what is done already.
+            # Last: if this pass ends before it, only completed work is repeated.
             alter_broker_configs(admin, None, {DRAINED_BROKERS: drained})
         except BalanceError as error:
             yield Failure(action=action, message=str(error), is_retriable=True)
@@ -177,7 +179,7 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
 
 
 def _throttle_moves(admin: Any, bytes_per_second: int) -> None:
-    # Brokers that are too old for this setting refuse it, and move at full speed.
+    # Brokers that are too old for this setting refuse it, and copy at full speed.
     with contextlib.suppress(BalanceError):
         value = str(bytes_per_second) if bytes_per_second else None
         alter_broker_configs(admin, None, {MOVES_THROTTLE: value})
@@ -277,7 +279,7 @@ def _alter_configs(admin: Any, actions: list[AlterTopicConfig]) -> Iterator[Fail
         }
         changes |= dict.fromkeys(action.delete, (AlterConfigOp.DELETE, None))
         resources.append(ConfigResource(ConfigResourceType.TOPIC, action.topic, configs=changes))
-    # The brokers' own refusal names the setting; the client's check costs a call for each topic.
+    # The brokers' own error names the setting; the client's check costs a call per topic.
     results = admin.alter_configs(resources, raise_on_unknown=False).get("topic", {})
     for action in actions:
         result = results.get(action.topic, "the brokers said nothing about this topic")
@@ -330,7 +332,7 @@ def _commit_offsets(admin: Any, action: ResetOffsets) -> Iterator[Failure]:
     from kafka import TopicPartition
     from kafka.structs import OffsetAndMetadata
 
-    # Who moved the offsets stays visible in the commit's metadata.
+    # The commit's metadata shows who moved the offsets.
     note = f"headrace reset {action.request_id}"
     offsets = {
         TopicPartition(*key): OffsetAndMetadata(offset, note, -1)
@@ -357,6 +359,6 @@ def _delete_groups(admin: Any, actions: list[DeleteGroup]) -> Iterator[Failure]:
     results = admin.delete_groups([action.group for action in actions])
     for action in actions:
         result = results.get(action.group, "no coordinator was found")
-        # It is gone, as was asked.
+        # It is gone already.
         if result not in ("OK", "GroupIdNotFoundError"):
             yield Failure(action=action, message=str(result))

@@ -1,8 +1,8 @@
-"""The balancer's plans and cordons, as an administrator or an operator asks for them.
+"""The balancer's plans and cordons, for an administrator or an operator.
 
-Blocking. A plan is asked from a broker's HTTP side, shown, and approved by its hash: what approves
-it are dynamic settings of the cluster, and from then on the controller carries it out. Pausing,
-resuming and cancelling are settings, too.
+Blocking. A plan is requested from a broker's HTTP side, shown, and approved by its hash. The
+approval consists of dynamic settings of the cluster; from then on the controller carries the plan
+out. Pausing, resuming and cancelling are settings, too.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _T = TypeVar("_T")
 
 
 class BalanceError(Exception):
-    """No plan, or one that was refused; the message says why."""
+    """There is no plan, or it was refused; the message says why."""
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Other replicas for a partition. `state` where the plan is under way."""
+    """New replicas for a partition. `state` if the plan is in progress."""
 
     topic: str
     partition: int
@@ -59,7 +59,7 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderMove(msgspec.Struct, frozen=True, kw_only=True):
-    """Another leader for a partition: its replicas in this order, then an election."""
+    """A new leader for a partition: its replicas in this order, then an election."""
 
     topic: str
     partition: int
@@ -69,7 +69,7 @@ class LeaderMove(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancePlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the balancer would do. `settings`: what approves it."""
+    """The balancer's proposal. `settings`: those that approve it."""
 
     hash: str
     moves: tuple[Move, ...] = ()
@@ -87,7 +87,7 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RunningPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The plan that the controller carries out."""
+    """The plan that the controller is carrying out."""
 
     hash: str
     state: str
@@ -104,7 +104,7 @@ class RunningPlan(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BalanceProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan under way, None where there is none, and what became of the last one."""
+    """The plan in progress, or None, and the outcome of the last one."""
 
     plan: RunningPlan | None
     last: str | None = None
@@ -143,7 +143,7 @@ def _fetch(addresses: Sequence[str], path: str, kind: type[_T]) -> _T:
 def approve(
     admin: Any, plan: BalancePlan, *, throttle: int | None = None, concurrent: int | None = None
 ) -> None:
-    """Let the controller carry a plan out. Raises BalanceError where it does not take it."""
+    """Have the controller carry out a plan. Raises BalanceError if it refuses."""
     if not plan.settings:
         raise BalanceError("the plan cannot be carried out: " + "; ".join(plan.reasons))
     entries: dict[str, str | None] = {**plan.settings, "headrace.balance.state": "running"}
@@ -155,7 +155,7 @@ def approve(
 def change_state(
     admin: Any, state: str, *, throttle: int | None = None, concurrent: int | None = None
 ) -> None:
-    """Pause, resume (`running`) or cancel the plan under way. Raises BalanceError."""
+    """Pause, resume (`running`) or cancel the plan in progress. Raises BalanceError."""
     entries: dict[str, str | None] = {"headrace.balance.state": state}
     if throttle is not None:
         entries["headrace.balance.throttle"] = str(throttle)
@@ -165,7 +165,7 @@ def change_state(
 
 
 def set_cordons(admin: Any, node_ids: Iterable[int], *, cordoned: bool) -> None:
-    """Let brokers get no new replicas, or get them again. Raises BalanceError."""
+    """Cordon or uncordon brokers: whether they get new replicas. Raises BalanceError."""
     for node_id in node_ids:
         value = EVERY_LOG_DIR if cordoned else None
         alter_broker_configs(admin, node_id, {CORDONED_LOG_DIRS: value})
@@ -174,9 +174,9 @@ def set_cordons(admin: Any, node_ids: Iterable[int], *, cordoned: bool) -> None:
 def alter_broker_configs(
     admin: Any, node_id: int | None, entries: Mapping[str, str | None]
 ) -> None:
-    """Set (or with None delete) dynamic settings of a broker, with None of all brokers.
+    """Set (or with None delete) dynamic settings of a broker; with None as broker, of all brokers.
 
-    Raises BalanceError with the brokers' own words.
+    Raises BalanceError with the brokers' message.
     """
     from kafka.errors import for_code
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
@@ -188,7 +188,7 @@ def alter_broker_configs(
     request = IncrementalAlterConfigsRequest(
         resources=[(BROKER_RESOURCE, name, changes)], validate_only=False
     )
-    # The client's own call takes no resource without a name, and asks a broker that may be down.
+    # The client's own call requires a resource name, and asks a broker that may be down.
     manager = admin._manager  # noqa: SLF001
 
     async def send() -> Any:
@@ -201,7 +201,7 @@ def alter_broker_configs(
 
 
 def cordoned_brokers(admin: Any, node_ids: Iterable[int]) -> frozenset[int]:
-    """Return which of these brokers, all of them alive, get no new replicas."""
+    """Return which of these live brokers are cordoned."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     resources = [

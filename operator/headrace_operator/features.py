@@ -1,4 +1,4 @@
-"""The levels that a cluster's features work at, as brokers tell them and are asked for (KIP-584).
+"""The levels of a cluster's features, read from and set on the brokers (KIP-584).
 
 Blocking.
 """
@@ -27,7 +27,7 @@ def observe_features(admin: Any) -> dict[str, int]:
 
 
 def observe_levels(admin: Any, brokers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what features work at, and what each broker can. Raises KafkaError."""
+    """Return the finalized levels, and each broker's supported ones. Raises KafkaError."""
     features = observe_features(admin)
     alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
     supported = _supported_features(admin, alive)
@@ -37,7 +37,7 @@ def observe_levels(admin: Any, brokers: Iterable[Mapping[str, Any]]) -> dict[str
 def _supported_features(
     admin: Any, node_ids: Iterable[int]
 ) -> dict[int, dict[str, tuple[int, int]]]:
-    """Return which levels each broker that answers can work at."""
+    """Return the supported levels of each broker that answers."""
     from kafka.errors import KafkaError
     from kafka.protocol.metadata import ApiVersionsRequest
 
@@ -50,7 +50,7 @@ def _supported_features(
         try:
             answer = manager.run(manager.send, request, node_id)
         except KafkaError:
-            # It may have ended at this moment; the others are there.
+            # It may have stopped at this moment; the others answer.
             continue
         found[node_id] = {
             each.name: (each.min_version, each.max_version)
@@ -60,7 +60,7 @@ def _supported_features(
 
 
 def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str:
-    """Set levels (before and after, by name), all or none; return '' or what the brokers say."""
+    """Set levels (before and after, by name), all or none; return '' or the brokers' error."""
     from kafka.errors import for_code
     from kafka.protocol.admin import UpdateFeaturesRequest
 
@@ -71,7 +71,7 @@ def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str
                 feature=name,
                 max_version_level=after,
                 allow_downgrade=after < before,
-                # One that would lose metadata is never asked for.
+                # Never request a downgrade that would lose metadata.
                 upgrade_type=SAFE_DOWNGRADE if after < before else UPGRADE,
             )
             for name, (before, after) in sorted(levels.items())
@@ -80,7 +80,7 @@ def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str
     )
 
     async def send() -> Any:
-        # Its own call drops the brokers' words.
+        # The client's own call drops the brokers' message.
         return await admin._send_request_to_controller(request, get_errors_fn=lambda _: [])  # noqa: SLF001
 
     answer = admin._manager.run(send)  # noqa: SLF001

@@ -1,13 +1,13 @@
-"""How long ago the oldest record that a group has not read was written. Blocking, and only reading.
+"""How long ago a group's oldest unread record was written. Blocking and read-only.
 
-Kafka's admin protocol knows the offset at a timestamp, not the timestamp at an offset: only a fetch
-has it. One request goes to each leader, of one batch for each partition that is behind.
+Kafka's admin protocol can look up the offset at a timestamp, but not the timestamp at an offset:
+only a fetch returns it. Each leader gets one request, for one batch of each partition with lag.
 
-What counts as the oldest unread record of a partition: the first one at or after the committed
-offset that the log has. So where retention or compaction took records away, the next one that is
-left counts. Markers of transactions are no records: a group that has only markers before it has
-caught up. Records of transactions that are open, or were aborted, count until the group has passed
-them. Partitions without a committed offset have no lag, as in the broker's own metric.
+The oldest unread record of a partition is the first one in the log at or after the committed
+offset. So if retention or compaction removed records, the next remaining one counts. Transaction
+markers are not records: a group with only markers ahead of it has caught up. Records of open or
+aborted transactions count until the group has passed them. Partitions without a committed offset
+have no lag, as in the broker's own metric.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["lag_seconds", "oldest_unread"]
 
-#: A producer's default batch. A larger one comes too, one with each request (KIP-74).
+#: A producer's default batch. A larger batch is returned too, one in each request (KIP-74).
 PARTITION_BYTES = 20_000
 RESPONSE_BYTES = 4_000_000
-#: Every request answers for one partition at least; a fetch that goes on longer is given up.
+#: Every request makes progress in one partition at least; a fetch that takes longer is given up.
 ROUNDS_MAX = 100
 #: Version 10 is the first with zstd; from 13 on topics have ids instead of names.
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 12
@@ -36,10 +36,10 @@ LOG_APPEND_TIME = 1
 def oldest_unread(
     admin: Any, groups: Mapping[str, ObservedGroup]
 ) -> dict[str, dict[TopicPartition, int]]:
-    """Return when the oldest unread record was written, for each group's partitions behind.
+    """Return when the oldest unread record was written, for each group's partitions with lag.
 
-    Milliseconds since 1970. What is not known now (no leader) and what has only markers left is
-    not there. Raises `kafka.errors.KafkaError` when no broker answers.
+    Milliseconds since 1970. Partitions without a leader, or with only markers left, are left out.
+    Raises `kafka.errors.KafkaError` if no broker answers.
     """
     behind = {
         (key, group.offsets[key])
@@ -48,7 +48,7 @@ def oldest_unread(
         if records
     }
     found: dict[tuple[TopicPartition, int], int] = {}
-    # Groups that stand at different offsets of a partition need a request each.
+    # Groups with different offsets in a partition need separate requests.
     while behind:
         positions = dict(behind)
         for key, timestamp_ms in _read_timestamps(admin, positions).items():
@@ -67,7 +67,7 @@ def oldest_unread(
 def lag_seconds(
     group: ObservedGroup, oldest: Mapping[TopicPartition, int], *, now_ms: int
 ) -> int | None:
-    """Return the age of the oldest of all partitions' records; 0 caught up, None not known."""
+    """Return the age of the oldest record of all partitions; 0: caught up, None: not known."""
     if not group.offsets:
         return None
     if not oldest:
@@ -77,7 +77,7 @@ def lag_seconds(
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a fetch at a position came to: a record's time, another position, or nothing more."""
+    """The result of a fetch at a position: a record's time, another position, or nothing more."""
 
     timestamp_ms: int | None = None
     go_on_at: int | None = None
@@ -103,7 +103,7 @@ def _read_timestamps(
                 left[key] = answer.go_on_at
         if not left or not answers:
             break
-        # Who got nothing comes first next time: the first one gets its batch whatever its size.
+        # Partitions without data come first next time: the first one gets its batch of any size.
         left = {key: left[key] for key in sorted(left, key=lambda key: key in answers)}
     return found
 
@@ -135,10 +135,10 @@ def _fetch_all(
 def _fetch(
     admin: Any, leader: int, positions: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, _Answer]:
-    """Fetch a batch for as many partitions as one response holds. The others are not there."""
+    """Fetch a batch for as many partitions as fit into one response. The others are left out."""
     from kafka.errors import OffsetOutOfRangeError
 
-    # The admin client has no fetch of its own; this is the connection that it has to the leader.
+    # The admin client has no fetch; this is its connection to the leader.
     manager = admin._manager  # noqa: SLF001
 
     async def send() -> Any:
@@ -158,7 +158,7 @@ def _fetch(
 
 
 def _starts(admin: Any, gone: Iterable[TopicPartition]) -> dict[TopicPartition, _Answer]:
-    """Go on where partitions begin now: retention took what was to be read."""
+    """Continue where partitions now begin: retention removed the records in between."""
     from kafka import TopicPartition as ClientPartition
     from kafka.admin import OffsetSpec
 
@@ -198,7 +198,7 @@ def _first_record(records: bytes | None, position: int, end: int) -> _Answer:
 
     for batch in MemoryRecords(bytes(records or b"")):
         if batch.magic < MAGIC_V2:
-            # Older than Kafka 0.11, where a batch does not say when its records were written.
+            # Older than Kafka 0.11: such a batch does not tell when its records were written.
             return _Answer()
         if batch.is_control_batch or batch.last_offset < position:
             position = max(position, batch.next_offset)
@@ -211,8 +211,8 @@ def _first_record(records: bytes | None, position: int, end: int) -> _Answer:
 def _timestamp_in(batch: Any, position: int) -> int:
     """Return when the first record at or after an offset of this batch was written.
 
-    A compressed batch is never unpacked here, whatever its sender made it unpack to: its first
-    record stands for those inside.
+    A compressed batch is never decompressed here, as it might expand without limit: its first
+    record stands for the others.
     """
     if batch.timestamp_type == LOG_APPEND_TIME:
         return int(batch.max_timestamp)

@@ -1,7 +1,7 @@
-"""Settings that all brokers take while they run (KIP-226): the cluster's own, under no broker's id.
+"""Dynamic settings of all brokers (KIP-226): the cluster-wide ones, without a broker id.
 
-kafka-python sends requests about brokers' settings to brokers by id, so these two are sent by hand.
-Blocking.
+kafka-python sends requests about brokers' settings to brokers by id, so these two requests are sent
+by hand. Blocking.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def observe_live_config(admin: Any) -> dict[str, str]:
 
 
 def alter_live_config(admin: Any, wanted: Mapping[str, str], gone: Sequence[str]) -> str:
-    """Set and delete settings; return '' or what the brokers say against it."""
+    """Set and delete settings; return '' or the brokers' error."""
     from kafka.errors import for_code
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 

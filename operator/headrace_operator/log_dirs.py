@@ -1,4 +1,4 @@
-"""The log directories of brokers, through kafka-python's admin client: what is there, and moves."""
+"""Brokers' log directories, through kafka-python's admin client: their contents, and moves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def describe_directories(admin: Any) -> list[Directory]:
 
 
 def ask_moves(admin: Any, moves: Iterable[DirectoryMove]) -> list[str]:
-    """Have brokers begin moves; return what they refuse, a sentence each. Raises KafkaError."""
+    """Have brokers start moves; return their refusals, one sentence each. Raises KafkaError."""
     from kafka.errors import NoError
 
     asked = {(each.topic, each.partition, each.broker): each.target for each in moves}
@@ -57,7 +57,7 @@ def ask_moves(admin: Any, moves: Iterable[DirectoryMove]) -> list[str]:
 
 
 def is_done(moves: Sequence[DirectoryMove], directories: Iterable[Directory]) -> bool:
-    """Whether every replica is where it should be, and only there."""
+    """Whether every replica is in its wanted directory, and only there."""
     places = {
         (each.broker, replica.topic, replica.partition, each.path, replica.is_future)
         for each in directories

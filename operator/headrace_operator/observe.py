@@ -1,7 +1,7 @@
-"""What the brokers say: topics, settings, consumer groups, lag, through Kafka's admin protocol.
+"""The brokers' state: topics, settings, groups and lag, through Kafka's admin protocol.
 
-Blocking, and only reading: `headrace_operator.admin` runs it in a thread. Requests are batched: the
-number of calls does not grow with the number of topics, and grows with that of resets only.
+Blocking and read-only: `headrace_operator.admin` runs it in a thread. Requests are batched: the
+number of calls does not grow with the number of topics, only with that of resets.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from headrace_operator.quorum import QuorumReplica
     from headrace_operator.resources import ConsumerGroup, Reset
 
-#: With less of a volume left than this share, its Cluster says so.
+#: Below this share of free space on a volume, its Cluster reports it.
 USABLE_SHARE_MIN = 0.05
-#: Sources of a setting that belong to the topic itself (KIP-226); the rest it inherits.
+#: Sources of a setting that belong to the topic itself (KIP-226); others are inherited.
 _OWN_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 
 
 def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
-    """Ask the brokers for everything that a plan of `desired` needs.
+    """Query everything that a plan of `desired` needs.
 
     `admin` is a `kafka.KafkaAdminClient`; raises `kafka.errors.KafkaError`. Brokers are known by
     id only: pools and settings are the backend's (`merge_observations`).
     """
     described = admin.describe_cluster()
-    # First: a move that ends between both answers then counts as one under way.
+    # First: a move that ends between both answers then counts as one in progress.
     moving = observe_reassignments(admin)
     live_config = observe_live_config(admin)
     every = admin.describe_topics()
@@ -84,7 +84,7 @@ def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
 def registered_brokers(
     described: Mapping[str, Any], partitions: Mapping[Any, ObservedPartition]
 ) -> tuple[ObservedBroker, ...]:
-    """Return the brokers of a description of the cluster, with how many replicas each has."""
+    """Return the brokers in a description of the cluster, with their numbers of replicas."""
     replicas = Counter(
         node_id for partition in partitions.values() for node_id in partition.replicas
     )
@@ -103,7 +103,7 @@ def registered_brokers(
 
 
 def merge_observations(backend: Observed, brokers: Observed) -> Observed:
-    """Put what the backend knows (pools, processes, settings) and what the brokers say together."""
+    """Combine the backend's knowledge (pools, processes, settings) with the brokers' state."""
     if backend.cluster is None or brokers.cluster is None:
         return replace(backend, topics=brokers.topics, groups=brokers.groups)
     replicas = Counter(
@@ -152,7 +152,7 @@ def merge_observations(backend: Observed, brokers: Observed) -> Observed:
 
 
 def observe_partitions(listed: list[dict[str, Any]]) -> dict[TopicPartition, ObservedPartition]:
-    """Take who has each partition out of descriptions of topics."""
+    """Extract each partition's replicas from descriptions of topics."""
     return {
         (topic["name"], entry["partition_index"]): ObservedPartition(
             replicas=tuple(entry["replica_nodes"]),
@@ -167,12 +167,12 @@ def observe_partitions(listed: list[dict[str, Any]]) -> dict[TopicPartition, Obs
 def observe_full(
     admin: Any, brokers: Iterable[Mapping[str, Any]], *, share: float = USABLE_SHARE_MIN
 ) -> tuple[str, ...]:
-    """Say which log directories have less than this share left, or failed (KIP-827)."""
+    """Report log directories with less than this share of free space, or failed ones (KIP-827)."""
     from kafka.errors import KafkaError
 
     alive = [each["broker_id"] for each in brokers if not each.get("is_fenced", False)]
     try:
-        # Without partitions: their sizes would make a large answer.
+        # Without partitions: their sizes would make the answer large.
         answers = admin.describe_log_dirs({}, alive)
     except KafkaError:
         return ()
@@ -187,7 +187,7 @@ def observe_full(
 def full_sentence(
     node_id: int, directory: Mapping[str, Any], share: float = USABLE_SHARE_MIN
 ) -> str:
-    """Say what is wrong with a log directory; '' where nothing is. Pure."""
+    """Return what is wrong with a log directory; '' if nothing is. Pure."""
     name = f"broker {node_id}: {directory['log_dir']}"
     if directory["error_code"]:
         return f"{name} has failed: see the broker's log, and replace its volume"
@@ -198,7 +198,7 @@ def full_sentence(
 
 
 def observe_quorum(admin: Any) -> ObservedQuorum | None:
-    """Return who votes in the metadata quorum; None while nobody leads it."""
+    """Return the metadata quorum; None while it has no leader."""
     from kafka.errors import KafkaError
 
     try:
@@ -207,11 +207,11 @@ def observe_quorum(admin: Any) -> ObservedQuorum | None:
         return None
     leader = next((each for each in state.voters if each.node_id == state.leader_id), None)
     if leader is None:
-        # Also one that has just lost its vote; the next leader says more.
+        # This includes one that has just lost its vote; the next leader shows more.
         return None
 
     def observed(replica: QuorumReplica) -> ObservedReplica:
-        # The leader's own time is now.
+        # The leader's own last-fetch time is now.
         behind_ms = leader.caught_up_ms - replica.caught_up_ms
         return ObservedReplica(
             node_id=replica.node_id,
@@ -227,7 +227,7 @@ def observe_quorum(admin: Any) -> ObservedQuorum | None:
 
 
 def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:
-    """Put the settings of topics to their descriptions (`admin.describe_topics()`)."""
+    """Add the settings of topics to their descriptions (`admin.describe_topics()`)."""
     from kafka.admin import ConfigResource, ConfigResourceType
 
     if not listed:
@@ -243,7 +243,7 @@ def _observed_topic(topic: Mapping[str, Any], settings: Mapping[str, Any]) -> Ob
     partitions = topic["partitions"]
     return ObservedTopic(
         partitions=len(partitions),
-        # During a reassignment a partition has more replicas than it will: the least is the rule.
+        # During a reassignment a partition has extra replicas: use the smallest number.
         replicas=min((len(entry["replica_nodes"]) for entry in partitions), default=0),
         config={
             key: setting["value"]
@@ -328,7 +328,7 @@ def observe_groups(
 
 
 def _describe_groups(admin: Any, group_ids: list[str]) -> dict[str, Any]:
-    """Describe groups of all kinds; to the classic protocol's request the others are dead."""
+    """Describe groups of all kinds; the classic request reports the others as dead."""
     from kafka.errors import KafkaError
 
     from headrace_operator.kafka_messages import describe_consumer_groups, describe_share_groups
@@ -344,7 +344,7 @@ def _describe_groups(admin: Any, group_ids: list[str]) -> dict[str, Any]:
         try:
             found = describe(admin, dead)
         except KafkaError:
-            break  # a broker that does not know the request has no such groups
+            break  # a broker that does not support the request has no such groups
         described |= {name: group | {"group_type": kind} for name, group in found.items()}
     return described
 
@@ -352,7 +352,7 @@ def _describe_groups(admin: Any, group_ids: list[str]) -> dict[str, Any]:
 def _share_positions(
     admin: Any, described: Mapping[str, Any]
 ) -> dict[str, dict[TopicPartition, SharePosition]]:
-    """Return where share groups are: they commit no offsets."""
+    """Return the positions of share groups, which commit no offsets."""
     from headrace_operator.kafka_messages import share_group_offsets
 
     names = [name for name, group in described.items() if group.get("group_type") == "share"]
@@ -379,12 +379,12 @@ def _partitions(
 
 
 def _assignor(group: Mapping[str, Any]) -> str:
-    """Return what assigns; of a classic group its protocol, where that is a consumers' one."""
+    """Return the assignor; for a classic group its protocol, if the members are consumers."""
     return str(group.get("assignor_name") or group.get("protocol_data") or "")
 
 
 def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
-    # A member that joined and was not yet given anything has an empty assignment, or none.
+    # A member without an assignment yet has an empty one, or none.
     assignment = member.get("member_assignment") or member.get("assignment") or {}
     if not isinstance(assignment, dict):
         assignment = {}
@@ -402,7 +402,7 @@ def _observed_member(member: Mapping[str, Any]) -> ObservedMember:
         assignment=tuple(
             sorted((topic, index) for topic, partitions in shares for index in partitions)
         ),
-        # A classic member's is `group_instance_id`; a share group's member has none.
+        # For a classic member it is `group_instance_id`; a share group's member has none.
         instance_id=member.get("instance_id") or member.get("group_instance_id") or "",
         epoch=member.get("member_epoch"),
     )
@@ -419,7 +419,7 @@ def list_offsets(admin: Any, timestamps: Mapping[TopicPartition, int]) -> dict[T
     try:
         answers = admin.list_partition_offsets(asked)
     except KafkaError:
-        # One partition without a leader fails the whole call; the rest still has its lag.
+        # One partition without a leader fails the whole call; query the others.
         answers = {}
         for partition, timestamp in asked.items():
             try:
@@ -441,7 +441,7 @@ def _reset_offsets(
     *,
     now_ms: int,
 ) -> dict[TopicPartition, int]:
-    """Look up the offsets of a reset by time; past the last record is the end, as Kafka's tool."""
+    """Look up a reset's offsets by time; past the last record it is the end, as in Kafka's tool."""
     if reset is None:
         return {}
     if reset.to.timestamp is not None:

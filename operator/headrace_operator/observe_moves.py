@@ -1,4 +1,4 @@
-"""Which replicas move, and how large they are, through Kafka's admin protocol. Blocking."""
+"""Which replicas are moving, and their sizes, through Kafka's admin protocol. Blocking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["observe_reassignments", "observe_sizes"]
 
 
 def observe_reassignments(admin: Any) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the partitions whose replicas are being moved, with those that are added."""
+    """Return the partitions whose replicas are moving, with their added replicas."""
     return {
         (partition.topic, partition.partition): tuple(moving["adding_replicas"])
         for partition, moving in admin.list_partition_reassignments().items()
@@ -31,7 +31,7 @@ def observe_sizes(
     *,
     is_wanted: bool = False,
 ) -> dict[TopicPartition, dict[int, int]]:
-    """Return the bytes of all replicas, by broker, while some move or it is wanted: it is much."""
+    """Return the bytes of all replicas, by broker, while some move or on request: it is much."""
     from kafka.errors import KafkaError
 
     if (

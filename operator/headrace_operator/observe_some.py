@@ -1,7 +1,7 @@
-"""Observes again what a small change concerns: some topics and groups, not all of them.
+"""Observes only what a small change affects: some topics and groups instead of all of them.
 
-Blocking, like `observe`. The rest stays as it was seen last, so that one new Topic among thousands
-costs the same few requests as one among ten.
+Blocking, like `observe`. The rest stays as last seen, so that one new Topic among thousands costs
+the same few requests as one among ten.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["observe_health", "observe_some"]
 
 
 def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) -> Observed:
-    """Ask for the topics and groups of `desired`, and put them into what is `known`."""
+    """Query the topics and groups of `desired`, and merge them into `known`."""
     names = {topic.topic_name for topic in desired.topics}
     for group in desired.groups:
         names |= {*group.spec.topics, *(group.spec.reset.topics if group.spec.reset else ())}
     listed = admin.describe_topics(sorted(names)) if names else []
     found = [topic for topic in listed if not topic["error_code"] and not topic["is_internal"]]
     fresh = observe_topics(admin, found)
-    # Copies, and then only what is asked about: a pass over one topic looks at no other one.
+    # Copy `known`, and then query only what is needed: a pass over one topic touches no other.
     topics = dict(known.topics)
     former = {name: topics.pop(name) for name in names & topics.keys()}
     topics |= fresh
@@ -64,17 +64,17 @@ def observe_some(admin: Any, desired: Desired, known: Observed, *, now_ms: int) 
 
 
 def _may_move(topic: Topic, existing: ObservedTopic | None) -> bool:
-    """Whether the topic gets other replicas than it has, or gets them now."""
+    """Whether the topic needs other replicas, or is getting them now."""
     return existing is not None and (
         bool(existing.under_replicated) or topic.spec.replicas not in (None, existing.replicas)
     )
 
 
 def observe_health(admin: Any, known: Observed) -> Observed:
-    """Ask who is alive and in sync, everywhere; topics' settings and groups stay as known.
+    """Query who is alive and in sync, everywhere; topics' settings and groups stay as known.
 
-    What all brokers were given while they run is asked for again: a value that they refused keeps
-    the Cluster from being ready, and `min.insync.replicas` may be among what they hold.
+    The brokers' dynamic settings are queried again: a value that they refused keeps the Cluster
+    from being ready, and `min.insync.replicas` may be among them.
     """
     described = admin.describe_cluster()
     moving = observe_reassignments(admin)

@@ -1,7 +1,7 @@
-"""The voters of the metadata quorum (KIP-853), as an administrator or an operator changes them.
+"""The voters of the metadata quorum (KIP-853), for an administrator or an operator.
 
-Blocking. DescribeQuorum is kafka-python's; AddRaftVoter and RemoveRaftVoter, which it does not
-have, are sent by `unregister`'s connection: any broker passes them on to the active controller.
+Blocking. DescribeQuorum is kafka-python's. AddRaftVoter and RemoveRaftVoter, which it lacks, are
+sent over `unregister`'s connection: any broker forwards them to the active controller.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNKNOWN_DIRECTORY = uuid.UUID(int=0)
 
 
 class QuorumError(Exception):
-    """The voters were not changed; the message has the controller's own words."""
+    """The voters were not changed; the message is the controller's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,13 +41,13 @@ class QuorumReplica:
     node_id: int
     directory_id: uuid.UUID
     end_offset: int = -1
-    #: When it last had all that the leader had, by the leader's clock; -1: never, or not known.
+    #: When it was last caught up with the leader, by the leader's clock; -1: never, or not known.
     caught_up_ms: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuorumState:
-    """Who leads, who votes, who only follows, and at which (listener, host, port) voters are."""
+    """Leader, voters and observers, and the voters' addresses (listener, host, port)."""
 
     leader_id: int
     voters: tuple[QuorumReplica, ...]
@@ -56,7 +56,7 @@ class QuorumState:
 
 
 def describe_quorum(admin: Any) -> QuorumState:
-    """Ask who votes. Raises `kafka.errors.KafkaError`."""
+    """Query the voters. Raises `kafka.errors.KafkaError`."""
     described = admin.describe_metadata_quorum()
     partition = described["topics"][0]["partitions"][0]
     return QuorumState(
@@ -87,13 +87,13 @@ def add_voter(
     replica: QuorumReplica,
     listener: tuple[str, str, int],
 ) -> None:
-    """Let a controller that follows the log vote. Raises QuorumError, KafkaConnectionError."""
+    """Make a controller that follows the log a voter. Raises QuorumError, KafkaConnectionError."""
     name, host, port = listener
     body = (
-        b"\0"  # no cluster id: whoever is asked knows its own
+        b"\0"  # no cluster id: the receiver knows its own
         + struct.pack(">ii", TIMEOUT_MS, replica.node_id)
         + replica.directory_id.bytes
-        + b"\2"  # one listener, and one more
+        + b"\2"  # one listener, plus one
         + _compact(name)
         + _compact(host)
         + struct.pack(">H", port)
@@ -103,7 +103,7 @@ def add_voter(
 
 
 def remove_voter(addresses: Sequence[tuple[str, int]], replica: QuorumReplica) -> None:
-    """Let a voter only follow. Raises QuorumError, KafkaConnectionError."""
+    """Make a voter an observer. Raises QuorumError, KafkaConnectionError."""
     body = b"\0" + struct.pack(">i", replica.node_id) + replica.directory_id.bytes + b"\0"
     _change(addresses, REMOVE_RAFT_VOTER, body)
 

@@ -1,8 +1,8 @@
-"""Transactions as an administrator sees them (KIP-664): listed, found hanging, ended.
+"""Transactions for an administrator (KIP-664): listing, finding hanging ones, aborting them.
 
-A transaction hangs in a partition where its coordinator does not know that it is open there: no
-timeout will ever end it, and read_committed consumers wait at it for ever. Clients from before
-transaction.version 2 could leave such ones. Blocking; the requests are kafka-python's.
+A transaction hangs in a partition if it is open there but its coordinator does not know that: no
+timeout will ever end it, and read_committed consumers wait there forever. Clients from before
+transaction.version 2 could leave such transactions. Blocking; the requests are kafka-python's.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = [
 ]
 
 Partition = tuple[str, int]
-#: Kafka's tool: the default of transaction.max.timeout.ms.
+#: As in Kafka's tool: the default of transaction.max.timeout.ms.
 HANGING_AFTER_MS = 900_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that is open in a partition, as the partition's leader knows it.
+    """A transaction that is open in a partition, according to the partition's leader.
 
-    `coordinator_epoch` is -1 where no marker of the producer was written there yet.
+    `coordinator_epoch` is -1 if the producer has no marker there yet.
     """
 
     partition: Partition
@@ -47,9 +47,9 @@ class OpenTransaction:
 def find_hanging(
     admin: Any, *, now_ms: int, topic: str | None = None, after_ms: int = HANGING_AFTER_MS
 ) -> list[OpenTransaction]:
-    """Return what is open for more than `after_ms` and unknown to its coordinator.
+    """Return transactions that are open for more than `after_ms` and unknown to their coordinator.
 
-    Of one topic, or of all. Raises `kafka.errors.KafkaError`.
+    In one topic, or in all. Raises `kafka.errors.KafkaError`.
     """
     names = None if topic is None else [topic]
     partitions = [
@@ -63,9 +63,9 @@ def find_hanging(
 
 
 def open_transactions(admin: Any, partitions: Iterable[Partition]) -> list[OpenTransaction]:
-    """Ask the leaders of partitions which transactions are open there; sorted.
+    """Ask the leaders of partitions for their open transactions; sorted.
 
-    Raises `kafka.errors.KafkaError`, also where a partition does not exist.
+    Raises `kafka.errors.KafkaError`, also if a partition does not exist.
     """
     from kafka import TopicPartition
 
@@ -91,7 +91,7 @@ def open_transactions(admin: Any, partitions: Iterable[Partition]) -> list[OpenT
 def hanging_among(
     suspects: Iterable[OpenTransaction], known: Mapping[int, Collection[Partition]]
 ) -> list[OpenTransaction]:
-    """Keep those whose partition their coordinator does not name.
+    """Keep those whose partition is not in their coordinator's transaction.
 
     `known`: of each producer id that a coordinator knows, the partitions of its transaction.
     """
@@ -116,11 +116,11 @@ def _known_partitions(admin: Any, producer_ids: set[int]) -> dict[int, set[Parti
 
 
 def mark_aborted(admin: Any, transaction: OpenTransaction) -> None:
-    """Write an abort marker past the coordinator. Raises `kafka.errors.KafkaError`."""
+    """Write an abort marker without the coordinator. Raises `kafka.errors.KafkaError`."""
     from kafka import TopicPartition
     from kafka.admin import AbortTransactionSpec
 
-    # As Kafka's tool: a partition without a marker of this producer takes epoch 0.
+    # As in Kafka's tool: a partition without a marker of this producer gets epoch 0.
     spec = AbortTransactionSpec(
         TopicPartition(*transaction.partition),
         transaction.producer_id,

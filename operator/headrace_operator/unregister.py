@@ -1,7 +1,7 @@
-"""UnregisterBroker, a request that kafka-python has no client for. Blocking.
+"""UnregisterBroker, a request that kafka-python does not have. Blocking.
 
-Owns one connection for one request: it is sent when a broker was removed for good, and never else.
-The bytes are those of Kafka's UnregisterBrokerRequest version 0 with request header 2.
+Owns one connection for one request, which is sent only when a broker was removed for good. The
+bytes are those of Kafka's UnregisterBrokerRequest version 0 with request header 2.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RESPONSE_BYTES_MAX = 65_536
 
 
 def unregister_broker(addresses: Sequence[tuple[str, int]], node_id: int) -> tuple[int, str]:
-    """Ask the first broker that answers; it passes the request on to the controller.
+    """Ask the first broker that answers; it forwards the request to the controller.
 
-    Returns the error code, 0 for done, and what the broker says. Raises
-    `kafka.errors.KafkaConnectionError` when none answers.
+    Returns the error code, 0 for success, and the broker's message. Raises
+    `kafka.errors.KafkaConnectionError` if none answers.
     """
     return ask_first(addresses, encode_request(node_id))
 
@@ -34,7 +34,7 @@ def unregister_broker(addresses: Sequence[tuple[str, int]], node_id: int) -> tup
 def ask_first(addresses: Sequence[tuple[str, int]], frame: bytes) -> tuple[int, str]:
     """Send a request to the first broker that answers, and read an error code and a message.
 
-    Raises `kafka.errors.KafkaConnectionError` when none answers.
+    Raises `kafka.errors.KafkaConnectionError` if none answers.
     """
     from kafka.errors import KafkaConnectionError
 
@@ -64,7 +64,7 @@ def request_frame(api_key: int, body: bytes) -> bytes:
 def decode_response(frame: bytes) -> tuple[int, str]:
     """Read error code and message after the correlation id, tags and throttle time."""
     (code,) = struct.unpack_from(">h", frame, 9)
-    # A compact string: its length and one more, as an unsigned varint; 0 is null.
+    # A compact string: its length plus one, as an unsigned varint; 0 is null.
     length, position, shift = 0, 11, 0
     while True:
         byte = frame[position]

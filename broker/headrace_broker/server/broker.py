@@ -1,8 +1,8 @@
-"""The composition root: all that one process is made of, started and stopped in order.
+"""The composition root: everything that one process is made of, started and stopped in order.
 
-Start: lock the log directories, bind the ports (so that they are known), take part in the
-metadata quorum, register, open the partitions, load the groups, listen, and ask to be unfenced.
-Stop is the reverse, and ends with the marker that tells the next start that nothing needs recovery.
+Start: lock the log directories, bind the ports (so that they are known), join the metadata quorum,
+register, open the partitions, load the groups, listen, and ask to be unfenced. Stop is the reverse,
+and ends with the clean-shutdown marker, which tells the next start to skip recovery.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ from headrace_broker.server.transactions.verifier import Verifier
 
 log = structlog.get_logger()
 
-# A node that is not ready by then says so over HTTP meanwhile.
+# A node that is not ready by then reports that over HTTP meanwhile.
 _HTTP_DELAY_SECONDS = 1.0
 
 
 class Broker:
-    """One node. `on_failure` is called once where the process must end."""
+    """One node. `on_failure` is called once if the process must exit."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class Broker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether clients should be sent here: a broker is unfenced, a controller takes part."""
+        """Whether clients should be sent here: an unfenced broker, a controller in the quorum."""
         if self._is_stopping or self._metadata_quorum is None:
             return False
         if not self.config.is_broker:
@@ -143,7 +143,7 @@ class Broker:
 
     @property
     def is_composed(self) -> bool:
-        """Whether there is a quorum, and replicas and groups, to look at yet."""
+        """Whether the quorum, the replicas and the groups exist yet."""
         return hasattr(self, "groups")
 
     @property
@@ -158,11 +158,11 @@ class Broker:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster's id, as the log directories keep it."""
+        """The cluster's id, as stored in the log directories."""
         return self.directories.cluster_id
 
     def on_failure(self, error: BaseException) -> None:
-        """Go on without a failed log directory where that can be; anything else is the end."""
+        """Continue without a failed log directory if possible; other failures end the process."""
         end: BaseException | None = error
         if isinstance(error, LogDirectoryFailure) and self.is_composed:
             end = take_offline(
@@ -316,7 +316,7 @@ class Broker:
             await self.groups.load(partition.index, PartitionOffsetsLog(partition, self.clock))
 
         async def load_transactions(partition: Partition) -> None:
-            # In the background: what it waits for may come with the next image.
+            # In the background: what it waits for may only come with the next image.
             load_bytes = self.config.values["transaction.state.log.load.buffer.size"]
             state_log = PartitionStateLog(partition, self.clock, load_bytes)
             self.transactions.load(partition.index, state_log)
@@ -364,7 +364,7 @@ class Broker:
         ]
 
     async def _call_controller(self, request: Message, version: int | None) -> Any:
-        """Serve a request of our own, as the active controller that this node is."""
+        """Serve this node's own request, as it is the active controller itself."""
         entry = self.apis[api_key_of(request)]
         names = self.config.controller_listener_names
         context = RequestContext(
@@ -390,7 +390,7 @@ class Broker:
             (TRANSACTION_STATE_TOPIC, self.transactions),
         ):
             if name in delta.topics_changed:
-                # The topic's own count decides what lives where, whatever the setting says now.
+                # The topic's actual partition count decides the mapping, not the present setting.
                 coordinator.partition_count = len(image.topics[name].partitions)
         for elections in self._elections:
             await elections.apply(delta)

@@ -1,4 +1,4 @@
-"""The one place that reads the time; everything else is given it."""
+"""The only module that reads the time; all other code gets it passed in."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs one broker as this process: settings, logs, signals, exit status.
 
-Exit status: 0 after a clean stop, 1 where the broker failed, 2 where the settings are wrong.
-Imports are inside the functions: most of a broker's start is imports, and their order matters.
+Exit status: 0 after a clean stop, 1 if the broker failed, 2 if the settings are wrong. Imports are
+inside the functions: most of a broker's start is imports, and their order matters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EXIT_BAD_SETTINGS = 2
 
 
 def run(path: Path) -> int:
-    """Run the broker that the settings file at `path` describes, until SIGTERM or SIGINT."""
+    """Run the broker of the settings file at `path` until SIGTERM or SIGINT."""
     with _without_rich():
         import structlog  # noqa: F401 (imported here, before anything else imports it)
     import uvloop
@@ -44,7 +44,7 @@ def run(path: Path) -> int:
 
 @contextlib.contextmanager
 def _without_rich() -> Iterator[None]:
-    """Keep structlog from importing rich for tracebacks in colour: 0.2 s and 10 MB for no use."""
+    """Keep structlog from importing rich for coloured tracebacks: 0.2 s and 10 MB for nothing."""
     if "rich" in sys.modules:
         yield
         return
@@ -74,7 +74,7 @@ async def _serve(config: BrokerConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     broker = Broker(config, on_failure=fail)
-    # A node that waits for the rest of its cluster can be stopped all the same.
+    # A node that waits for the rest of its cluster must still be stoppable.
     starting = asyncio.ensure_future(broker.start())
     stopped = asyncio.ensure_future(stopping.wait())
     await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,9 +86,9 @@ async def _serve(config: BrokerConfig) -> int:
     if not starting.done():
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
-    # What start-up made lives as long as the process; no collection needs to walk over it again.
-    # Requests leave no cycles, and looking for them at Python's default pace (every 700 objects)
-    # took a fifth of the time of a small request.
+    # Objects from start-up live as long as the process; collections need not visit them again.
+    # Requests leave no cycles, and collecting at Python's default pace (every 700 objects) took a
+    # fifth of the time of a small request.
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
     beats = _beats(broker)
@@ -104,7 +104,7 @@ async def _serve(config: BrokerConfig) -> int:
 
 
 def _beats(broker: Broker) -> Beats | None:
-    """Start the heartbeats' thread where another process may be the controller."""
+    """Start the heartbeat thread if another process may be the controller."""
     from headrace_broker.server.membership.beats import Beats
 
     config = broker.config

@@ -30,9 +30,9 @@ from headrace_cli.positions import Position, PositionKind, parse_position
 __all__ = ["consume"]
 
 POLL_MS = 500
-#: How long `--follow` waits before it asks again for brokers or a topic that are not there yet.
+#: How long `--follow` waits before it looks again for missing brokers or a missing topic.
 RETRY_SECONDS = 1.0
-#: How long one such attempt takes where no broker answers.
+#: How long one such attempt takes if no broker answers.
 BOOTSTRAP_TIMEOUT_MS = 10_000
 
 
@@ -120,7 +120,7 @@ def consume(  # noqa: PLR0913 - each is an option of the command line
             wanted = _Wanted(output, max_messages, None if key is None else key.encode())
             _print_records(consumer, wanted, stop_at)
         finally:
-            # A member leaves its group, so that the others need not wait for its session's end.
+            # The member leaves its group, so that others need not wait for its session timeout.
             consumer.close()
 
 
@@ -129,7 +129,7 @@ def _interrupt(_signal: int, _frame: object) -> None:
 
 
 def record_json(record: Any) -> str:
-    """Encode a record as one line of JSON; what is not UTF-8 becomes base64 under its own name."""
+    """Encode a record as one line of JSON; non-UTF-8 data becomes base64 under a separate name."""
     fields: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -149,7 +149,7 @@ def record_json(record: Any) -> str:
 
 
 def record_text(record: Any) -> str:
-    """Write a record as columns for a person: what is not there is -."""
+    """Format a record as columns; missing values are -."""
     moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     key, value = (
         "-" if data is None else data.decode(errors="replace")
@@ -201,7 +201,7 @@ def _open_when_there(
     only: list[int] | None = None,
     isolation_level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Any:
-    """Open a consumer as soon as brokers answer and know the topic; say once what is missing."""
+    """Open a consumer as soon as brokers answer and know the topic; report missing ones once."""
     said = ""
     while True:
         try:
@@ -303,7 +303,7 @@ def _print_records(consumer: Any, wanted: _Wanted, stop_at: dict[Any, int] | Non
     grouped = consumer.config["group_id"] is not None
     most, printed = wanted.max_messages, 0
     while (most is None or printed < most) and not _is_done(consumer, stop_at):
-        # With a key most that are read are not printed.
+        # With a key, most records that are read are not printed.
         limit = None if most is None or wanted.key is not None else most - printed
         for partition, records in consumer.poll(timeout_ms=POLL_MS, max_records=limit).items():
             end = None if stop_at is None or grouped else stop_at.get(partition)
@@ -329,7 +329,7 @@ def _commit(consumer: Any, partition: Any, next_offset: int) -> None:
     )
     from kafka.structs import OffsetAndMetadata
 
-    # A rebalance in between: whoever has the partition next reads and prints these once more.
+    # After a rebalance the next owner of the partition reads and prints these once more.
     with contextlib.suppress(
         CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
     ):

@@ -28,7 +28,7 @@ __all__ = ["produce_cpu_load", "readings"]
 
 REPORT_SECONDS = 60.0
 LINGER_MS = 20
-# Brokers on a laptop may restart meanwhile: retry for long; idempotence keeps the order.
+# Brokers on a laptop may restart: retry for long; idempotence keeps the order.
 DELIVERY_TIMEOUT_MS = 10 * 60 * 1000
 
 
@@ -89,8 +89,8 @@ def _produce(bootstrap_servers: str, topic: str, rate: float, stopped: threading
         if time.monotonic() > report_at:
             typer.echo(f"{count} records so far")
             report_at += REPORT_SECONDS
-        # After a suspended laptop or a long retry: do not make up for what was never measured, and
-        # never measure twice in one moment.
+        # After a suspended laptop or a long retry: do not make up for missed readings, and never
+        # measure twice in one moment.
         next_at = max(next_at, time.monotonic() - 0.5 / rate)
     _close(producer)
     _raise_failure(failures)

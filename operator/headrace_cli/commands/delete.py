@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["delete"]
 
-#: As kubectl takes them: singular, plural, in any case, and what `get -o name` prints.
+#: As in kubectl: singular, plural, in any case, and the output of `get -o name`.
 KINDS = {
     "topic": "Topic",
     "group": "ConsumerGroup",
@@ -35,7 +35,7 @@ KINDS = {
     "job": "SparkApplication",
     "deployment": "Deployment",
 }
-# `up` looks at the manifests each second; a Spark job finishes its batch first.
+# `up` reads the manifests every second; a Spark job finishes its batch first.
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
@@ -111,7 +111,7 @@ def _kind(text: str) -> str | None:
 def _select(
     store: DesiredStore, what: str, wanted: list[tuple[str, str]] | None
 ) -> tuple[list[Resource], list[tuple[str, str]]]:
-    """Find the stored resources that are meant, and the kinds and names that nobody stored."""
+    """Find the stored resources to delete, and the kinds and names without a stored one."""
     stored = {resource.key: resource for resource in store.load()}
     if wanted is None:
         from headrace_cli.manifests import load_valid_manifests
@@ -137,7 +137,7 @@ def _select(
 
 
 def _names(resource: Resource) -> set[str]:
-    """Its own name, and what the brokers call it."""
+    """Its own name, and its name on the brokers."""
     from headrace_operator.resources import ConsumerGroup, Topic
 
     names = {resource.metadata.name}
@@ -149,7 +149,7 @@ def _names(resource: Resource) -> set[str]:
 
 
 def _refuse(resources: Sequence[Resource]) -> None:
-    """Refuse everything when one of them is protected: half a deletion helps nobody."""
+    """Refuse everything if one of them is protected: a partial deletion would not help."""
     from headrace_cli.change import protections
 
     for resource in resources:
@@ -187,7 +187,7 @@ def _delete_running(
     outcome = change_running(layout, state, lambda store: store.mark_deleted(keys))
     waiting = {wait.resource: wait.message for wait in outcome.rest.waiting}
     deadline = time.monotonic() + WAIT_SECONDS
-    # Processes are the running `up`'s to stop.
+    # The running `up` stops processes.
     while (left := keys & {each.key for each in store.load()}) and time.monotonic() < deadline:
         if left <= waiting.keys():
             break
@@ -205,7 +205,7 @@ def _delete_running(
 
 
 def _delete_undescribed(target: Target, wanted: Sequence[tuple[str, str]], *, yes: bool) -> None:
-    """Remove topics and groups from the brokers that no manifest describes."""
+    """Remove topics and groups without a manifest from the brokers."""
     from headrace_cli.clients import admin_client
     from headrace_operator.apply import apply_actions
     from headrace_operator.plan import Action, DeleteGroup, DeleteTopic

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["down"]
 
-# A job finishes its batch (30 s), brokers flush; longer than all that means something hangs.
+# A job finishes its batch (30 s), brokers flush; anything longer means that something hangs.
 STOP_TIMEOUT_SECONDS = 60.0
 
 
@@ -40,7 +40,7 @@ def down(
     from headrace_cli.clients import find_layout
     from headrace_operator.local.state import load_state
 
-    # What is deleted for good is never a guess.
+    # A permanent deletion must never rest on a guess.
     layout = find_layout(data_dir, cluster, even_stopped=delete_data)
     if delete_data and not even_protected:
         _refuse_protected(layout)

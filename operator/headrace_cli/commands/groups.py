@@ -32,7 +32,7 @@ PREVIOUS = "previous"
 
 @dataclass(frozen=True, kw_only=True)
 class _Move:
-    """Where a group goes: as a manifest says it, and as offsets."""
+    """A group's new position: as in a manifest, and as offsets."""
 
     topics: tuple[str, ...]
     to: dict[str, object]
@@ -137,7 +137,7 @@ def _topics_of(observed: ObservedGroup, group: str) -> list[str]:
 
 
 def refuse_while_read(name: str, group: ObservedGroup) -> None:
-    """Raise CommandError where a group has members."""
+    """Raise CommandError if a group has members."""
     from headrace_operator.plan.groups import EMPTY_STATES
 
     if group.state not in EMPTY_STATES:
@@ -150,7 +150,7 @@ def refuse_while_read(name: str, group: ObservedGroup) -> None:
 def target_offsets(
     admin: Any, group: ObservedGroup, topic: str, position: Position
 ) -> dict[TopicPartition, int]:
-    """Find the new offset of every partition, inside what the partition has."""
+    """Find the new offset of every partition, within the partition's bounds."""
     from headrace_cli.objects import EARLIEST, LATEST, load_topics
     from headrace_operator.observe import list_offsets
 
@@ -168,12 +168,12 @@ def target_offsets(
         case PositionKind.OFFSET:
             wanted = dict.fromkeys(keys, position.value)
         case PositionKind.SHIFT:
-            # What was never committed has nowhere to be shifted from.
+            # A partition without a committed offset cannot be shifted.
             current = {key: group.offsets[key] for key in keys if key in group.offsets}
             wanted = {key: offset + position.value for key, offset in current.items()}
         case PositionKind.TIMESTAMP:
             found_at = list_offsets(admin, dict.fromkeys(keys, position.value))
-            # Past the last record is the end, as in Kafka's own tool.
+            # Past the last record it is the end, as in Kafka's own tool.
             wanted = {key: found_at.get(key, ends[key]) for key in keys}
         case _:
             assert_never(position.kind)
@@ -233,7 +233,7 @@ def commit_offsets(
     request_id: str = "cli",
     is_share: bool = False,
 ) -> None:
-    """Write the offsets of a group that nobody reads in. Raises CommandError."""
+    """Write the offsets of a group without readers. Raises CommandError."""
     from headrace_cli.clients import admin_client
     from headrace_operator.apply import apply_actions
     from headrace_operator.plan import ResetOffsets
@@ -253,7 +253,7 @@ def commit_offsets(
 
 
 def _find_described(target: Target, group: str) -> ConsumerGroup | None:
-    """Return the ConsumerGroup that describes a group and names the workload that reads in it."""
+    """Return the ConsumerGroup that describes a group and names its workload."""
     from headrace_operator.local.desired import DesiredStore
     from headrace_operator.resources import ConsumerGroup
 
@@ -307,7 +307,7 @@ def _reset_by_manifest(
 def _manifest_position(
     position: Position, wanted: Mapping[TopicPartition, int]
 ) -> dict[str, object]:
-    """Say a position as `spec.reset.to` does."""
+    """Return a position in the format of `spec.reset.to`."""
     match position.kind:
         case PositionKind.EARLIEST | PositionKind.LATEST:
             return {"position": position.kind.value.capitalize()}

@@ -73,7 +73,7 @@ def replay_late(
 def _become(
     program: str, module: str, arguments: list[str], place: tuple[Path, str | None, str | None]
 ) -> None:
-    """Become the process of a job; what its arguments leave out is of the local cluster."""
+    """Exec the process of a job; missing arguments come from the local cluster."""
     from headrace_cli.clients import find_cluster
 
     data_dir, cluster, bootstrap_server = place
@@ -89,7 +89,7 @@ def _become(
             arguments += ["--checkpoint", str(folder)]
     command = [sys.executable, "-m", f"headrace_jobs.jobs.{program}", module, *arguments]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # The job takes signals itself; nothing is left to do here.
+    # The job handles signals itself; nothing is left to do here.
     os.execv(sys.executable, command)  # noqa: S606 - we become it
 
 
@@ -202,7 +202,7 @@ def discard(
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Say what a sink refuses as an error of the command."""
+    """Report a sink's refusal as an error of the command."""
     from headrace_jobs.sinks.protocol import SinkError
 
     try:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["produce"]
 
 LINGER_MS = 5
-#: A leader that cannot be reached is reported after this time, and not waited for.
+#: An unreachable leader is reported after this time, and not waited for.
 DELIVERY_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 10_000
-#: Of a line of JSON. Where a record was is no word on where it goes.
+#: In a line of JSON. A record's original position does not decide where it goes.
 _JSON_FIELDS = frozenset(
     {"key", "key_base64", "value", "value_base64", "headers", "timestamp"}
     | {"topic", "partition", "offset"}
@@ -132,7 +132,7 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         _check_place(producer, topic, partition)
         lines = _lines(sys.stdin.buffer, format_, key_separator, rest)
         count, refused = _send_all(producer, topic, lines, failures)
-        # What came before a bad line was accepted: it is written.
+        # Records before a bad line were accepted: they are written.
         producer.flush()
         producer.close()
     if failures:
@@ -146,7 +146,7 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
 def _lines(
     source: Iterable[bytes], format_: LineFormat, key_separator: str | None, rest: Line
 ) -> Iterator[Line | BadInputError]:
-    """Yield each line, and what is wrong with the first bad one, which is the last."""
+    """Yield each line, and the error in the first bad one, which is the last."""
     for text in source:
         try:
             yield parse_line(text.rstrip(b"\r\n"), format_, key_separator, rest)
@@ -161,7 +161,7 @@ def _send_all(
     lines: Iterable[Line | BadInputError],
     failures: list[BaseException],
 ) -> tuple[int, BadInputError | None]:
-    """Send lines up to the first bad one; return how many, and what is wrong with that one."""
+    """Send lines up to the first bad one; return how many, and that one's error."""
     count = 0
     for line in lines:
         if isinstance(line, BadInputError):
@@ -225,7 +225,7 @@ def parse_timestamp(text: str) -> int:
 
 
 def parse_line(text: bytes, format_: LineFormat, key_separator: str | None, rest: Line) -> Line:
-    """Make a record of a line; `rest` says what the line does not. Raises BadInputError. Pure."""
+    """Make a record from a line; `rest` has its missing fields. Raises BadInputError. Pure."""
     if format_ is LineFormat.JSON:
         return _parse_json(text, rest)
     if key_separator is None:
@@ -261,12 +261,12 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     text = fields.get(name)
     if text is None or isinstance(text, str):
         return None if text is None else text.encode()
-    # A value that is JSON itself is written as it stands.
+    # A value that is JSON itself is written unchanged.
     return json.dumps(text, ensure_ascii=False).encode()
 
 
 def _headers_of(headers: dict[str, str | None]) -> tuple[tuple[str, bytes], ...]:
-    # kafka-python writes no null: it becomes empty.
+    # kafka-python cannot write null: it becomes empty.
     return tuple(
         (name, b"" if text is None else str(text).encode()) for name, text in headers.items()
     )

@@ -27,7 +27,7 @@ __all__ = ["produce_retail"]
 
 DELIVERY_TIMEOUT_MS = 10 * 60 * 1000
 HEARTBEAT_SECONDS = 1.0
-# Behind the moment of sending by more than any record is.
+# Longer than the delay of any record.
 _GRACE_MS = 1000
 _TOPICS = {"product": "products", "shipment": "shipments", "sale": "sales"}
 
@@ -88,7 +88,7 @@ def _produce(bootstrap_servers: str, prefix: str, shop: Shop, stopped: threading
 
 
 class _Writer:
-    """Sends records and heartbeats, and knows what was not stored."""
+    """Sends records and heartbeats, and counts those that were not stored."""
 
     def __init__(self, producer: KafkaProducer, prefix: str) -> None:
         self._producer = producer

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["transactions_app"]
 
-#: A code of the brokers that kafka-python has no name for.
+#: An error code of the brokers without a name in kafka-python.
 INVALID_REGULAR_EXPRESSION = 128
 #: How long a partition's former producer may take to be fenced.
 FENCE_TIMEOUT_MS = 60_000
@@ -268,7 +268,7 @@ def _describe_id(admin: Any, name: str) -> Any:
 
 
 def _abort_id(admin: Any, target: Target, name: str, *, execute: bool) -> None:
-    """Let the id's coordinator abort: whoever takes an id's next epoch ends what it had open."""
+    """Have the id's coordinator abort: initialising the id ends its open transaction."""
     from kafka import KafkaProducer
     from kafka.admin import TransactionState
 

@@ -1,1 +1,1 @@
-"""Clusters in Kubernetes, reached from outside by what a kubeconfig gives."""
+"""Clusters in Kubernetes, reached from outside with a kubeconfig."""

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_in_kubernetes"]
 
-#: What others need comes before them.
+#: Kinds that others need come first.
 FIRST = ("Namespace", "CustomResourceDefinition")
 
 
 def apply_in_kubernetes(file: Path, choice: Choice, *, force: bool) -> None:
-    """Apply manifests, and say what became of each. Raises CommandError with what was refused."""
+    """Apply manifests, and report the result of each. Raises CommandError with the refusals."""
     from headrace_operator.kubernetes.api.client import KubernetesClient
 
     objects = sorted(read_objects(file), key=lambda each: each["kind"] not in FIRST)
@@ -59,7 +59,7 @@ async def _apply_all(
 
 
 async def _apply(client: KubernetesClient, wanted: Object, namespace: str, *, force: bool) -> str:
-    """Apply one object; return what became of it, in kubectl's words."""
+    """Apply one object; return the result, in kubectl's words."""
     kind, metadata = wanted["kind"], wanted["metadata"]
     where = await client.resource_type(wanted["apiVersion"], kind)
     place = (metadata.get("namespace") or namespace) if where.is_namespaced else None

@@ -1,4 +1,4 @@
-"""Whether a command is about Kubernetes, and where there: `headrace --context CTX -n NS …`."""
+"""Whether a command is about Kubernetes, and where: `headrace --context CTX -n NS …`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """How to call it in a message."""
+        """How to refer to it in a message."""
         return f"context {self.context}" if self.context else "the current context"
 
 
@@ -34,22 +34,22 @@ _chosen: list[Choice] = []
 
 
 def choose(choice: Choice | None) -> None:
-    """Say what this process' command is about; None: clusters of this machine."""
+    """Record what this process's command is about; None: clusters on this machine."""
     _chosen[:] = [] if choice is None else [choice]
 
 
 def chosen() -> Choice | None:
-    """Return what the command line says; None: a cluster of this machine."""
+    """Return the choice on the command line; None: a cluster on this machine."""
     return _chosen[0] if _chosen else None
 
 
 def open_connection(choice: Choice) -> tuple[Connection, str]:
-    """Return the API server and the namespace that are meant. Raises BadInputError."""
+    """Return the API server and the namespace to use. Raises BadInputError."""
     from headrace_operator.kubernetes.api.connection import ConnectionSourceError, find_connection
 
     try:
         connection = find_connection(context=choice.context)
-        # A login that fails is reported now, and not in the middle of something.
+        # A failed login is reported now, and not in the middle of something.
         connection.read_token()
     except ConnectionSourceError as error:
         raise BadInputError(str(error)) from error
@@ -57,7 +57,7 @@ def open_connection(choice: Choice) -> tuple[Connection, str]:
 
 
 def refuse_kubernetes(instead: str = "kubectl") -> None:
-    """Raise BadInputError where a command that is for this machine alone was given a context."""
+    """Raise BadInputError if a command that only works on this machine got a context."""
     if chosen() is not None:
         raise BadInputError(
             "this command is about clusters of this machine, and takes no --context or"

@@ -1,4 +1,4 @@
-"""The Cluster in Kubernetes that a command means, and the way to its brokers from outside."""
+"""The Cluster in Kubernetes that a command is about, and access to its brokers from outside."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["KubernetesCluster", "find_kubernetes_cluster"]
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesCluster:
-    """A Cluster, and where its brokers are for clients on this machine."""
+    """A Cluster, and its brokers' addresses for clients on this machine."""
 
     document: dict[str, Any]
     bootstrap_servers: str
     proxy_url: str
-    #: Node pools by the names of hosts that brokers advertise.
+    #: Node pools by the host names that brokers advertise.
     pools: dict[str, str]
-    #: Where HTTP is on this machine, by host.
+    #: HTTP addresses on this machine, by host.
     http: dict[str, str]
     tunnel: Tunnel
 
@@ -35,9 +35,9 @@ class KubernetesCluster:
 
 
 def find_kubernetes_cluster(choice: Choice, name: str | None) -> KubernetesCluster:
-    """Find a Cluster of the namespace, the only one where none is named, and open a way to it.
+    """Find a Cluster in the namespace, by default the only one, and open access to it.
 
-    Raises BadInputError where it is not clear which is meant, CommandError where there is no way.
+    Raises BadInputError if it is not clear which one, CommandError if there is no access.
     """
     from headrace_cli.kubernetes.tunnel import Tunnel
     from headrace_operator.kubernetes.api.client import KubernetesError
@@ -92,7 +92,7 @@ def _open(
         if pod.get("status", {}).get("phase") == "Running"
         and "deletionTimestamp" not in pod["metadata"]
     ]
-    # Those that are ready come first: a client asks them one after the other.
+    # Ready pods come first: a client asks them one after the other.
     running.sort(key=lambda pod: (not _is_ready(pod), pod["metadata"]["name"]))
     hosts = {_host_of(cluster, pod): pod for pod in running}
     for host, pod in hosts.items():
@@ -131,7 +131,7 @@ def _is_ready(pod: dict[str, Any]) -> bool:
 
 
 def _host_of(cluster: Any, pod: dict[str, Any]) -> str:
-    """Return what the broker in a pod advertises to clients inside."""
+    """Return what a pod's broker advertises to clients inside Kubernetes."""
     from headrace_operator.render.names import headless_service
 
     namespace = pod["metadata"]["namespace"]
@@ -139,9 +139,9 @@ def _host_of(cluster: Any, pod: dict[str, Any]) -> str:
 
 
 def _port_of(cluster: Any) -> int:
-    """Return the port whose listener names brokers by their pods: the first one that clients have.
+    """Return the port of the first client listener that names brokers by their pods.
 
-    A Cluster without such a listener has one for brokers and operators.
+    If a Cluster has no such listener, use the one for brokers and operators.
     """
     from headrace_operator.render.names import REPLICATION_PORT
 

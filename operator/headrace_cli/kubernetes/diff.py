@@ -1,7 +1,7 @@
-"""What applying manifests to a Kubernetes cluster would change: a server-side dry run, compared.
+"""What applying manifests to a Kubernetes cluster would change, by a server-side dry run.
 
-The API server fills in defaults, merges with what other managers own, and checks rules and
-admission; nothing is written.
+The API server fills in defaults, merges fields of other managers, and checks rules and admission;
+nothing is written.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Difference", "compare", "read_objects"]
 
 STDIN = "-"
-#: kubectl's own, so that what kubectl applied is not shown as taken from somebody.
+#: kubectl's own, so that fields applied by kubectl are not shown as taken from another manager.
 FIELD_MANAGER = "kubectl"
-# What every write changes by itself, and what is not the manifests'.
+# What every write changes, and what does not come from manifests.
 _NOISE = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -41,7 +41,7 @@ class Difference:
     refusal: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yield the difference as `diff -u` prints it."""
+        """Yield the difference in the format of `diff -u`."""
         if self.refusal:
             yield f"{self.name}: refused: {self.refusal}"
             return
@@ -76,8 +76,8 @@ def read_objects(path: Path) -> list[Object]:
 async def compare(
     client: KubernetesClient, objects: Iterable[Object], namespace: str
 ) -> list[Difference]:
-    """Return what would change; raises CommandError where the API server does not answer."""
-    # What the manifests bring themselves is not there yet, and the dry run cannot know that.
+    """Return the changes; raises CommandError if the API server does not answer."""
+    # What the manifests create themselves does not exist yet, and the dry run cannot know it.
     objects = list(objects)
     brought = {each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"}
     differences = []

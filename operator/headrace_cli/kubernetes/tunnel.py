@@ -1,7 +1,7 @@
-"""A way to pods for clients that know nothing of Kubernetes: a SOCKS proxy here (RFC 1928).
+"""Access to pods for clients without Kubernetes support: a local SOCKS proxy (RFC 1928).
 
-Owns a thread with an event loop, and the session with the API server. Brokers are asked for by the
-names that they advertise; each connection becomes one through the API server.
+Owns a thread with an event loop, and the session with the API server. Clients ask for brokers by
+their advertised names; each connection becomes one through the API server.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["Tunnel"]
 
 LOOPBACK = "127.0.0.1"
 SOCKS, NO_LOGIN, CONNECT = 5, 0, 1
-#: Kinds of addresses, and how long those of a fixed length are.
+#: Kinds of addresses, and the length of those with a fixed one.
 IPV4, NAME, IPV6 = 1, 3, 4
 ADDRESS_BYTES = {IPV4: 4, IPV6: 16}
 GRANTED, NOT_ALLOWED, HOST_UNREACHABLE, NOT_SUPPORTED = 0, 2, 4, 7
-#: Version, answer, reserved, and an address that nobody reads.
+#: Version, answer, reserved, and an address that no client reads.
 _ANSWER = struct.Struct(">BBxB4xH")
 _FORBIDDEN = 403
 
@@ -40,12 +40,12 @@ class Tunnel:
     """Connections to the pods of one namespace. Close it."""
 
     def __init__(self, connection: Connection, namespace: str) -> None:
-        """Begin; nothing is connected until somebody asks."""
+        """Start; no connection is made before a client asks for one."""
         self._namespace = namespace
         self._pods: dict[str, str] = {}
         self._servers: list[asyncio.Server] = []
         self._carried: set[asyncio.Task[Any]] = set()
-        #: Why the last connection failed; '' while none did.
+        #: Why the last connection failed; '' if none did.
         self.problem = ""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tunnel", daemon=True)
@@ -67,15 +67,15 @@ class Tunnel:
 
     @property
     def proxy_url(self) -> str:
-        """Where clients connect through; names are looked up there, and not by them."""
+        """The proxy's address for clients; the proxy looks up names, not the clients."""
         return f"socks5h://{LOOPBACK}:{self._proxy_port}"
 
     def add_host(self, host: str, pod: str) -> None:
-        """Let a host's name mean a pod."""
+        """Map a host's name to a pod."""
         self._pods[host] = pod
 
     def forward(self, pod: str, port: int) -> int:
-        """Return a port of this machine that stands for one of a pod."""
+        """Return a port of this machine that is forwarded to a pod's port."""
 
         async def serve() -> int:
             return await self._listen(lambda reader, writer: self._carry(reader, writer, pod, port))
@@ -96,7 +96,7 @@ class Tunnel:
             try:
                 await handle(reader, writer)
             except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                # Either end went; the client sees that its connection did.
+                # Either end closed; the client sees the end of its connection.
                 pass
             finally:
                 writer.close()

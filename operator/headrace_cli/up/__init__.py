@@ -1,1 +1,1 @@
-"""`headrace up`: the session that runs a cluster, and what it shows."""
+"""`headrace up`: the session that runs a cluster, and its display."""

@@ -1,6 +1,6 @@
 """The current state of a session as lines: brokers, topics, jobs, lag, addresses.
 
-Says each change of a job's state once as an event, so that a log without a panel has it too.
+Each change of a job's state is also shown once as an event, so that a plain log has it too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Board"]
 
 @dataclass(frozen=True, kw_only=True)
 class _JobState:
-    """Name of a job's state, and details that change all the time."""
+    """A job's state, and details that change all the time."""
 
     name: str
     details: str = ""
@@ -42,7 +42,7 @@ class Board:
         self._trouble = ""
 
     async def show(self, jobs: Sequence[JobView], sample: Sample | None) -> None:
-        """Set every line again."""
+        """Refresh every line."""
         self._show_brokers(sample)
         if sample is not None:
             self._show_topics(sample)
@@ -109,14 +109,14 @@ class Board:
 
 
 def describe_replicas(node_ids: Sequence[int], sample: Sample) -> str:
-    """Say what each broker leads, and whether all replicas are in sync."""
+    """Return how many partitions each broker leads, and whether all replicas are in sync."""
     counts = sample.replicas
     leaders = ", ".join(f"{counts.leaders[node_id]} on broker {node_id}" for node_id in node_ids)
     return f"leaders: {leaders} · {describe_trouble(sample) or 'all in sync'}"
 
 
 def describe_trouble(sample: Sample) -> str:
-    """Say how many partitions nobody leads, or have a replica out of sync; empty when none."""
+    """Return how many partitions are leaderless, or not fully in sync; empty if none are."""
     counts = sample.replicas
     parts = []
     if counts.offline:

@@ -1,6 +1,6 @@
 """The screen of `up`: a live panel on a terminal, plain lines otherwise (a pipe, a CI log).
 
-Both get the same calls. Lines that happened scroll away above the panel and stay readable.
+Both get the same calls. Event lines scroll away above the panel and stay readable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PANEL_REFRESH_PER_SECOND = 4
 
 @dataclass(kw_only=True)
 class Status:
-    """What is true now; each line is a name and its text."""
+    """The present state; each line is a name and its text."""
 
     cluster: str
     began: float = field(default_factory=time.monotonic)
@@ -41,7 +41,7 @@ class Display(Protocol):
     """What a session shows its user."""
 
     def event(self, text: str, *, is_problem: bool = False) -> None:
-        """Say something that happened."""
+        """Show an event."""
 
     def status(self, name: str, text: str | None) -> None:
         """Set or remove one line of the current state."""
@@ -50,7 +50,7 @@ class Display(Protocol):
         """Show new results of a job."""
 
     def close(self) -> None:
-        """Leave the screen as it should stay."""
+        """Leave the screen in its final state."""
 
 
 class PlainDisplay:
@@ -66,7 +66,7 @@ class PlainDisplay:
         sys.stdout.flush()
 
     def status(self, name: str, text: str | None) -> None:
-        """Keep quiet: a log wants events."""
+        """Do nothing: a log shows only events."""
 
     def results(self, title: str, rows: Sequence[ResultRow]) -> None:
         """Print the newest rows of a batch, and how many more there were."""
@@ -76,7 +76,7 @@ class PlainDisplay:
             self.event(f"{title}: … and {len(rows) - PLAIN_ROWS_AT_ONCE} more")
 
     def close(self) -> None:
-        """Nothing to restore."""
+        """Do nothing: there is nothing to restore."""
 
 
 class LiveDisplay:
@@ -117,7 +117,7 @@ class LiveDisplay:
         self._status.results.extend(rows)
 
     def close(self) -> None:
-        """Take the panel away; the last results stay as an ordinary table."""
+        """Remove the panel; the last results stay as an ordinary table."""
         self._live.stop()
         _restore_keys(self._terminal)
         if self._status.results:
@@ -149,12 +149,12 @@ class LiveDisplay:
 
 
 def open_display(status: Status) -> Display:
-    """Choose by what standard output is."""
+    """Choose a display for the kind of standard output."""
     return LiveDisplay(status) if sys.stdout.isatty() else PlainDisplay(status)
 
 
 def _silence_keys() -> list[Any] | None:
-    """Keep the terminal from echoing keys: the `^C` would wrap at the panel's edge and tear it."""
+    """Stop the terminal from echoing keys: `^C` would wrap at the panel's edge and break it."""
     import termios
 
     try:

@@ -1,6 +1,6 @@
 """Watches a running cluster from outside: results by a real consumer, lag by groups' offsets.
 
-Blocking clients. The result watcher has its own thread and hands what it read to a callback.
+Blocking clients. The result watcher has its own thread and passes results to a callback.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ METRICS_TIMEOUT_SECONDS = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """What the brokers say at one moment."""
+    """The brokers' state at one moment."""
 
     #: Records ever written to each topic: the sum of its partitions' end offsets.
     written: Mapping[str, int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     #: Groups with their committed offsets, the ends and the lag in seconds.
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
-    #: Over all topics, internal ones too.
+    #: Over all topics, including internal ones.
     replicas: ReplicaCounts = field(default_factory=ReplicaCounts)
 
 
 class Monitor:
-    """Asks for samples over one connection that is opened again when it broke."""
+    """Takes samples over one connection, which is reopened after a failure."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -58,7 +58,7 @@ class Monitor:
         self._ends: dict[TopicPartition, int] = {}
 
     def sample(self, topics: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sample | None:
-        """Measure topics, and groups over the topics that they read. None: no answer now."""
+        """Sample topics, and groups over the topics that they read. None: no answer now."""
         from kafka.errors import KafkaError
 
         try:
@@ -68,7 +68,7 @@ class Monitor:
                 )
             return self._measure(topics, groups)
         except (CommandError, KafkaError, OSError):
-            # A broker is being restarted: the next sample finds it again.
+            # A broker is restarting: the next sample finds it again.
             self.close()
             return None
 
@@ -83,7 +83,7 @@ class Monitor:
         seen = observe_partitions(self._admin.describe_topics())
         wanted = [key for key in seen if key[0] in topics]
         led = [key for key in wanted if seen[key].leader >= 0]
-        # A partition that nobody leads now keeps the end that it had.
+        # A leaderless partition keeps its last known end.
         self._ends |= list_offsets(self._admin, dict.fromkeys(led, LATEST))
         ends = {key: self._ends.get(key, 0) for key in wanted}
         return Sample(
@@ -162,7 +162,7 @@ class ResultWatcher:
             try:
                 batches = self._consumer.poll(timeout_ms=POLL_MS)
             except KafkaError:
-                # A broker is being restarted: the next poll finds it again.
+                # A broker is restarting: the next poll finds it again.
                 self._stopped.wait(POLL_MS / 1000)
                 continue
             records = [record for batch in batches.values() for record in batch]
@@ -187,7 +187,7 @@ def read_job_metrics(url: str) -> dict[str, float]:
 
 
 def read_job_info(url: str) -> dict[str, str]:
-    """Read what a job promises: the labels of `headrace_job_info`; {} if not served."""
+    """Read a job's declared properties: the labels of `headrace_job_info`; {} if not served."""
     for series, _ in _job_series(url):
         name, _, labels = series.partition("{")
         if name == "headrace_job_info":

@@ -1,8 +1,8 @@
 """One run of a cluster on this machine: start in order, keep reconciling, stop in order.
 
-Order of the start: brokers, topics and groups, producers and jobs, as the plan lists them. Order
-of the stop: jobs, producers, brokers. A session owns its children; nothing it started outlives it
-unless it is killed with SIGKILL, and then the next `up` or `down` ends what is left.
+Start order: brokers, topics and groups, producers and jobs, as in the plan. Stop order: jobs,
+producers, brokers. A session owns its children; nothing it started outlives it unless it is killed
+with SIGKILL, and then the next `up` or `down` ends the rest.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ if TYPE_CHECKING:
 __all__ = ["Session", "SessionOptions", "Summary"]
 
 TICK_SECONDS = 1.0
-# Manifests are looked at every tick; what others changed in the brokers, this often.
+# Manifests are read every tick; changes by other clients on the brokers, this often.
 RESYNC_SECONDS = 15.0
 FORCED_EXIT_STATUS = 130
 LOG_LINE_SHOWN = 300
-# While replicas move away from a broker that leaves, every tick looks whether they are gone; and
-# the voters change one at a time.
+# While replicas move off a leaving broker, every tick checks whether they are gone; and the voters
+# change one at a time.
 DRAINING_REASONS = frozenset({Reason.WAITING_FOR_DRAIN, Reason.WAITING_FOR_VOTERS})
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionOptions:
-    """What one run is asked to do."""
+    """The options of one run."""
 
     cluster: str
     layout: ClusterLayout
@@ -60,7 +60,7 @@ class SessionOptions:
 
 @dataclass(kw_only=True)
 class Summary:
-    """What a run came to."""
+    """The results of a run."""
 
     duration_seconds: float = 0.0
     brokers_ready_seconds: float | None = None
@@ -75,7 +75,7 @@ class Summary:
 
     @property
     def has_results(self) -> bool:
-        """Whether every job wrote something in this run; true when there is no job."""
+        """Whether every job wrote something in this run; true if there is no job."""
         return all(self.results.values())
 
 
@@ -106,7 +106,7 @@ class Session:
         self._told: set[str] = set()
 
     async def run(self) -> None:
-        """Run the whole session. Raises what kept it from starting, after cleaning up."""
+        """Run the whole session. Raises what prevented its start, after cleaning up."""
         self._install_signals()
         self._end_leftovers()
         try:
@@ -172,7 +172,7 @@ class Session:
         await self._reconcile()
 
     async def _unless_stopped(self, work: Callable[[], Awaitable[None]]) -> bool:
-        """Do work, but no longer than until a signal; says whether it was finished."""
+        """Do work, but only until a signal; return whether it was finished."""
         task = asyncio.ensure_future(work())
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -207,7 +207,7 @@ class Session:
         try:
             await self._reconcile()
         except BrokerNotReadyError as error:
-            # A setting that was applied while we ran: it can be applied again, corrected.
+            # A setting that was applied during this run: it can be corrected and applied again.
             self._display.event(str(error), is_problem=True)
 
     async def _reconcile(self) -> None:
@@ -315,7 +315,7 @@ class Session:
 
 
 def describe_summary(summary: Summary) -> list[str]:
-    """Say what a run came to, in a few lines."""
+    """Print the results of a run in a few lines."""
     ran = [f"ran {format_seconds(summary.duration_seconds)}"]
     if summary.brokers_ready_seconds is not None:
         ran.append(f"brokers ready after {summary.brokers_ready_seconds:.1f} s")

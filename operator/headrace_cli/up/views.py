@@ -1,4 +1,4 @@
-"""What `up` shows of jobs and results. Pure: values in, text out."""
+"""How `up` shows jobs and results. Pure: values in, text out."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
-    """One result of a job: names of columns and what they say."""
+    """One result of a job: column names and values."""
 
     cells: dict[str, str]
     #: Windows in their order, then the columns in theirs.
@@ -49,7 +49,7 @@ class ResultRow:
 
 
 def job_view(application: SparkApplication) -> JobView:
-    """Read topics and group out of `--input-topic X` or `--input-topic=X`."""
+    """Find topics and group in `--input-topic X` or `--input-topic=X`."""
     arguments = application.spec.arguments
     return JobView(
         name=application.metadata.name,
@@ -90,7 +90,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def describe_age(seconds: int | None) -> str:
-    """`3m05s`; - when nobody knows it."""
+    """Return `3m05s`; - if it is not known."""
     return "-" if seconds is None else format_seconds(seconds)
 
 

@@ -23,7 +23,7 @@ IDENTITY_KEY = "identity.json"
 
 
 def render_identity(cluster: Cluster, identity: Identity) -> dict[str, Any]:
-    """Render the ConfigMap that keeps who the brokers are."""
+    """Render the ConfigMap that stores the brokers' identities."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -33,7 +33,7 @@ def render_identity(cluster: Cluster, identity: Identity) -> dict[str, Any]:
 
 
 def render_surroundings(cluster: Cluster, identity: Identity) -> list[dict[str, Any]]:
-    """Render what does not depend on Services' addresses, Services among it."""
+    """Render the objects that do not need Services' addresses, Services included."""
     return [*render_policies(cluster), *render_services(cluster, identity)]
 
 
@@ -42,7 +42,7 @@ def render_brokers(
 ) -> list[dict[str, Any]]:
     """Render settings and StatefulSets; the identity has all addresses.
 
-    `kept`: by pool, files of settings that running pods were started with.
+    `kept`: by pool, the settings files that running pods were started with.
     """
     objects: list[dict[str, Any]] = []
     for pool in cluster.spec.pools:

@@ -1,7 +1,8 @@
-"""Who the brokers of a Cluster are: node ids, roles and places, apart from StatefulSets' ordinals.
+"""The identities of a Cluster's brokers: node ids, roles and pods, independent of ordinals.
 
-Settled once and kept in a ConfigMap (and on each volume claim, which outlives it). A pod is known
-by pool and ordinal, a broker by its node id; this is the only place where both meet. Pure.
+They are fixed once and stored in a ConfigMap (and on each volume claim, which outlives it). A pod
+is identified by pool and ordinal, a broker by its node id; only this module maps one to the other.
+Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = [
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One broker. `life` counts brokers that had this id: each has a log directory of its own."""
+    """One broker. `life` counts the brokers that had this id: each has its own log directory."""
 
     node_id: int
     pool: str
@@ -32,24 +33,24 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
     roles: tuple[str, ...] = ("broker", "controller")
     rack: str | None = None
     life: int = 1
-    #: By listener: what the API server gave the Service, so that a recreated one gets the same.
+    #: By listener: the port of the Service, so that a recreated Service gets the same.
     node_ports: dict[str, int] = {}
-    #: By listener: where a load balancer is.
+    #: By listener: the load balancer's address.
     addresses: dict[str, str] = {}
-    #: It joined a formed cluster, and has not been given its share of replicas yet.
+    #: It joined a formed cluster, and has not got its share of replicas yet.
     is_joining: bool = False
-    #: It was seen to run before the cluster was formed.
+    #: It ran before the cluster was formed.
     has_run: bool = False
     #: The last request for new volumes (spec.replaceVolumes) that was begun.
     replacement: str = ""
-    #: While it is under way: uids of the volume claims and of the pod that it does not keep.
+    #: While that is in progress: uids of the volume claims and of the pod to be replaced.
     given_up: tuple[str, ...] = ()
     #: While it begins in a place that a removed broker had: that one's id.
     succeeds: int | None = None
 
     @property
     def is_broker(self) -> bool:
-        """Whether clients talk to it."""
+        """Whether it serves clients."""
         return "broker" in self.roles
 
     @property
@@ -59,54 +60,54 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Good(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What all brokers served with: enough of the spec to make their pods again."""
+    """What all brokers served with: enough of the spec to recreate their pods."""
 
     image: str
     version: str
     is_image_named: bool = False
-    #: config (of what is read at the start), listeners, imagePullSecrets, and pools' by name.
+    #: config (settings read at start), listeners, imagePullSecrets, and pools' fields by name.
     spec: dict[str, Any] = {}
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker did not come up with. `key` names it; `reason` says it to people."""
+    """A spec that a broker could not start with. `key` identifies it; `reason` is for users."""
 
     key: str
     reason: str
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What was settled when the cluster was formed, and which brokers there are."""
+    """What was fixed when the cluster was formed, and its present brokers."""
 
     cluster_id: str
-    #: Brokers there were at first: defaults of replication follow from it, for ever.
+    #: The initial number of brokers: the replication defaults follow from it forever.
     formed_with: int = 1
-    #: The quorum has written who votes into its log. From then on nobody may begin a second one.
+    #: The quorum's log names the voters. From then on no node may start a second quorum.
     is_formed: bool = False
-    #: How often it was described again before it ever started.
+    #: How often its spec was replaced before it ever started.
     redescribed: int = 0
-    #: What the brokers run. It changes with spec.image, or without one with spec.version, and never
+    #: The brokers' image. It changes with spec.image, or without that with spec.version, and never
     #: with the operator's own version.
     image: str = ""
-    #: spec.image named it.
+    #: Whether spec.image named it.
     is_image_named: bool = False
     version: str = ""
     nodes: tuple[Node, ...] = ()
-    #: By node id: how many brokers have had it.
+    #: By node id: how many brokers have had this id.
     lives: dict[str, int] = {}
-    #: By node id: the volume claims (uids) of each that served and may vote.
+    #: By node id: the volume claims (uids) of each broker that served and may vote.
     disks: dict[str, tuple[str, ...]] = {}
-    #: By listener: the NodePort of all brokers' Service, so that a recreated one gets the same.
+    #: By listener: the NodePort of the brokers' shared Service, so that a recreated one keeps it.
     bootstrap_ports: dict[str, int] = {}
     good: Good | None = None
     failed: Failed | None = None
-    #: The levels that features worked at when brokers were last asked.
+    #: The finalized feature levels when brokers were last asked.
     levels: dict[str, int] = {}
-    #: By image: the levels of features that its brokers support, lowest and highest.
+    #: By image: the feature levels that its brokers support, lowest and highest.
     supported: dict[str, dict[str, tuple[int, int]]] = {}
 
     def node(self, node_id: int) -> Node | None:
-        """Return the broker of this id."""
+        """Return the broker with this id."""
         return next((node for node in self.nodes if node.node_id == node_id), None)
 
     def pool(self, name: str) -> tuple[Node, ...]:
@@ -124,16 +125,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         )
 
     def replaced(self, node: Node) -> Identity:
-        """Return it with this broker instead of the one of the same id."""
+        """Return the identity with this broker in place of the one with the same id."""
         others = [each for each in self.nodes if each.node_id != node.node_id]
         nodes = tuple(sorted([*others, node], key=lambda each: each.node_id))
         return msgspec.structs.replace(self, nodes=nodes)
 
     def at_version(self, version: str, named: str | None, default: str) -> Identity:
-        """Return it with the image that the spec names, as soon as it does.
+        """Return the identity with the image that the spec names.
 
-        Without one it has the `default` where another version is wanted than it has, or where the
-        image that it has was named; else what it has.
+        If it names none, use the `default` if the version has changed, or if the present image came
+        from the spec; otherwise keep the present image.
         """
         if named is not None:
             image = named
@@ -147,14 +148,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 def cluster_id_of(uid: str) -> str:
-    """Make a cluster's id of its resource's uid, in Kafka's form (22 characters of base64).
+    """Derive a cluster's id from its resource's uid, in Kafka's form (22 characters of base64).
 
-    The same uid gives the same id: an operator that was killed before it wrote it down makes no
-    second one.
+    The same uid gives the same id: an operator that was killed before it stored the id does not
+    make a second one.
     """
     digits = uid.replace("-", "")
     text = base64.urlsafe_b64encode(bytes.fromhex(digits)).rstrip(b"=").decode()
-    # One that begins with a dash looks like an option to Kafka's tools.
+    # Kafka's tools would take a leading dash for an option.
     return f"_{text[1:]}" if text.startswith("-") else text
 
 
@@ -164,7 +165,7 @@ def next_ordinal(identity: Identity, pool: str) -> int:
 
 
 def started(identity: Identity, node: Node) -> Identity:
-    """Return it with a broker that joins, or that is known already (then nothing changes)."""
+    """Return the identity with a joining broker; a known one changes nothing."""
     if identity.node(node.node_id) is not None:
         return identity
     life = identity.lives.get(str(node.node_id), 0) + 1
@@ -174,6 +175,6 @@ def started(identity: Identity, node: Node) -> Identity:
 
 
 def stopped(identity: Identity, node_id: int) -> Identity:
-    """Return it without a broker that was removed. Its id is free; its life is remembered."""
+    """Return the identity without a removed broker. Its id is free; its life is remembered."""
     nodes = tuple(node for node in identity.nodes if node.node_id != node_id)
     return msgspec.structs.replace(identity, nodes=nodes)

@@ -1,7 +1,7 @@
-"""Names, labels and ports of what belongs to a Cluster. Pure.
+"""Names, labels and ports of a Cluster's objects. Pure.
 
-Labels are those by which the operator finds its objects, selectors a part of them that never
-changes: a StatefulSet's selector is immutable.
+The operator finds its objects by labels. Selectors use a part of these that never changes, because
+a StatefulSet's selector is immutable.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ POOL_LABEL = "headrace.dev/pool"
 BROKER_LABEL = "headrace.dev/broker"
 
 CONTROLLER_PORT = 9090
-#: Brokers and the operator, whatever clients' listeners demand.
+#: For brokers and the operator, independent of the clients' listeners.
 REPLICATION_PORT = 9091
 HTTP_PORT = 9404
 RESERVED_PORTS = (CONTROLLER_PORT, REPLICATION_PORT, HTTP_PORT)
 
-#: A label's value holds 63 characters, and StatefulSets add a dash and ten to their names.
+#: A label's value has at most 63 characters, and StatefulSets add a dash and ten to their names.
 STATEFUL_SET_NAME_MAX = 52
 LABEL_MAX = 63
 
 
 def fitted(name: str, length: int = LABEL_MAX) -> str:
-    """Return a name that is no longer than `length`; what is cut is kept apart by a hash."""
+    """Return a name of at most `length` characters; a hash distinguishes shortened names."""
     if len(name) <= length:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -74,9 +74,9 @@ def labels(cluster: Cluster) -> dict[str, str]:
 
 
 def claim_labels(cluster: Cluster, pool: str) -> dict[str, str]:
-    """Return the labels of a volume claim, which nobody owns.
+    """Return the labels of a volume claim, which has no owner.
 
-    Argo CD, where it tracks by label, prunes what says to be of an instance and is not in Git.
+    If Argo CD tracks by label, it prunes objects with an instance's label that are not in Git.
     """
     every = labels(cluster) | pool_labels(cluster, pool)
     return {key: value for key, value in every.items() if key != INSTANCE_LABEL}
@@ -85,7 +85,7 @@ def claim_labels(cluster: Cluster, pool: str) -> dict[str, str]:
 def selector(cluster: Cluster) -> dict[str, str]:
     """Return the labels by which the cluster's pods are selected.
 
-    A StatefulSet gives its claims what it selects by: `claim_labels` says what must not be here.
+    A StatefulSet copies its selector's labels to its claims: see `claim_labels` for those to avoid.
     """
     return {CLUSTER_LABEL: fitted(cluster.metadata.name)}
 
@@ -98,7 +98,7 @@ def pool_labels(cluster: Cluster, pool: str) -> dict[str, str]:
 def metadata(cluster: Cluster, name: str, **rest: Any) -> dict[str, Any]:
     """Return metadata of an object that the garbage collector deletes with the cluster.
 
-    No operator is needed for that. `blockOwnerDeletion` is left out: it needs rights on the owner.
+    This needs no operator. `blockOwnerDeletion` is left out: it needs permissions on the owner.
     """
     return {
         "name": name,
@@ -119,34 +119,34 @@ def metadata(cluster: Cluster, name: str, **rest: Any) -> dict[str, Any]:
 
 
 def stateful_set(cluster: Cluster, pool: Pool | str) -> str:
-    """Name a pool's StatefulSet."""
+    """Return the name of a pool's StatefulSet."""
     name = pool if isinstance(pool, str) else pool.name
     return fitted(f"{cluster.metadata.name}-{name}", STATEFUL_SET_NAME_MAX)
 
 
 def pod_name(cluster: Cluster, node: Node) -> str:
-    """Name a broker's pod."""
+    """Return the name of a broker's pod."""
     return f"{stateful_set(cluster, node.pool)}-{node.ordinal}"
 
 
 def headless_service(cluster: Cluster) -> str:
-    """Name the Service that gives pods their names."""
+    """Return the name of the headless Service of the pods."""
     return fitted(f"{cluster.metadata.name}-brokers")
 
 
 def bootstrap_service(cluster: Cluster, listener: str | None = None) -> str:
-    """Name the bootstrap Service: one for all internal listeners."""
+    """Return the name of the bootstrap Service: one for all internal listeners."""
     suffix = f"-{listener}" if listener else ""
     return fitted(f"{cluster.metadata.name}-bootstrap{suffix}")
 
 
 def broker_service(cluster: Cluster, node: Node, listener: str) -> str:
-    """Name the Service of one broker's external listener."""
+    """Return the name of the Service of one broker's external listener."""
     return fitted(f"{pod_name(cluster, node)}-{listener}")
 
 
 def identity_name(cluster: Cluster) -> str:
-    """Name the ConfigMap that keeps who the brokers are."""
+    """Return the name of the ConfigMap with the brokers' identities."""
     return fitted(f"{cluster.metadata.name}-identity")
 
 

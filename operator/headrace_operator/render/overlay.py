@@ -1,4 +1,4 @@
-"""Lays a part of an object that a user wrote over the object that we render. Pure."""
+"""Merges a user's partial object into a rendered one. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The pods of a pool, as a StatefulSet, and the settings they are given. Pure.
+"""The pods of a pool, as a StatefulSet, and their settings. Pure.
 
-Pods are replaced by the operator alone (OnDelete). Annotations say what each
-was made from, so that what differs from the current spec, and why, can be seen later.
+Only the operator replaces pods (OnDelete). Annotations record what each pod was made from, so that
+differences from the current spec, and their reasons, can be seen later.
 """
 
 from __future__ import annotations
@@ -49,34 +49,35 @@ __all__ = [
     "settings_key",
 ]
 
-#: What a pod was made from: a short name of all of it, the settings, and the rest by part.
+#: What a pod was made from: a digest of all of it, of the settings, and of the rest by part.
 REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
 
-#: The part of a pod's inputs that says which description of a cluster that is formed it is of.
+#: The part of a pod's inputs with the number of a formed cluster's spec.
 FORMING = "forming"
 
 SETTINGS_DIRECTORY = "/etc/headrace/broker"
 #: Leaders move away in up to 10 s; then all logs are flushed.
 GRACE_SECONDS = 60
-#: A broker that recovers a large log after a crash is left alone for so long.
+#: How long a broker may recover a large log after a crash.
 STARTUP_SECONDS_MAX = 3600
-#: The image's own user has this number too; volumes belong to this group.
+#: The uid of the image's own user; volumes belong to this group.
 GROUP_ID = 10001
 
 
 def pool_inputs(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, str]:
-    """Return what a pool's pods are made from, by part, in short: a restart's reasons come of it.
+    """Return digests of what a pool's pods are made from, by part: they explain restarts.
 
-    Inputs, not what is rendered of them: a newer operator that renders otherwise restarts nothing.
+    They cover inputs, not rendered objects: a newer operator that renders differently restarts no
+    pods.
     """
     template = pool.pod_template
     listeners = [
         (each.name, each.port, each.type, each.tls.enabled) for each in cluster.spec.listeners
     ]
     secrets = [each.name for each in cluster.spec.image_pull_secrets]
-    # Only where it says something: no pod from before there was this restarts for it.
+    # Only if it is set: pods from before this field existed do not restart for it.
     forming = {FORMING: str(identity.redescribed)} if identity.redescribed else {}
     return {
         **forming,
@@ -93,12 +94,12 @@ def pool_inputs(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, s
 
 
 def revision_of(config: Mapping[str, str], inputs: Mapping[str, str]) -> str:
-    """Name what a pod is made from."""
+    """Return the digest of everything that a pod is made from."""
     return _digest([dict(config), dict(inputs)])
 
 
 def settings_key(pod: str, revision: str) -> str:
-    """Name a pod's file of a revision: a file of another revision can never be taken for it."""
+    """Return the name of a pod's file of a revision: files of revisions are never mixed up."""
     return f"{pod}.{revision}.properties"
 
 
@@ -207,7 +208,7 @@ def _pod_spec(cluster: Cluster, identity: Identity, pool: Pool, revision: str) -
         "securityContext": {
             "runAsNonRoot": True,
             "fsGroup": GROUP_ID,
-            # Changing the owner of every file of a large log takes minutes at each start.
+            # Changing the owner of all files of a large log takes minutes at each start.
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -237,7 +238,7 @@ def _container(cluster: Cluster, identity: Identity, pool: Pool, revision: str) 
         "name": "broker",
         "image": identity.image,
         "imagePullPolicy": "IfNotPresent",
-        # Arguments, not the command: the image's own entrypoint passes signals on.
+        # Arguments, not the command: the image's own entrypoint forwards signals.
         "args": [
             "headrace",
             "broker",
@@ -301,7 +302,7 @@ def _volumes(cluster: Cluster, pool: Pool) -> list[dict[str, Any]]:
 
 
 def _placement(cluster: Cluster, pool: Pool) -> dict[str, Any]:
-    """Keep brokers on different machines, and spread them over the racks where there are some."""
+    """Keep brokers on different nodes, and spread them over the racks, if there are any."""
     same_cluster = {"matchLabels": selector(cluster)}
     affinity: dict[str, Any] = {
         "podAntiAffinity": {
@@ -345,6 +346,6 @@ def _digest(value: Any) -> str:
 
 
 def files_in_use(data: Mapping[str, str], pods: Collection[tuple[str, str]]) -> dict[str, str]:
-    """Return the files of `data` that these pods (name, revision) were started with."""
+    """Return the files in `data` that these pods (name, revision) were started with."""
     wanted = {settings_key(*pod) for pod in pods}
     return {key: text for key, text in data.items() if key in wanted}

@@ -1,4 +1,4 @@
-"""What surrounds brokers: disruption budget, network policy, service account, monitoring. Pure."""
+"""Objects around brokers: disruption budget, network policy, service account, monitoring. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["POD_MONITOR", "render_pod_monitor", "render_policies"]
 
-#: Exists only where the Prometheus operator is installed.
+#: Exists only if the Prometheus operator is installed.
 POD_MONITOR = ("monitoring.coreos.com/v1", "PodMonitor")
 OPERATOR_LABELS = {"app.kubernetes.io/name": "headrace-operator"}
 
 
 def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """Render what every cluster has."""
+    """Render the objects of every cluster."""
     name = cluster.metadata.name
     yield {
         "apiVersion": "v1",
@@ -38,11 +38,11 @@ def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata(cluster, fitted(f"{name}-brokers")),
-        # One at a time, whatever pool it is in: partitions have replicas in all of them.
+        # One at a time, in all pools: partitions have replicas in all of them.
         "spec": {
             "maxUnavailable": 1,
-            # Kubernetes' default, said so that another one is put right: a broker that recovers may
-            # not be evicted while another is away.
+            # Kubernetes' default, set explicitly so that another value is corrected: a recovering
+            # broker must not be evicted while another is down.
             "unhealthyPodEvictionPolicy": "IfHealthyBudget",
             "selector": {"matchLabels": selector(cluster)},
         },
@@ -67,7 +67,7 @@ def _ingress(cluster: Cluster) -> list[dict[str, Any]]:
         {"ports": listeners},
         {"ports": [_port(CONTROLLER_PORT)], "from": [brokers]},
         {"ports": [_port(REPLICATION_PORT)], "from": [brokers, operator]},
-        # Probes come from the node, scrapes from wherever Prometheus is.
+        # Probes come from the node, scrapes from any Prometheus.
         {"ports": [_port(HTTP_PORT)]},
     ]
 
@@ -77,7 +77,7 @@ def _port(port: int) -> dict[str, Any]:
 
 
 def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
-    """Render the PodMonitor that makes a Prometheus scrape the brokers."""
+    """Render the PodMonitor that has Prometheus scrape the brokers."""
     api_version, kind = POD_MONITOR
     return {
         "apiVersion": api_version,
@@ -92,7 +92,8 @@ def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
             "podMetricsEndpoints": [
                 {
                     "port": "http",
-                    # Without the series of single partitions: rules and dashboards need none.
+                    # Without the series of single partitions, which rules and dashboards do not
+                    # need.
                     "path": "/metrics/summary",
                     "interval": cluster.spec.monitoring.interval,
                     "relabelings": [

@@ -1,8 +1,8 @@
-"""Rendering of brokers' `.properties` for pods. Pure.
+"""Renders brokers' `.properties` for pods. Pure.
 
-What every broker of a pool has in common says whether it has to be restarted; the rest (its id and
-addresses) is its own. Settings that can change while a broker runs are not in the file at all: they
-are the cluster's (`plan.live`), so that a value taken away is gone everywhere at once.
+The settings that a pool's brokers have in common decide whether they must be restarted; id and
+addresses are each broker's own. Dynamic settings are not in the file: they are set for the whole
+cluster (`plan.live`), so that a removed value is gone everywhere at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def listener_name(name: str) -> str:
 
 
 def static_config(cluster: Cluster) -> dict[str, str]:
-    """Return the settings of the spec that a broker reads at its start only."""
+    """Return the spec's settings that a broker reads only at its start."""
     return {
         key: config_text(value)
         for key, value in sorted(cluster.spec.config.items())
@@ -61,9 +61,9 @@ def render_properties(cluster: Cluster, identity: Identity, node: Node) -> str:
 
 
 def default_settings(brokers: int) -> dict[str, str]:
-    """Return what holds where the manifest's `config` says nothing, for so many brokers."""
+    """Return the defaults for settings that the manifest's `config` leaves out."""
     replicas = max(1, min(brokers, 3))
-    # Kafka's defaults for internal topics are three replicas, two in sync: not on one broker.
+    # Kafka's defaults for internal topics are three replicas, two in sync: not for one broker.
     in_sync = max(1, replicas - 1)
     return {
         "default.replication.factor": str(replicas),
@@ -71,16 +71,16 @@ def default_settings(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
-        # Topics come from manifests; a typing error in a name must not create one.
+        # Topics come from manifests; a typo in a name must not create one.
         "auto.create.topics.enable": "false",
     }
 
 
 def _quorum(cluster: Cluster, identity: Identity) -> dict[str, str]:
-    """Return who votes while the cluster is formed; afterwards only where to ask.
+    """Return the voters while the cluster is being formed; afterwards only where to ask.
 
-    Once it is formed, a node with an empty disk must never find voters in its settings: with a
-    majority of such nodes they would begin a second cluster.
+    After that, a node with an empty disk must never find voters in its settings: a majority of such
+    nodes would form a second cluster.
     """
     addresses = {
         node.node_id: f"{host_of(cluster, node)}:{CONTROLLER_PORT}" for node in identity.controllers
@@ -128,7 +128,7 @@ def _owned(cluster: Cluster, identity: Identity, node: Node) -> dict[str, str]:
 
 def _address(node: Node, listener: Listener, host: str) -> str:
     if listener.type == "NodePort":
-        # Any node's address would do; its own one costs no hop, and lives as long as the pod.
+        # Any node's address would do; its own one needs no network, and lives as long as the pod.
         return f"${{env:HOST_IP}}:{node.node_ports[listener.name]}"
     if listener.type == "LoadBalancer":
         return f"{node.addresses[listener.name]}:{listener.port}"
@@ -136,7 +136,7 @@ def _address(node: Node, listener: Listener, host: str) -> str:
 
 
 def _log_directories(cluster: Cluster, node: Node) -> str:
-    """Return a directory on each volume: a former broker's data on the same volume stays aside."""
+    """Return a directory on each volume: a former broker's data on the volume is not used."""
     pool = next(pool for pool in cluster.spec.pools if pool.name == node.pool)
     suffix = f"-{node.life}" if node.life > 1 else ""
     return ",".join(
@@ -146,5 +146,5 @@ def _log_directories(cluster: Cluster, node: Node) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Java's .properties format: backslashes and line breaks are escaped, nothing else need be."""
+    """Escape for Java's .properties format: only backslashes and line breaks need it."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -1,4 +1,4 @@
-"""Services: the headless one that names pods, and those that clients come in by. Pure."""
+"""Services: the headless one for pods' names, and those for clients. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["external_listeners", "render_services"]
 
 
 def external_listeners(cluster: Cluster) -> tuple[Listener, ...]:
-    """Return the listeners that are reached from outside, each broker by a Service of its own."""
+    """Return the external listeners, for which each broker has a separate Service."""
     return tuple(each for each in cluster.spec.listeners if each.type != "Internal")
 
 
@@ -43,7 +43,7 @@ def render_services(cluster: Cluster, identity: Identity) -> Iterator[dict[str, 
         {
             "type": "ClusterIP",
             "clusterIP": "None",
-            # Voters find one another before any of them can be ready.
+            # Voters must find one another before any of them can be ready.
             "publishNotReadyAddresses": True,
             "selector": selector(cluster),
             "ports": ports,
@@ -76,7 +76,7 @@ def _broker_service(cluster: Cluster, node: Node, listener: Listener) -> dict[st
         broker_service(cluster, node, listener.name),
         {
             "type": listener.type,
-            # Clients that know this address get a broker that is about to be ready, too.
+            # Clients with this address may also get a broker that is about to be ready.
             "publishNotReadyAddresses": True,
             "selector": selector(cluster)
             | {

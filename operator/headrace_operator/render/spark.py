@@ -1,9 +1,9 @@
-"""From a SparkApplication to the objects of one attempt to run it. Pure.
+"""Turns a SparkApplication into the objects of one attempt to run it. Pure.
 
-The driver is a pod of ours in Spark's client mode; Spark's own Kubernetes scheduler, in the driver,
-makes the executors. That saves the JVM that submits, and the driver's pod is all that a restart, a
-stop or a resize has to deal with. Everything is owned by the application, executors by the driver's
-pod: whoever deletes the application deletes all of it, with or without an operator.
+The driver is Headrace's own pod in Spark's client mode; Spark's Kubernetes scheduler, in the
+driver, creates the executors. That saves the JVM that submits, and restarts, stops and resizes only
+concern the driver's pod. The application owns everything, and the driver's pod owns the executors:
+deleting the application deletes all of it, with or without an operator.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = ["render_access", "render_submission"]
 
 
 def render_submission(submission: Submission) -> tuple[dict[str, Any], ...]:
-    """Return what an attempt needs, in the order in which it is made: the driver's pod is last."""
+    """Return an attempt's objects, in the order of creation: the driver's pod is last."""
     return (_settings(submission), _service(submission), _driver(submission))
 
 
 def render_access(submission: Submission) -> tuple[dict[str, Any], ...]:
-    """Return the driver's ServiceAccount with what Spark's scheduler does, and nothing else.
+    """Return the driver's ServiceAccount with only the permissions of Spark's scheduler.
 
-    Several applications share it: each adds itself as an owner (with a field manager of its own),
-    and the garbage collector deletes it after the last.
+    Several applications share it: each adds itself as an owner (with a separate field manager), and
+    the garbage collector deletes it after the last one.
     """
     name = submission.service_account
     verbs = ["create", "get", "list", "watch", "delete", "deletecollection", "patch"]
@@ -131,7 +131,7 @@ def _settings(submission: Submission) -> dict[str, Any]:
     return _object(submission, "v1", "ConfigMap", submission.settings_name) | {
         "data": {
             "spark.properties": render_properties(spark_settings(submission)),
-            # YAML's own subset: what a JSON writer writes needs no care for quotes.
+            # A subset of YAML: JSON needs no care about quotes.
             "executor.yaml": template + "\n",
         }
     }

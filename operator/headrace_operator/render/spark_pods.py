@@ -1,7 +1,7 @@
-"""The pod of a driver, and the template that Spark makes executors from. Pure.
+"""The pod of a driver, and Spark's template for executors. Pure.
 
 Both are made from the same fields (`SparkPodSpec` of the published API). A pod is restricted by
-default (Pod Security `restricted`); what the application says about security is laid over that.
+default (Pod Security `restricted`); the application's security fields override that.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = [
 DRIVER_CONTAINER = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER = "spark-kubernetes-executor"
 POD_DIRECTORY = "/etc/headrace/pod"
-#: The user of Spark's own images, and of ours.
+#: The user in Spark's own images, and in Headrace's.
 GROUP_ID = 185
-#: A running batch may finish (the jobs' --stop-timeout is 20 s) and the session stop.
+#: The time for a running batch (the jobs' --stop-timeout is 20 s) and for the session to stop.
 GRACE_SECONDS = 45
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 
-# Executors connect to the address that the driver is bound to, which Spark announces by itself.
-# So they need not resolve a name that did not exist a moment ago.
+# Executors connect to the address that the driver is bound to, which Spark announces. So they need
+# not resolve a name that did not exist a moment ago.
 ADDRESS_SETTINGS = (
     "--conf spark.driver.host=$(HEADRACE_POD_IP) --conf spark.driver.bindAddress=$(HEADRACE_POD_IP)"
 )
@@ -69,7 +69,7 @@ def driver_pod_spec(submission: Submission) -> dict[str, Any]:
             _port("ui", UI_PORT),
             _port("metrics", submission.metrics_port),
         ],
-        # The last words of a driver that failed become the application's error message.
+        # The last output of a failed driver becomes the application's error message.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     pod = _pod(submission, "driver", container)
@@ -129,14 +129,14 @@ def executor_template(submission: Submission) -> dict[str, Any]:
 
 
 def memory_mebibytes(text: str) -> int:
-    """Read an amount of memory as the JVM writes it: `512m`, `1g`, and MiB without a unit."""
+    """Parse an amount of memory in the JVM's format: `512m`, `1g`, and MiB without a unit."""
     unit = text.lower().removesuffix("ib").removesuffix("b").lstrip("0123456789.")
     number = float(text[: len(text) - len(text.lstrip("0123456789."))])
     return int(number * _MEBIBYTES.get(unit or "m", 1.0))
 
 
 def overhead_factor(spec: Mapping[str, Any]) -> float:
-    """Return the share of memory that is not the JVM's heap: more where Python runs beside it."""
+    """Return the share of memory outside of the JVM's heap: more if Python runs beside it."""
     given = spec.get("memoryOverheadFactor")
     if given is not None:
         return float(given)
@@ -181,7 +181,7 @@ def _pod(submission: Submission, role_name: str, container: dict[str, Any]) -> d
 
 
 def _template(role: Mapping[str, Any], container: str) -> dict[str, Any]:
-    """Return the user's template; its first container is Spark's where none has Spark's name."""
+    """Return the user's template; its first container is Spark's if none has Spark's name."""
     pod = dict((role.get("template") or {}).get("spec") or {})
     containers = [dict(each) for each in pod.get("containers") or []]
     if containers and container not in {each.get("name") for each in containers}:
@@ -247,7 +247,7 @@ def _driver_environment(submission: Submission) -> list[dict[str, Any]]:
         values["HADOOP_CONF_DIR"] = "/etc/hadoop/conf"
     address = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
     return [
-        # Others refer to it, so it comes first.
+        # Other objects refer to it, so it comes first.
         {"name": "HEADRACE_POD_IP", "valueFrom": address},
         *({"name": name, "value": value} for name, value in values.items()),
     ]

@@ -1,6 +1,6 @@
-"""Spark's own settings of one attempt, as the file that spark-submit reads. Pure.
+"""Spark's own settings for one attempt, as the file that spark-submit reads. Pure.
 
-The application's settings come over the runner's defaults, and under what makes the driver this
+The application's settings override the runner's defaults, but not the settings that identify this
 driver: its master, its namespace, its pod.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["render_properties", "spark_settings"]
 
 LOG4J = "file:///opt/headrace/headrace_jobs/log4j2.properties"
-#: Made by images/share_classes.py. An archive that does not fit, or is missing, is not used.
+#: Made by images/share_classes.py. An archive that does not match, or is missing, is ignored.
 CLASS_PATH = "/opt/headrace/classpath.jar"
 CLASS_ARCHIVE = "/opt/headrace/classes.jsa"
 KUBERNETES_MASTER = "https://kubernetes.default.svc"
@@ -50,12 +50,12 @@ def _escaped(text: str, special: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
     for character in special:
         escaped = escaped.replace(character, f"\\{character}")
-    # A space, '=' or ':' that a value begins with would be taken for the separator.
+    # A leading space, '=' or ':' in a value would be taken for the separator.
     return f"\\{escaped}" if not special and escaped[:1] in (" ", "=", ":") else escaped
 
 
 def spark_settings(submission: Submission) -> dict[str, str]:
-    """Return all settings of an attempt, but the driver's address, which its pod will know."""
+    """Return all settings of an attempt except the driver's address, which only its pod knows."""
     spec, driver = submission.spec, submission.role("driver")
     executor = submission.role("executor")
     given = {str(key): str(value) for key, value in (spec.get("sparkConf") or {}).items()}
@@ -75,9 +75,9 @@ def spark_settings(submission: Submission) -> dict[str, str]:
         "spark.kubernetes.container.image.pullSecrets": ",".join(
             spec.get("imagePullSecrets") or []
         ),
-        # Spark watches its executors, and looks this often in case that the watch fails in silence.
+        # Spark watches its executors, and polls this often in case the watch fails silently.
         "spark.kubernetes.executor.apiPollingInterval": "10s",
-        # A stream is planned while its executors start, instead of after them.
+        # A stream is planned while its executors start, not after that.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         **_dependencies(spec),
         **_dynamic_allocation(spec),
@@ -90,7 +90,7 @@ def spark_settings(submission: Submission) -> dict[str, str]:
 
 
 def _identity(submission: Submission) -> dict[str, Any]:
-    """Return what makes this driver this driver; no setting of the application's changes it."""
+    """Return the settings that identify this driver; the application cannot override them."""
     master = submission.role("driver").get("kubernetesMaster") or KUBERNETES_MASTER
     prefix = fitted(f"{submission.name}-{submission.submission_id[:8]}", _EXECUTOR_PREFIX_MAX)
     return {
@@ -101,20 +101,20 @@ def _identity(submission: Submission) -> dict[str, Any]:
         "spark.driver.port": DRIVER_PORT,
         "spark.driver.blockManager.port": BLOCK_MANAGER_PORT,
         "spark.kubernetes.namespace": submission.namespace,
-        # Executors get the driver's pod as their owner: nothing of them outlives it.
+        # The driver's pod owns its executors: none of them outlives it.
         "spark.kubernetes.driver.pod.name": driver_name(submission.name),
         "spark.kubernetes.executor.podNamePrefix": prefix,
         "spark.kubernetes.executor.container.image": submission.image("executor"),
         "spark.kubernetes.executor.podTemplateFile": f"{SETTINGS_DIRECTORY}/executor.yaml",
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
-        # Not Spark's to delete: it is the application's, for the next attempt too.
+        # Spark must not delete it: the application owns it, also for the next attempt.
         "spark.kubernetes.driver.service.deleteOnTermination": False,
     }
 
 
 def _dependencies(spec: Mapping[str, Any]) -> dict[str, str]:
     deps = spec.get("deps") or {}
-    # Our jars are on the class path of the image.
+    # Headrace's jars are on the class path of the image.
     jars = [jar for jar in deps.get("jars") or [] if not jar.startswith(f"{OUR_CODE}jars/")]
     named = {
         "spark.jars": jars,
@@ -160,7 +160,7 @@ def _java_options(submission: Submission, given: Mapping[str, str]) -> dict[str,
 
 
 def _class_paths(submission: Submission, given: Mapping[str, str]) -> dict[str, str]:
-    """Put the jar that shared classes are found by first; what sparkConf names comes after it."""
+    """Put the jar for shared classes first; jars from sparkConf come after it."""
     keys = [f"spark.{role}.extraClassPath" for role in ("driver", "executor")]
     if not submission.is_ours:
         return {}

@@ -1,7 +1,7 @@
-"""One attempt to run a SparkApplication: names, labels, and what is read from the spec. Pure.
+"""One attempt to run a SparkApplication: its names, labels, and values from the spec. Pure.
 
 Pods carry the labels of the published API (`sparkoperator.k8s.io/app-name`, `spark-role`) but not
-`launched-by-spark-operator`: by that one the Kubeflow operator would take them for its own.
+`launched-by-spark-operator`, by which the Kubeflow operator would adopt them.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ __all__ = [
 APPLICATION_LABEL = "sparkoperator.k8s.io/app-name"
 SUBMISSION_LABEL = "sparkoperator.k8s.io/submission-id"
 ROLE_LABEL = "spark-role"
-#: What the driver's pod remembers, so that no memory of the operator's is needed.
+#: State on the driver's pod, so that the operator needs no memory of its own.
 FINGERPRINT_ANNOTATION = "headrace.dev/fingerprint"
 ATTEMPT_ANNOTATION = "headrace.dev/attempt"
 FAILURES_ANNOTATION = "headrace.dev/failures"
-#: How many executors are wanted; the driver reads it through a downward API volume.
+#: The wanted number of executors; the driver reads it through a downward API volume.
 EXECUTORS_ANNOTATION = "headrace.dev/executors"
 
 OUR_CODE = "local:///opt/headrace/"
 METRICS_PORT = 8090
 UI_PORT = 4040
 SETTINGS_DIRECTORY = "/etc/headrace/spark"
-#: What changes without a new driver.
+#: Fields whose changes need no new driver.
 _LIVE_FIELDS = ("suspend", "timeToLiveSeconds", "restartPolicy", "failureRetries", "retryInterval")
 _IGNORED = ("batchScheduler", "batchSchedulerOptions", "driverIngressOptions", "proxyUser")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """One attempt to run an application. `failures`: short runs that failed one after the other."""
+    """One attempt to run an application. `failures`: short runs that failed in a row."""
 
     application: Mapping[str, Any]
     submission_id: str
@@ -114,7 +114,7 @@ class Submission:
         return self.spec.get(name) or {}
 
     def image(self, role: str) -> str:
-        """Return the image of a role. A pod without one is refused by the API with a clear word."""
+        """Return the image of a role. The API refuses a pod without one, with a clear message."""
         return str(self.role(role).get("image") or self.spec.get("image") or "")
 
     def labels(self, role: str) -> dict[str, str]:
@@ -134,16 +134,16 @@ class Submission:
         }
 
     def driver_arguments(self) -> list[str]:
-        """Return what the image's entrypoint is given.
+        """Return the arguments of the image's entrypoint.
 
-        Our own jobs run as Python with the JVM as its child: SIGTERM reaches the code that knows
-        how to stop between batches, and the exit status is the job's. Others are started by
-        spark-submit, through the entrypoint that Spark's own images have.
+        Headrace's own jobs run as Python with the JVM as its child: SIGTERM reaches the code that
+        can stop between batches, and the exit status is the job's. Other applications are started
+        by spark-submit, through the entrypoint of Spark's own images.
         """
         main = str(self.spec.get("mainApplicationFile") or "")
         arguments = [str(each) for each in self.spec.get("arguments") or []]
         if self.is_ours:
-            # -P: the job's own folder does not become the first place where modules are found.
+            # -P: do not put the job's own folder first in the module path.
             return ["python", "-P", main.removeprefix("local://"), *arguments]
         main_class = ["--class", self.spec["mainClass"]] if self.spec.get("mainClass") else []
         return [
@@ -157,37 +157,37 @@ class Submission:
 
 
 def is_ours(application: Mapping[str, Any]) -> bool:
-    """Whether the application is one of Headrace's own jobs, which can be resized while it runs."""
+    """Whether the application is one of Headrace's own jobs, which can be resized at runtime."""
     spec = application["spec"]
     main = str(spec.get("mainApplicationFile") or "")
     return spec.get("type") == "Python" and main.startswith(OUR_CODE)
 
 
 def is_resizable(application: Mapping[str, Any]) -> bool:
-    """Whether a running driver follows `executor.instances`: where Spark decides, it does not."""
+    """Whether a running driver follows `executor.instances`; not if Spark itself decides."""
     dynamic = application["spec"].get("dynamicAllocation") or {}
     return is_ours(application) and not dynamic.get("enabled")
 
 
 def driver_name(name: str) -> str:
-    """Name the driver's pod, as the Kubeflow operator does."""
+    """Return the name of the driver's pod, as the Kubeflow operator does."""
     return fitted(f"{name}-driver")
 
 
 def service_name(name: str) -> str:
-    """Name the driver's Service, as the Kubeflow operator does."""
+    """Return the name of the driver's Service, as the Kubeflow operator does."""
     return fitted(f"{name}-ui-svc")
 
 
 def wanted_executors(application: Mapping[str, Any]) -> int:
-    """Return how many executors the spec asks for."""
+    """Return the number of executors in the spec."""
     executor = application["spec"].get("executor") or {}
     instances = executor.get("instances")
     return 1 if instances is None else int(instances)
 
 
 def fingerprint(application: Mapping[str, Any]) -> str:
-    """Name everything that needs a new driver when it changes."""
+    """Return a fingerprint of all fields whose changes need a new driver."""
     spec = copy.deepcopy(dict(application["spec"]))
     for field in _LIVE_FIELDS:
         spec.pop(field, None)
@@ -197,7 +197,7 @@ def fingerprint(application: Mapping[str, Any]) -> str:
 
 
 def ignored_fields(application: Mapping[str, Any]) -> list[str]:
-    """Return fields that are set and that this runner does not act on."""
+    """Return the fields that are set and that this runner ignores."""
     spec = application["spec"]
     found = [f"spec.{field}" for field in _IGNORED if spec.get(field)]
     if ((spec.get("monitoring") or {}).get("prometheus") or {}).get("jmxExporterJar"):
@@ -206,10 +206,10 @@ def ignored_fields(application: Mapping[str, Any]) -> list[str]:
 
 
 def refusal_of(application: Mapping[str, Any]) -> str:
-    """Name the field that this runner cannot do as it says, and why; '' where there is none.
+    """Return the field that this runner cannot honour, and why; '' if there is none.
 
-    To run an application without what it asks for here would not be what it is meant to be: data
-    that cannot be read, progress that is lost, a driver where nobody expects it.
+    To ignore such a field would change the application's meaning: data that cannot be read,
+    progress that is lost, a driver where no user expects it.
     """
     spec = application["spec"]
     if spec.get("kerberos"):

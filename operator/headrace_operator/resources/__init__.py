@@ -1,4 +1,4 @@
-"""Typed models of the resources, and how manifests are read into them."""
+"""Typed models of the resources, and the parser of manifests."""
 
 from headrace_operator.resources.cluster import (
     Cluster,

@@ -1,14 +1,15 @@
-"""The settings that a Cluster's `config` may give its brokers, and what each takes.
+"""The settings that a Cluster's `config` may set for its brokers, and their types.
 
-What follows from pools and listeners (ids, roles, addresses, directories) is not among them. The
-broker's own table is the truth and must not be imported here: a test holds this one to it.
+Settings that follow from pools and listeners (ids, roles, addresses, directories) are not among
+them. The broker's own table is authoritative and must not be imported here: a test compares the
+two.
 """
 
 from __future__ import annotations
 
 from headrace_operator.resources.topic_settings import SettingType
 
-#: A tuple lists the words that the setting takes.
+#: A tuple lists the accepted words.
 BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "add.partitions.to.txn.retry.backoff.max.ms": SettingType.INTEGER,
     "add.partitions.to.txn.retry.backoff.ms": SettingType.INTEGER,
@@ -167,7 +168,7 @@ BROKER_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "unclean.leader.election.enable": SettingType.BOOLEAN,
 }
 
-#: Those that change while brokers run (KIP-226): the defaults of topics, set for the whole cluster.
+#: Dynamic settings (KIP-226): the defaults of topics, set for the whole cluster.
 LIVE_BROKER_SETTINGS = frozenset(
     {
         "compression.gzip.level",

@@ -18,14 +18,14 @@ Role = Literal["broker", "controller"]
 
 
 class Storage(Spec, frozen=True, kw_only=True):
-    """Where a broker of the pool keeps its log directories."""
+    """Where a broker of the pool stores its log directories."""
 
     type: Literal["Persistent", "Ephemeral"] = "Persistent"
     size: str | int = "10Gi"
     storage_class_name: str | None = None
     volumes: int = 1
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
-    #: Of a volume that is bound to a node that does not exist any more.
+    #: For a volume that is bound to a node that no longer exists.
     lost_node_policy: Literal["Wait", "Replace"] = "Wait"
 
 
@@ -37,7 +37,7 @@ class Resources(Spec, frozen=True, kw_only=True):
 
 
 class PodTemplateMetadata(Spec, frozen=True, kw_only=True):
-    """Labels and annotations that brokers' pods get besides Headrace's own."""
+    """Labels and annotations for brokers' pods besides Headrace's own."""
 
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     annotations: dict[str, str] = msgspec.field(default_factory=dict)
@@ -51,7 +51,7 @@ class PodTemplate(Spec, frozen=True, kw_only=True):
 
 
 class Pool(Spec, frozen=True, kw_only=True):
-    """Brokers that are alike. Node ids are given once and never follow from ordinals."""
+    """Brokers with the same configuration. Node ids never follow from ordinals."""
 
     name: str
     replicas: int = 1
@@ -76,18 +76,18 @@ class Tls(Spec, frozen=True, kw_only=True):
 
 
 class Authentication(Spec, frozen=True, kw_only=True):
-    """How clients of a listener say who they are."""
+    """How clients of a listener authenticate."""
 
     type: Literal["None", "ScramSha512", "MutualTls"] = "None"
 
 
 class Listener(Spec, frozen=True, kw_only=True):
-    """An address that clients connect to."""
+    """An address for clients."""
 
     name: str
     port: int = 9092
     type: Literal["Internal", "NodePort", "LoadBalancer"] = "Internal"
-    #: Of all brokers' Service; absent: the API server chooses one, and it is kept.
+    #: The port of the brokers' shared Service; absent: the API server chooses one, which is kept.
     node_port: int | None = None
     tls: Tls = Tls()
     authentication: Authentication = Authentication()
@@ -107,7 +107,7 @@ class AllowedNamespaces(Spec, frozen=True, kw_only=True):
 
 
 class AllowedTopics(Spec, frozen=True, kw_only=True):
-    """Which Topics and ConsumerGroups the Cluster accepts (the way Gateway API does it)."""
+    """Which Topics and ConsumerGroups the Cluster accepts (as in the Gateway API)."""
 
     namespaces: AllowedNamespaces = AllowedNamespaces()
 
@@ -121,18 +121,18 @@ class Monitoring(Spec, frozen=True, kw_only=True):
 
 
 class Moves(Spec, frozen=True, kw_only=True):
-    """How replicas are moved to brokers that join and away from those that leave."""
+    """How replicas move to joining brokers and away from leaving ones."""
 
-    #: Bytes per second that each broker sends and receives for them; 0: as fast as it can.
+    #: Bytes per second that each broker sends and receives for moves; 0: unlimited.
     throttle: str | int = "50Mi"
-    #: Partitions whose replicas are copied at the same time.
+    #: How many partitions' replicas are copied at the same time.
     concurrent: int = 10
-    #: No move begins; what moves goes on.
+    #: No move begins; moves in progress continue.
     paused: bool = False
 
 
 class VolumeReplacement(Spec, frozen=True, kw_only=True):
-    """A broker that is to begin again with new volumes. Done once for each `request_id`."""
+    """A broker that must start again with new volumes. Done once for each `request_id`."""
 
     broker: int
     request_id: str
@@ -145,7 +145,7 @@ class LocalObjectReference(Spec, frozen=True, kw_only=True):
 
 
 class ClusterSpec(Spec, frozen=True, kw_only=True):
-    """What the user wants of a cluster."""
+    """The desired state of a cluster."""
 
     pools: tuple[Pool, ...]
     version: str = "4.2"
@@ -169,7 +169,7 @@ class ClusterSpec(Spec, frozen=True, kw_only=True):
 
 
 class PoolStatus(Spec, frozen=True, kw_only=True):
-    """Node ids that a pool has been given."""
+    """The node ids of a pool."""
 
     name: str
     node_ids: tuple[int, ...] = ()
@@ -177,21 +177,21 @@ class PoolStatus(Spec, frozen=True, kw_only=True):
 
 
 class PlanStatus(Spec, frozen=True, kw_only=True):
-    """What would happen, and the hash that approves it."""
+    """The proposed actions, and the hash that approves them."""
 
     hash: str = ""
     actions: tuple[str, ...] = ()
 
 
 class OrphanTopics(Spec, frozen=True, kw_only=True):
-    """Topics that no Topic resource describes: how many, and the first of their names."""
+    """Topics without a Topic resource: their number, and the first names."""
 
     count: int = 0
     names: tuple[str, ...] = ()
 
 
 class MovesStatus(Spec, frozen=True, kw_only=True):
-    """How far replicas are that move."""
+    """The progress of moving replicas."""
 
     partitions_moving: int = 0
     partitions_left: int = 0
@@ -201,7 +201,7 @@ class MovesStatus(Spec, frozen=True, kw_only=True):
 
 
 class ClusterStatus(Spec, frozen=True, kw_only=True):
-    """What is observed of a cluster."""
+    """The observed state of a cluster."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()

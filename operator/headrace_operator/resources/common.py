@@ -1,7 +1,7 @@
 """What every resource shares: metadata, conditions, references, and the base classes.
 
-The CRDs (`crds/`) are the one truth of the API; these classes are the same specs, typed.
-`tests/operator/test_crds_and_models_agree.py` proves that neither says more than the other.
+The CRDs (`crds/`) define the API; these classes are the same specs, typed.
+`tests/operator/test_crds_and_models_agree.py` checks that neither has more than the other.
 Unknown fields are ignored here, as Kubernetes clients must: only validation is strict.
 """
 
@@ -16,14 +16,14 @@ GROUP = "headrace.dev"
 VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
-#: A Kafka setting as a manifest may write it: `retention.ms: 60000` or `"60000"`.
+#: A Kafka setting in a manifest: `retention.ms: 60000` or `"60000"`.
 ConfigValue = str | int
 
 DeletionPolicy = Literal["Retain", "Delete", "Protect"]
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of everything that stands inside a resource: camelCase on the wire."""
+    """Base of everything inside a resource: camelCase in manifests."""
 
 
 class ObjectMeta(Spec, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class ObjectMeta(Spec, frozen=True, kw_only=True):
 
 
 class Reference(Spec, frozen=True, kw_only=True):
-    """Names a resource, in the referrer's own namespace unless it says another."""
+    """A reference to a resource, by default in the referrer's own namespace."""
 
     name: str
     namespace: str | None = None
@@ -54,12 +54,12 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RECONCILING = "Reconciling"
     STALLED = "Stalled"
-    #: Of ConsumerGroups with a lagPolicy.
+    #: For ConsumerGroups with a lagPolicy.
     LAG_WITHIN_TARGET = "LagWithinTarget"
 
 
 class Reason(StrEnum):
-    """Every reason that a condition or a problem can carry."""
+    """All reasons of conditions and problems."""
 
     # Progress
     PENDING = "Pending"
@@ -80,7 +80,7 @@ class Reason(StrEnum):
     DRIFT_REPORTED = "DriftReported"
     VOLUME_FULL = "VolumeFull"
     DELETION_PROTECTED = "DeletionProtected"
-    # Problems that only a change of the spec or of the cluster ends
+    # Problems that only a change of the spec or of the cluster can end
     CLUSTER_NOT_FOUND = "ClusterNotFound"
     NAMESPACE_NOT_ALLOWED = "NamespaceNotAllowed"
     DUPLICATE_TOPIC = "DuplicateTopic"
@@ -117,8 +117,8 @@ class Condition(Spec, frozen=True, kw_only=True):
 class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of every resource.
 
-    `document` is the manifest as it was written: what is not typed here is kept there, and
-    whoever passes a resource on (to Kubernetes, to spark-submit) passes that.
+    `document` is the original manifest: it keeps what is not typed here, and code that passes a
+    resource on (to Kubernetes, to spark-submit) passes the document.
     """
 
     api_version: str
@@ -133,7 +133,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def title(self) -> str:
-        """How messages call it: `Topic default/cpu-load`."""
+        """Its name in messages: `Topic default/cpu-load`."""
         return f"{self.kind} {self.metadata.namespace}/{self.metadata.name}"
 
 

@@ -1,4 +1,4 @@
-"""`ConsumerGroup`: what a group reads, how far behind it may be, and where it should start."""
+"""`ConsumerGroup`: what a group reads, its allowed lag, and its start position."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class TargetReference(Spec, frozen=True, kw_only=True):
 
 
 class LagTarget(Spec, frozen=True, kw_only=True):
-    """How far behind the group may be. Exactly one is given."""
+    """The group's allowed lag. Exactly one field is set."""
 
     max_lag_records: int | None = None
     max_lag_seconds: int | None = None
-    #: The whole lag must be worked off within this time at the measured rate (`10m`).
+    #: At the measured rate, the whole lag must be processed within this time (`10m`).
     drain_time: str | None = None
 
 
 class LagPolicy(Spec, frozen=True, kw_only=True):
-    """Scales `targetRef` with lag."""
+    """Scales `targetRef` by lag."""
 
     target: LagTarget
     min_replicas: int = 1
@@ -48,21 +48,21 @@ class PartitionOffset(Spec, frozen=True, kw_only=True):
 
 
 class ResetTo(Spec, frozen=True, kw_only=True):
-    """Where the group should continue. Exactly one is given."""
+    """Where the group should continue. Exactly one field is set."""
 
-    #: Kafka's own tools write them in lower case.
+    #: Kafka's own tools use lower case.
     position: Literal["Earliest", "Latest", "earliest", "latest"] | None = None
     #: The first record at or after this moment (RFC 3339).
     timestamp: str | None = None
     #: The first record within this time before now (`2h`).
     duration: str | None = None
     offsets: tuple[PartitionOffset, ...] | None = None
-    #: Records forward, or back when negative, from the committed offset.
+    #: A number of records, forward or (if negative) back from the committed offset.
     shift_by: int | None = None
 
 
 class Reset(Spec, frozen=True, kw_only=True):
-    """A one-shot change of the group's offsets, done once per request id."""
+    """A one-time change of the group's offsets, done once per request id."""
 
     request_id: str
     to: ResetTo
@@ -73,11 +73,11 @@ class Reset(Spec, frozen=True, kw_only=True):
 
 
 class ConsumerGroupSpec(Spec, frozen=True, kw_only=True):
-    """What the user wants of a consumer group."""
+    """The desired state of a consumer group."""
 
     cluster_ref: Reference
     group_id: str | None = None
-    #: Absent: whatever kind the members make it.
+    #: Absent: the kind that the members create.
     type: Literal["Classic", "Consumer", "Share"] | None = None
     topics: tuple[str, ...] = ()
     target_ref: TargetReference | None = None
@@ -89,8 +89,8 @@ class ConsumerGroupSpec(Spec, frozen=True, kw_only=True):
 class ResetStatus(Spec, frozen=True, kw_only=True):
     """The last reset. `previousOffsets` undo it: write them to `reset.to.offsets`.
 
-    `offsets` are decided, and written here, before the first is committed: whoever takes over a
-    reset that was begun commits the same ones.
+    `offsets` are decided, and stored here, before the first is committed, so that another operator
+    that takes over a started reset commits the same ones.
     """
 
     request_id: str
@@ -110,7 +110,7 @@ class TopicLag(Spec, frozen=True, kw_only=True):
 
 
 class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
-    """What is observed of a consumer group."""
+    """The observed state of a consumer group."""
 
     observed_generation: int = 0
     conditions: tuple[Condition, ...] = ()
@@ -120,9 +120,9 @@ class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
     members: int | None = None
     lag_records: int | None = None
     lag_seconds: int | None = None
-    #: The topics that are furthest behind.
+    #: The topics with the most lag.
     topics: tuple[TopicLag, ...] = ()
-    #: Replicas that targetRef had before it was stopped for a reset, and gets back.
+    #: The replicas that targetRef had before a reset stopped it, and that it gets back.
     paused_replicas: int | None = None
     last_reset: ResetStatus | None = None
 
@@ -135,5 +135,5 @@ class ConsumerGroup(Object, frozen=True, kw_only=True):
 
     @property
     def group_id(self) -> str:
-        """The group's id in the brokers."""
+        """The group's id on the brokers."""
         return self.spec.group_id or self.metadata.name

@@ -1,8 +1,8 @@
-"""Reads YAML manifests and remembers where each part of them stood.
+"""Reads YAML manifests and records the position of each part.
 
-Positions are 1-based lines, by path of keys and indices, so that a problem found later in a
-schema or a plan can be reported with `file:line`. Duplicate keys are errors: YAML forbids them and
-PyYAML keeps the last in silence.
+Positions are 1-based lines, by path of keys and indices, so that a problem found later in a schema
+or a plan can be reported with `file:line`. Duplicate keys are errors: YAML forbids them, but PyYAML
+silently keeps the last one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
 
     def line_of(self, path: KeyPath) -> int:
-        """Return the line of the deepest part of `path` that the manifest has."""
+        """Return the line of the deepest part of `path` in the manifest."""
         while path:
             if path in self.lines:
                 return self.lines[path]
@@ -74,7 +74,7 @@ def _read_folder(folder: Path, *, seen: frozenset[Path]) -> Iterator[Document]:
 
 
 def _read_kustomization(file: Path, *, seen: frozenset[Path]) -> Iterator[Document]:
-    """Follow `resources:` (and set `namespace:`); what else kustomize can do is refused by name."""
+    """Follow `resources:` (and set `namespace:`); other kustomize features are refused by name."""
     supported = {"apiVersion", "kind", "resources", "namespace", "metadata"}
     for kustomization in _read_file(file):
         for key in kustomization.value:
@@ -142,7 +142,7 @@ def _record_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], fil
 
 
 def _plain(value: Any) -> Any:
-    """JSON's types only: YAML reads unquoted moments as datetimes, and keys may be numbers."""
+    """Convert to JSON's types: YAML reads unquoted moments as datetimes; keys may be numbers."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Durations as the CRDs write them: `90s`, `1h30m`."""
+"""Durations in the CRDs' format: `90s`, `1h30m`."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def parse_resource(value: Mapping[str, Any]) -> Resource:
 
 
 def _with_integers(value: Any) -> Any:
-    # JSON Schema, and so the API server, takes 3.0 for an integer.
+    # JSON Schema, and so the API server, accepts 3.0 as an integer.
     match value:
         case float() if value.is_integer():
             return int(value)
@@ -73,7 +73,7 @@ def _with_integers(value: Any) -> Any:
 
 
 def to_document(resource: Object) -> dict[str, Any]:
-    """Return the resource as it would be written: JSON types, without what is at its default."""
+    """Return the resource for writing: JSON types, without defaults."""
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(resource))
     del document["document"]
     if not document.get("status"):
@@ -82,7 +82,7 @@ def to_document(resource: Object) -> dict[str, Any]:
 
 
 def error_path(message: str) -> tuple[str | int, ...]:
-    """Return the path that msgspec names at the end of a message (``at `$.spec.pools[0]` ``)."""
+    """Return the path at the end of msgspec's message (``at `$.spec.pools[0]` ``)."""
     _, marker, expression = message.rpartition(" - at `$")
     if not marker:
         return ()

@@ -21,7 +21,7 @@ _SUFFIXES = {
 
 
 def parse_quantity(text: str) -> Decimal:
-    """Return the number that a Kubernetes quantity stands for. Raises ValueError."""
+    """Return the value of a Kubernetes quantity. Raises ValueError."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(m|[kMGTP]|[KMGTP]i)?", text)
     if match is None:
         raise ValueError(f"{text!r} is not a quantity like 500m, 10Gi or 3")

@@ -17,7 +17,7 @@ from headrace_operator.resources.common import (
 
 
 class TopicSpec(Spec, frozen=True, kw_only=True):
-    """What the user wants of a topic."""
+    """The desired state of a topic."""
 
     cluster_ref: Reference
     topic_name: str | None = None
@@ -25,17 +25,17 @@ class TopicSpec(Spec, frozen=True, kw_only=True):
     #: None: the cluster's default.replication.factor, as when a client creates a topic.
     replicas: int | None = None
     config: dict[str, ConfigValue] = msgspec.field(default_factory=dict)
-    #: Settings that others manage: never reverted, never reported.
+    #: Settings that other clients manage: never reverted, never reported.
     unmanaged_config: tuple[str, ...] = ()
     deletion_policy: DeletionPolicy = "Retain"
     drift: Literal["Enforce", "Report", "Ignore"] = "Enforce"
 
 
 class TopicStatus(Spec, frozen=True, kw_only=True):
-    """What is observed of a topic."""
+    """The observed state of a topic."""
 
     observed_generation: int = 0
-    #: The last generation that was fully carried out: what differs since is drift.
+    #: The last generation that was fully reconciled: later differences are drift.
     reconciled_generation: int = 0
     conditions: tuple[Condition, ...] = ()
     topic_name: str | None = None
@@ -43,7 +43,7 @@ class TopicStatus(Spec, frozen=True, kw_only=True):
     partitions: int | None = None
     replicas: int | None = None
     pending: tuple[str, ...] = ()
-    #: `*.throttled.replicas` that spec.config has set: they go when it does not say them any more.
+    #: `*.throttled.replicas` set by spec.config: removed once the spec no longer has them.
     throttles: dict[str, str] = msgspec.field(default_factory=dict)
 
 
@@ -55,5 +55,5 @@ class Topic(Object, frozen=True, kw_only=True):
 
     @property
     def topic_name(self) -> str:
-        """The topic's name in the brokers."""
+        """The topic's name on the brokers."""
         return self.spec.topic_name or self.metadata.name

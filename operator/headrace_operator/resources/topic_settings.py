@@ -1,4 +1,4 @@
-"""The topic settings of Kafka 4.2, and 4.4's of dead letters: what kind of value each takes."""
+"""The topic settings of Kafka 4.2, and 4.4's for dead letters: the type of each value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 
 class SettingType(Enum):
-    """Kinds of values that have no fixed words."""
+    """Types of values without a fixed list of words."""
 
     INTEGER = auto()
     FRACTION = auto()
@@ -14,7 +14,7 @@ class SettingType(Enum):
     TEXT = auto()
 
 
-#: A tuple lists the words that the setting takes.
+#: A tuple lists the accepted words.
 TOPIC_SETTINGS: dict[str, SettingType | tuple[str, ...]] = {
     "cleanup.policy": ("compact", "delete"),
     "compression.gzip.level": SettingType.INTEGER,

@@ -1,4 +1,4 @@
-"""Other projects' resources that Headrace runs: typed where used, kept whole in `document`.
+"""Other projects' resources that Headrace runs: typed as far as needed, whole in `document`.
 
 `SparkApplication` is the Kubeflow Spark operator's (`sparkoperator.k8s.io/v1beta2`).
 """
@@ -44,7 +44,7 @@ class SparkDependencies(Spec, frozen=True, kw_only=True):
 
 
 class RestartPolicy(Spec, frozen=True, kw_only=True):
-    """When the application is started again. Intervals are seconds."""
+    """When the application is restarted. Intervals are seconds."""
 
     type: str = "Never"
     on_failure_retries: int | None = None
@@ -54,7 +54,7 @@ class RestartPolicy(Spec, frozen=True, kw_only=True):
 
 
 class SparkApplicationSpec(Spec, frozen=True, kw_only=True):
-    """What is run by spark-submit."""
+    """The spec of an application run by spark-submit."""
 
     type: str
     spark_version: str = ""
@@ -99,7 +99,7 @@ class Container(Spec, frozen=True, kw_only=True):
 
 
 class PodSpec(Spec, frozen=True, kw_only=True):
-    """The part of a PodSpec that a local process needs."""
+    """The fields of a PodSpec that a local process needs."""
 
     containers: tuple[Container, ...] = ()
 
@@ -111,7 +111,7 @@ class PodTemplateSpec(Spec, frozen=True, kw_only=True):
 
 
 class DeploymentSpec(Spec, frozen=True, kw_only=True):
-    """What runs, and how many of it."""
+    """The pod template and the number of replicas."""
 
     template: PodTemplateSpec
     replicas: int = 1

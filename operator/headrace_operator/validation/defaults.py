@@ -1,7 +1,7 @@
 """Applies a structural schema's defaults, as the API server does before it validates.
 
-A null is dropped where the schema does not allow one, and the default takes its place
-(Kubernetes, "Extend the API with CustomResourceDefinitions", Defaulting and Nullable).
+A null is dropped if the schema does not allow it, and the default replaces it (Kubernetes, "Extend
+the API with CustomResourceDefinitions", Defaulting and Nullable).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What validation says about a manifest: where, what is wrong, what to do."""
+"""The problems that validation finds: where, what is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SchemaProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestProblem:
-    """The same, with its place."""
+    """The same, with its position."""
 
     file: Path
     line: int
@@ -32,7 +32,7 @@ class ManifestProblem:
     reason: str
 
     def __str__(self) -> str:
-        """Say it in one line: `file:line: kind/name: path: reason`."""
+        """Return it in one line: `file:line: kind/name: path: reason`."""
         parts = (f"{self.file}:{self.line}", self.resource, self.path, self.reason)
         return ": ".join(part for part in parts if part)
 
@@ -51,7 +51,7 @@ def path_text(path: KeyPath) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean X?` or the empty string."""
     candidates = sorted(known)
-    # Case apart, a match of 0.6 (difflib's own cutoff) is what typing mistakes come to.
+    # Ignoring case, a match of 0.6 (difflib's own cutoff) covers typical typos.
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     matches = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"did you mean {by_lower[matches[0]]}?" if matches else ""

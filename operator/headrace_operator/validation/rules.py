@@ -1,8 +1,8 @@
 """Evaluates `x-kubernetes-validations`: the CEL rules of a schema, transition rules included.
 
-A rule that reads `oldSelf` is evaluated only where the old object has the same value: by key in
-objects and in lists that are maps; values in other lists cannot be matched (Kubernetes,
-"Transition rules"). A rule that cannot be evaluated counts as broken, as in the API server.
+A rule that reads `oldSelf` is evaluated only if the old object has the same value: by key in
+objects and in map lists; values in other lists cannot be matched (Kubernetes, "Transition rules").
+A rule that cannot be evaluated counts as broken, as in the API server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.resources.documents import KeyPath
 
-#: The old value where there is none to compare with.
+#: The old value if there is none to compare with.
 _ABSENT = object()
 
 
@@ -53,7 +53,7 @@ def _check(value: Any, old: Any, schema: dict[str, Any], path: KeyPath) -> Itera
             continue
         problem, is_evaluated = _evaluate(rule, value, old)
         if problem:
-            # A rule that failed to run blames the value that it ran on, as the API server says.
+            # A rule that failed to run is reported at its value, as by the API server.
             blamed = (*path, *rule.field_path) if is_evaluated else path
             yield SchemaProblem(path=blamed, reason=problem)
     if isinstance(value, dict):
@@ -87,7 +87,7 @@ def _check_list(
 
 @functools.cache
 def compile_rule(rule: str, message: str, field_path: str) -> Rule:
-    """Compile a rule once. Raises ValueError when it is not CEL."""
+    """Compile a rule once. Raises ValueError if it is not CEL."""
     program = cel.compile(rule)
     return Rule(
         program=program,
@@ -105,7 +105,7 @@ def _evaluate(rule: Rule, value: Any, old: Any) -> tuple[str, bool]:
     try:
         return "" if rule.program.execute(context) is True else rule.message, True
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        # int('many') in a rule: the value is what is wrong, so the rule's message comes first.
+        # int('many') in a rule: the value is wrong, so report the rule's message first.
         return f"{rule.message} ({str(error).split('. Check', maxsplit=1)[0]})", False
 
 
@@ -121,7 +121,7 @@ def _sum(values: list[Any]) -> Any:
     return sum(values)
 
 
-#: What Kubernetes' CEL has beyond the language's own standard library and our rules use.
+#: What Kubernetes' CEL has beyond the language's standard library, as far as the rules use it.
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "compareTo": _compare_to,

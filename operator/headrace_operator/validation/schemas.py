@@ -1,4 +1,4 @@
-"""Reads the CRDs that lie beside the package: the schemas that validation holds manifests to."""
+"""Reads the CRDs that are shipped with the package: the schemas for validation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks settings of topics and brokers by name and value, before a broker has to refuse them."""
+"""Checks settings of topics and brokers by name and value, before a broker would refuse them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_topic_settings(config: Mapping[str, Any]) -> Iterator[SchemaProblem]:
-    """Yield the topic settings that Kafka does not know, and values that it would refuse."""
+    """Yield topic settings that Kafka does not know, and values that it would refuse."""
     yield from _check(config, TOPIC_SETTINGS, "topic")
 
 
@@ -38,7 +38,7 @@ def _check(
 def setting_problem(setting: SettingType | tuple[str, ...], text: str) -> str:
     """Return what is wrong with a value, or the empty string."""
     if isinstance(setting, tuple):
-        # cleanup.policy takes several of its words, or none (everything is kept); the others one.
+        # cleanup.policy takes several words, or none (everything is kept); the others take one.
         words = [part.strip() for part in text.split(",") if part.strip()]
         unknown = [word for word in words if word not in setting]
         if unknown:

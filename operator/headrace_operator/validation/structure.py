@@ -1,8 +1,8 @@
-"""Holds a value to a structural schema: jsonschema, with Kubernetes' extensions.
+"""Validates a value against a structural schema: jsonschema, with Kubernetes' extensions.
 
-Strict, as `kubectl apply` is by default: a field that the schema does not know is an error. The
-extensions: int-or-string, nullable, preserve-unknown-fields, lists that are sets or maps, and the
-formats of integers and moments.
+Strict, as `kubectl apply` is by default: an unknown field is an error. The extensions are:
+int-or-string, nullable, preserve-unknown-fields, lists that are sets or maps, and the formats of
+integers and moments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.resources.documents import KeyPath
 
-#: What a manifest may say in metadata (meta/v1 ObjectMeta).
+#: The metadata fields that a manifest may have (meta/v1 ObjectMeta).
 METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": ["name"],
@@ -79,7 +79,7 @@ format_checker = FormatChecker(formats=())
 def _is_date_time(value: object) -> bool:
     if not isinstance(value, str):
         return True
-    # fromisoformat takes more than RFC 3339 does: the T, and a time zone, must be there.
+    # fromisoformat accepts more than RFC 3339, which requires the T and a time zone.
     text = value.upper()
     if "T" not in text:
         return False
@@ -100,7 +100,7 @@ def _is_int64(value: object) -> bool:
 
 
 def check_structure(value: Any, schema: dict[str, Any]) -> Iterator[SchemaProblem]:
-    """Yield what in `value` (defaults applied) the schema does not allow."""
+    """Yield what the schema does not allow in `value` (with defaults applied)."""
     for error in _validator(json.dumps(schema)).iter_errors(value):
         yield from _problems(error)
     yield from _duplicates(value, schema, ())
@@ -112,7 +112,7 @@ def _validator(schema: str) -> Draft202012Validator:
 
 
 def strict_schema(schema: dict[str, Any], *, is_root: bool = True) -> dict[str, Any]:
-    """Return the JSON schema that means what the structural schema means."""
+    """Return the JSON schema that is equivalent to the structural schema."""
     strict: dict[str, Any] = {key: schema[key] for key in _KEPT_KEYWORDS if key in schema}
     if schema.get("x-kubernetes-int-or-string"):
         strict["type"] = ["integer", "string"]
@@ -138,7 +138,7 @@ def strict_schema(schema: dict[str, Any], *, is_root: bool = True) -> dict[str, 
 
 def _problems(error: ValidationError) -> Iterator[SchemaProblem]:
     path: KeyPath = tuple(error.absolute_path)
-    # The types of jsonschema's errors allow for schemas that are not mappings; ours all are.
+    # jsonschema's error types allow schemas that are not mappings; these all are.
     instance: Any = error.instance
     schema: Any = error.schema
     if error.validator == "additionalProperties":
@@ -198,7 +198,7 @@ _TYPE_NAMES = {
 
 
 def _duplicates(value: Any, schema: dict[str, Any], path: KeyPath) -> Iterator[SchemaProblem]:
-    """Find entries of a set or a map list that stand there twice."""
+    """Find duplicate entries of a set or a map list."""
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         additional = schema.get("additionalProperties")
@@ -217,7 +217,7 @@ def _duplicates(value: Any, schema: dict[str, Any], path: KeyPath) -> Iterator[S
 
 
 def list_identity(item: Any, schema: dict[str, Any]) -> str | None:
-    """Return what makes an entry of a set or map list unique; None for other lists."""
+    """Return the unique key of an entry of a set or map list; None for other lists."""
     match schema.get("x-kubernetes-list-type"):
         case "set":
             return json.dumps(item, sort_keys=True)

@@ -1,7 +1,7 @@
-"""Validates manifests against the CRDs' own schemas, and says where each problem stands.
+"""Validates manifests against the CRDs' own schemas, and reports the position of each problem.
 
-The verdicts are those of a kube-apiserver with these CRDs (tests/operator/fixtures holds what one
-said), plus what only Kafka knows: the names and values of topic settings.
+The verdicts are those of a kube-apiserver with these CRDs (tests/operator/fixtures has recorded
+ones), plus what only Kafka knows: the names and values of topic settings.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class InvalidManifestsError(ManifestError):
-    """Manifests with problems; the message lists all of them, one a line."""
+    """Manifests with problems; the message lists all of them, one per line."""
 
     def __init__(self, problems: tuple[ManifestProblem, ...]) -> None:
         super().__init__("\n".join(map(str, problems)))
@@ -41,7 +41,7 @@ class InvalidManifestsError(ManifestError):
 
 @dataclass(frozen=True, kw_only=True)
 class Validated:
-    """What was read, and what is wrong with it. Resources with problems are left out."""
+    """The resources that were read, and the problems. Resources with problems are left out."""
 
     resources: tuple[Resource, ...]
     problems: tuple[ManifestProblem, ...]
@@ -58,10 +58,10 @@ def load_valid_manifests(
 
 
 def validate_manifests(path: Path, *, old: Mapping[Key, dict[str, Any]] | None = None) -> Validated:
-    """Read a file, folder or kustomization and hold each resource to its schema.
+    """Read a file, folder or kustomization and validate each resource against its schema.
 
-    `old` holds the documents that were applied before, for the rules about changes.
-    Raises ManifestError when something cannot be read at all.
+    `old` holds the documents that were applied before, for the rules about changes. Raises
+    ManifestError if something cannot be read at all.
     """
     resources: list[Resource] = []
     problems: list[ManifestProblem] = []
@@ -87,7 +87,7 @@ def validate_manifests(path: Path, *, old: Mapping[Key, dict[str, Any]] | None =
 def validate_object(
     value: dict[str, Any], old: dict[str, Any] | None = None
 ) -> list[SchemaProblem]:
-    """Hold one decoded object to its CRD; kinds of other groups have none, hence no problems."""
+    """Validate one decoded object against its CRD; kinds of other groups have no problems."""
     api_version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     definition = resource_schemas().get((api_version, kind))
     if definition is None:
@@ -95,7 +95,7 @@ def validate_object(
     complete = with_defaults(value, definition.schema)
     problems = list(check_structure(complete, definition.schema))
     if problems:
-        # As in the API server: rules are evaluated on what is structurally sound.
+        # As in the API server: rules are evaluated only on structurally valid objects.
         return problems
     before = None if old is None else with_defaults(old, definition.schema)
     problems = list(check_rules(complete, before, definition.schema))
