@@ -1,4 +1,4 @@
-"""Decides reassignments: which brokers hold a partition's replicas, and the way there (KIP-455).
+"""Decides reassignments: which brokers hold a partition's replicas, and the steps there (KIP-455).
 
 During a reassignment, a partition has the target's replicas first, then those to be removed. When
 all target replicas are in sync, the change that reports this completes it (`partition_change`).
@@ -202,9 +202,9 @@ def list_reassignments(
 def decide_complete_reassignments(
     image: MetadataImage, policy: TopicPolicy
 ) -> MetadataDecision[int]:
-    """Decide the end of reassignments that can be completed as they stand; answer how many.
+    """Complete reassignments that can be completed now; return how many.
 
-    A growing ISR completes them by itself; this is for what was left by something else.
+    A growing ISR completes them automatically; this is for those that another change left open.
     """
     rules = ReplicationRules(image, policy)
     records: list[MetadataRecord] = []

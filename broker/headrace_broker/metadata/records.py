@@ -1,4 +1,4 @@
-"""The metadata records that this broker writes and replays, under one roof.
+"""The metadata records that this broker writes and replays, in one module.
 
 Their formats are KRaft's (`metadata/src/main/resources/common/metadata` of Apache Kafka); the
 versions are those of metadata version 4.2-IV1, so Kafka's own tools read the log.

@@ -1,4 +1,4 @@
-"""What the configuration and the brokers' state say about each partition, for one decision."""
+"""The configuration's and the brokers' rules for each partition, for one decision."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -26,17 +26,17 @@ _UNCLEAN = TOPIC_SETTINGS["unclean.leader.election.enable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """One topic's settings that elections and the ELR follow."""
+    """A topic's settings that affect elections and the ELR."""
 
     min_isr: int
     unclean_election: bool
 
 
 class ReplicationRules:
-    """Answers for one image who may lead and what a topic requires. Made for one decision.
+    """Answers for one image which replicas may lead and what a topic requires. One per decision.
 
-    `leaving` counts as gone and `coming` as active already, and log directories in `failed` as
-    offline: the records of the decision say so.
+    `leaving` brokers count as gone, `coming` ones as active, and log directories in `failed` as
+    offline, because the decision's records make them so.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ReplicationRules:
     ) -> None:
         self.image = image
         self._failed = failed
-        # The cluster's settings: what one broker has for itself alone does not count here.
+        # The cluster's settings: a single broker's own ones do not count here.
         self._layers = broker_layers(image, policy.node_id, policy.static)[1:]
         self._topics: dict[str, TopicRules] = {}
         active = {node for node, broker in image.brokers.items() if broker.is_active}
@@ -72,13 +72,13 @@ class ReplicationRules:
         return rules
 
     def election(self, topic: str) -> Election:
-        """Return the election that happens by itself when a leader goes."""
+        """Return the kind of automatic election when a leader is lost."""
         return Election.UNCLEAN if self.topic(topic).unclean_election else Election.ONLINE
 
     def change(
         self, topic: TopicImage, index: PartitionIndex, target: PartitionTarget
     ) -> PartitionChangeRecord | None:
-        """Return the record that settles `target` on one partition, None where it changes nothing.
+        """Return the record that applies `target` to one partition, None if it changes nothing.
 
         A partition with fewer replicas than min.insync.replicas needs all of them, not more
         (Kafka's getTopicEffectiveMinIsr).
@@ -99,7 +99,7 @@ class ReplicationRules:
         return change_partition(topic.topic_id, index, before, target, rules)
 
     def is_online(self, node_id: NodeId, directory: UUID | None) -> bool:
-        """Whether a broker has a log directory in use, as far as it has said (KIP-858)."""
+        """Whether a broker's log directory is in use, as last reported (KIP-858)."""
         if directory is None:
             return True
         broker = self.image.brokers.get(node_id)

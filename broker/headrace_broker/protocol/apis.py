@@ -1,8 +1,8 @@
 """The table of Kafka's APIs: which versions exist and which messages carry them.
 
-Owns the facts that Apache Kafka 4.2's schemas state; a test holds the table to the messages'
-own annotations. Message classes are imported when first asked for, so that a broker pays only for
-the APIs it serves.
+Owns the facts in Apache Kafka 4.2's schemas; a test compares the table with the messages' own
+annotations. Message classes are imported on first use, so that a broker loads only the APIs that it
+serves.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Record batches, format version 2: the records inside, and rebuilt batches.
 
 Owns the record format (KIP-98, Kafka's ``DefaultRecord``) and re-exports ``batch_header``. Produce
-and fetch pass batches on by their headers; only coordinators, compaction and lookups by time look
-inside, and what they find there is as untrusted as any other bytes.
+and fetch need only the headers; coordinators, compaction and lookups by time read the records,
+which are as untrusted as any other bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -76,7 +76,7 @@ _CONTROL_KEY_VERSION: Final = 0
 
 @unique
 class ControlType(IntEnum):
-    """What a control record says; the second int16 of its key."""
+    """The type of a control record; the second int16 of its key."""
 
     ABORT = 0
     COMMIT = 1
@@ -98,18 +98,18 @@ class Record(NamedTuple):
 
 
 class NewRecord(NamedTuple):
-    """One record to be put into a batch."""
+    """One record for a new batch."""
 
     key: bytes | None = None
     value: bytes | None = None
     timestamp: int = 0
     headers: Sequence[Header] = ()
-    # None: the record's place in the batch. Compaction keeps the offsets that were.
+    # None: the record's position in the batch. Compaction keeps the original offsets.
     offset_delta: int | None = None
 
 
 class BatchOptions(TypedDict, total=False):
-    """What a batch's header says beside its records."""
+    """What a batch's header contains besides its records."""
 
     base_offset: int
     partition_leader_epoch: int
@@ -119,11 +119,11 @@ class BatchOptions(TypedDict, total=False):
     base_sequence: int
     is_control: bool
     is_transactional: bool
-    # Default: the last record's. Compaction keeps a batch's range when its last record went.
+    # Default: the last record's. Compaction keeps a batch's range when its last record is removed.
     last_offset_delta: int
-    # Makes this every record's timestamp.
+    # Becomes every record's timestamp.
     log_append_time: int
-    # When the batch's tombstones may go; it takes the base timestamp's place (KIP-534).
+    # When the batch's tombstones may be removed; it replaces the base timestamp (KIP-534).
     delete_horizon: int
 
 
@@ -132,7 +132,7 @@ def iterate_records(
 ) -> Iterator[Record]:
     """Yield a batch's records; malformed ones, or too many bytes of them, are a DecodeError.
 
-    The checksum is the caller's concern. Keys and values are copies.
+    The caller checks the checksum. Keys and values are copies.
     """
     header = parse_batch_header(batch, position)
     end = position + header.size_bytes
@@ -179,7 +179,7 @@ def _read_record(body: bytes, position: int, header: BatchHeader) -> tuple[Recor
 
 
 def _read_varint(body: bytes, position: int, bits_max: int) -> tuple[int, int]:
-    """Read a zigzag varint (KIP-98 takes Protocol Buffers' encoding)."""
+    """Read a zigzag varint (KIP-98 uses Protocol Buffers' encoding)."""
     value = body[position]
     position += 1
     if value >= _CONTINUES:
@@ -232,7 +232,7 @@ def _read_headers(body: bytes, position: int, end: int) -> tuple[tuple[Header, .
 
 
 def build_batch(records: Sequence[NewRecord], **options: Unpack[BatchOptions]) -> bytearray:
-    """Make one sealed batch; records without an offset delta are numbered by their place."""
+    """Build one sealed batch; records without an offset delta are numbered by position."""
     log_append_time = options.get("log_append_time")
     compression = options.get("compression", Compression.NONE)
     delete_horizon = options.get("delete_horizon")
@@ -277,7 +277,7 @@ def build_batch(records: Sequence[NewRecord], **options: Unpack[BatchOptions]) -
 def _write_record(
     out: bytearray, record: NewRecord, offset_delta: int, timestamp_delta: int
 ) -> None:
-    body = bytearray(1)  # attributes, of which none is in use
+    body = bytearray(1)  # attributes, all unused
     body += _varint(timestamp_delta)
     body += _varint(offset_delta)
     _write_bytes(body, record.key)

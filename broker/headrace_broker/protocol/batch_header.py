@@ -1,7 +1,7 @@
 """The fixed part of a record batch, format version 2 (KIP-98, Kafka's ``DefaultRecordBatch``).
 
-Owns reading, checking and patching headers; ``batch`` looks at the records. The checksum covers
-everything behind itself, so that base offset and leader epoch can be patched without recomputing.
+Owns reading, checking and patching headers; ``batch`` reads the records. The checksum covers
+everything behind itself, so base offset and leader epoch can be patched without recomputing it.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ _new_tuple: Final = tuple.__new__  # a named tuple's own constructor is Python c
 
 
 class BatchHeader(NamedTuple):
-    """A batch's fixed part; of magic 0 and 1 only offset, length and magic are read."""
+    """A batch's fixed part; for magic 0 and 1 only offset, length and magic are read."""
 
     base_offset: Offset
     batch_length: int

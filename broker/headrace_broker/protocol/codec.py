@@ -1,6 +1,6 @@
-"""Messages to bytes and back: the door to the compiled codec.
+"""Messages to bytes and back: the entry points of the compiled codec.
 
-``decode`` and ``encode`` are for one message at a time; what handles many of one kind keeps the
+``decode`` and ``encode`` are for single messages; code that handles many of one kind keeps the
 function that ``decoder`` or ``encoder`` returns.
 """
 
@@ -28,7 +28,7 @@ def decoder(cls: type[MessageT], version: int) -> Decoder[MessageT]:
 
 
 def encoder(cls: type[MessageT], version: int) -> Callable[[MessageT], list[Part]]:
-    """Return the compiled encoder; it returns records fields as the objects they are."""
+    """Return the compiled encoder; it returns records fields unchanged."""
     return cast("Callable[[MessageT], list[Part]]", compile_encoder(cls, version))
 
 

@@ -1,8 +1,8 @@
-"""The four codecs of record batches, with a cap on what they may unpack to.
+"""The four codecs of record batches, with a limit on the decompressed size.
 
-A batch's sender chooses its bytes, so its unpacked size is bounded before memory is given: by an
-absolute cap and by a ratio that no ordinary data reaches. Snappy comes bare (librdkafka) or in the
-framing of xerial's snappy-java (Java), whose chunk lengths are checked one by one.
+A batch's sender chooses its bytes, so its decompressed size is limited before memory is allocated:
+by an absolute limit and by a ratio that ordinary data never reaches. Snappy comes raw (librdkafka)
+or in the framing of xerial's snappy-java (Java), whose chunk lengths are checked one by one.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ RATIO_FREE_SIZE: Final = 8 * 1024 * 1024
 
 _FIRST_GUESS_RATIO: Final = 4
 _FIRST_GUESS_MIN: Final = 16 * 1024
-# What cramjam says when the output buffer is too small and nothing else is wrong.
+# cramjam's error when the output buffer is too small and nothing else is wrong.
 _OUTPUT_IS_FULL: Final = "failed to write whole buffer"
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -119,7 +119,7 @@ def _decompress_snappy(data: bytes, limit: int) -> bytes:
         if not 0 < length <= len(data) - position:
             raise DecodeError(f"snappy chunk of {length} of {len(data) - position} bytes")
         chunk = data[position : position + length]
-        # Raw snappy starts with its unpacked size, so that it is refused before it costs memory.
+        # Raw snappy starts with its decompressed size, so it is refused before memory is allocated.
         if len(out) + cramjam.snappy.decompress_raw_len(chunk) > limit:
             raise _too_large(limit)
         out += cramjam.snappy.decompress_raw(chunk)

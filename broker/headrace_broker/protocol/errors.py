@@ -1,8 +1,8 @@
 """Kafka's error codes and the exceptions that carry them.
 
-Owns what each code means to a client that must decide whether to send again: is it worth a retry,
-and was the request applied. Codes and retriability are those of Apache Kafka 4.2
-(``org.apache.kafka.common.protocol.Errors``); the outcomes are ours (see ``Outcome``).
+Owns what each code means to a client that must decide whether to retry: is it retriable, and was
+the request applied. Codes and retriability are those of Apache Kafka 4.2
+(``org.apache.kafka.common.protocol.Errors``); the outcomes are Headrace's own (see ``Outcome``).
 """
 
 from enum import Enum, IntEnum, unique
@@ -223,7 +223,7 @@ _OUTCOME_UNKNOWN = frozenset(
     }
 )
 
-# The request, or an earlier copy of it, took effect; the code tells something else beside that.
+# The request, or an earlier copy of it, took effect; the code reports something else.
 _APPLIED = frozenset(
     {
         ErrorCode.NONE,
@@ -246,7 +246,7 @@ class ApiError(Exception):
 
 
 class RecordsRefusedError(ApiError):
-    """A batch is refused for single records (KIP-467): `records` has their places and why."""
+    """A batch is refused for single records (KIP-467): `records` has positions and reasons."""
 
     def __init__(self, code: ErrorCode, message: str, records: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, message)
@@ -254,8 +254,8 @@ class RecordsRefusedError(ApiError):
 
 
 class DecodeError(Exception):
-    """Bytes that are not what they claim to be; the connection that sent them is closed."""
+    """Bytes that are not valid; the connection that sent them is closed."""
 
 
 class EncodeError(Exception):
-    """A message that its version cannot express: a bug of ours, never a client's doing."""
+    """A message that its version cannot express: a bug of the broker, never of a client."""

@@ -1,10 +1,10 @@
-"""The bytes of the usual fetch between replicas, laid out and read in place.
+"""The byte layout of the usual fetch between replicas, written and read in place.
 
-What one acks=all write costs is a fetch of each follower and its answer, and there the message
-objects of the general path cost several times what the records do. A request is usual where it
-changes partitions of a session and forgets none; an answer where every partition in it has neither
-an error nor a diverging log. `None` says that something is not, and the general
-codec takes it. What both write is the same, byte for byte (`test_fast_fetch.py`).
+Each acks=all write costs one fetch of each follower and its answer, and there the message objects
+of the general path cost several times as much as the records. A request is usual if it changes
+partitions of a session and forgets none; an answer is usual if no partition in it has an error or a
+diverging log. `None` leaves anything else to the general codec. Both write the same bytes
+(`test_fast_fetch.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _new_tuple = tuple.__new__  # a named tuple's own constructor is Python code
 
 
 class Asked(NamedTuple):
-    """What a request says of one partition."""
+    """A partition in a request."""
 
     topic_id: bytes
     partition: int
@@ -80,7 +80,7 @@ class Request(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What an answer says of one partition."""
+    """A partition in an answer."""
 
     topic_id: bytes
     partition: int
@@ -90,7 +90,7 @@ class Found(NamedTuple):
 
 
 def write_request(request: Request) -> bytes | None:
-    """Return a request's body; None where it names too many partitions."""
+    """Return a request's body; None if it has too many partitions."""
     max_wait_ms, max_bytes, session_id, session_epoch, replica_id, replica_epoch, asked = request
     if len(asked) == 1:
         topic_id, *fields = asked[0]
@@ -112,7 +112,7 @@ def write_request(request: Request) -> bytes | None:
 
 
 def read_request(frame: memoryview, position: int) -> Request | None:
-    """Read a request's body; None where it is not a usual one, or cut short."""
+    """Read a request's body; None if it is not a usual one, or truncated."""
     try:
         if len(frame) - position == _ONE_ASKED.size:
             return _read_one(frame, position)
@@ -181,7 +181,7 @@ def _read_request(frame: memoryview, position: int) -> Request | None:
 
 
 def write_answer(session_id: int, found: Sequence[Found]) -> list[bytes | memoryview] | None:
-    """Return the parts of an answer's body; None where it holds too many partitions."""
+    """Return the parts of an answer's body; None if it has too many partitions."""
     if len(found) == 1:
         topic_id, index, high_watermark, log_start_offset, records = found[0]
         head = _ONE_ANSWER.pack(
@@ -216,7 +216,7 @@ def write_answer(session_id: int, found: Sequence[Found]) -> list[bytes | memory
 
 
 def read_answer(frame: memoryview, position: int) -> tuple[int, list[Found]] | None:
-    """Return an answer's session and what it holds; None where it is not a usual one.
+    """Return an answer's session and contents; None if it is not a usual one.
 
     The records are views of the frame.
     """
@@ -243,7 +243,7 @@ def _read_answer(frame: memoryview, position: int) -> tuple[int, list[Found]] | 
             )
             length, start = read_varuint(frame, position + _ANSWER.size)
             position = start + length - 1
-            # Tags say that the logs diverge, or who leads now.
+            # Tags mean diverging logs, or a new leader.
             if error or aborted or not length or frame[position]:
                 return None
             fields = topic_id, index, high_watermark, log_start, frame[start:position]

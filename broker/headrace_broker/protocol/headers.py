@@ -1,8 +1,8 @@
-"""What stands before a request's and a response's body.
+"""The headers of requests and responses.
 
 A header's version follows from the API and its version: flexible versions have tagged fields in the
-header too, except that an ApiVersions response never has, because a client that does not know the
-broker's versions yet must be able to read it (KIP-511).
+header too. The exception is the ApiVersions response, which never has them, because a client that
+does not know the broker's versions yet must be able to read it (KIP-511).
 """
 
 from struct import Struct as Layout
@@ -21,7 +21,7 @@ _SIZE_AND_CORRELATION: Final = Layout(">ii")
 
 @message(versions="0-2", flexible="2+")
 class RequestHeader(Message):
-    """What a request starts with; version 0 was ControlledShutdown's alone."""
+    """The header of a request; only ControlledShutdown used version 0."""
 
     request_api_key: Annotated[int, Int16("0+")] = 0
     request_api_version: Annotated[int, Int16("0+")] = 0
@@ -32,7 +32,7 @@ class RequestHeader(Message):
 
 @message(versions="0-1", flexible="1+")
 class ResponseHeader(Message):
-    """What a response starts with."""
+    """The header of a response."""
 
     correlation_id: Annotated[int, Int32("0+")] = 0
 
@@ -52,8 +52,8 @@ def response_header_version(api_key: ApiKey, api_version: int) -> int:
 def decode_request_header(buffer: Buffer, position: int = 0) -> tuple[RequestHeader, int]:
     """Decode the header of a frame without its size; return it and where the body starts.
 
-    An API that Kafka does not have is a DecodeError: nobody knows its header. A known API in an
-    unknown version is not: the caller answers UNSUPPORTED_VERSION.
+    An unknown API is a DecodeError, because its header is unknown. A known API in an unknown
+    version is not: the caller answers UNSUPPORTED_VERSION.
     """
     if len(buffer) - position < _KEY_AND_VERSION.size:
         raise DecodeError(f"a request of {len(buffer) - position} bytes has no header")

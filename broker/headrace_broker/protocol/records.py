@@ -1,4 +1,4 @@
-"""How typed records stand in a log: what precedes the body in a key and in a value.
+"""The framing of typed records in a log: what precedes the body in a key and in a value.
 
 Coordinator records (``__consumer_offsets``, ``__transaction_state``) start with an int16: the
 record's type in the key, the value's version in the value. Metadata records start with three
@@ -53,7 +53,7 @@ def decode_record_key(
 
 
 def decode_record_value(cls: type[MessageT], buffer: Buffer) -> MessageT:
-    """Decode a coordinator record's value in the version it says."""
+    """Decode a coordinator record's value in the version that it states."""
     return decode(cls, buffer, decode_record_type(buffer), _PREFIX.size)[0]
 
 

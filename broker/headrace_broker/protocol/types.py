@@ -26,7 +26,7 @@ NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)
 NO_TIMESTAMP: Final = TimestampMs(-1)
 
-#: KIP-858's DirectoryId: a replica's broker has not said where (0), is to choose (1), lost it (2).
+#: KIP-858's DirectoryId: not reported yet (0), to be chosen by the broker (1), lost (2).
 MIGRATING_DIRECTORY: Final = uuid.UUID(int=0)
 UNASSIGNED_DIRECTORY: Final = uuid.UUID(int=1)
 LOST_DIRECTORY: Final = uuid.UUID(int=2)

@@ -1,1 +1,1 @@
-"""Brokers: how they register, are heard from, fenced and leave."""
+"""Brokers: registration, heartbeats, fencing and departure."""

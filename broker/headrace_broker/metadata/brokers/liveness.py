@@ -72,7 +72,7 @@ def decide_heartbeat(
     node_id, epoch = NodeId(request.broker_id), BrokerEpoch(request.broker_epoch)
     broker = registered_broker(image, node_id, epoch)
     sessions.touch(node_id, epoch, Offset(request.current_metadata_offset), now_ms)
-    # The epoch is the offset of the registration: read that far, it has seen all before it.
+    # The epoch is the offset of the registration: having read that far, it knows all before it.
     is_caught_up = request.current_metadata_offset >= broker.epoch
     now, then = _state(broker), _next_state(image, broker, request, sessions)
     records: list[MetadataRecord] = []
@@ -121,7 +121,7 @@ def _next_state(
     if now is _State.FENCED or request.want_fence:
         if request.want_shut_down:
             return _State.STOPPED
-        # One that was allowed to stop does: only a new registration brings it back.
+        # A broker that was allowed to stop does so: only a new registration brings it back.
         is_ready = request.current_metadata_offset >= broker.epoch and not request.want_fence
         is_welcome = is_ready and not broker.in_controlled_shutdown
         return _State.UNFENCED if is_welcome else _State.FENCED
@@ -182,9 +182,10 @@ def _shutting_down(
 def directories_failed(
     image: MetadataImage, broker: BrokerImage, failed: Collection[UUID], policy: TopicPolicy
 ) -> list[MetadataRecord]:
-    """Return the records that take log directories of a broker, and what is in them, offline.
+    """Return the records that take a broker's log directories, and their replicas, offline.
 
-    A broker without any is gone. The replicas leave leaderships and in-sync sets (KIP-858).
+    A broker without any directory is gone. The replicas lose leadership and leave the in-sync sets
+    (KIP-858).
     """
     online = [directory for directory in broker.log_dirs if directory not in failed]
     if not online:
@@ -209,7 +210,7 @@ def leaves_partition(
     node_id: NodeId,
     target: PartitionTarget | None = None,
 ) -> PartitionChangeRecord | None:
-    """Return the record that takes a replica out of one partition's leadership and in-sync set."""
+    """Return the record that removes a replica as leader and from the in-sync set."""
     partition = topic.partitions[index]
     if node_id not in partition.isr and partition.leader != node_id:
         return None if target is None else rules.change(topic, index, target)
@@ -224,7 +225,7 @@ def leaves_partition(
 def broker_leaves(
     image: MetadataImage, node_id: NodeId, policy: TopicPolicy, *, lost_records: bool = False
 ) -> list[MetadataRecord]:
-    """Return the records that take the broker out of leaderships and ISRs.
+    """Return the records that remove the broker as leader and from ISRs.
 
     With `lost_records` (an unclean shutdown) it is no longer eligible to lead either (KIP-966).
     """
@@ -252,7 +253,7 @@ def broker_leaves(
 def broker_comes(
     image: MetadataImage, node_id: NodeId, policy: TopicPolicy
 ) -> list[MetadataRecord]:
-    """Return the records that elect leaders, now that the broker is there, where there are none."""
+    """Return the records that elect leaders for leaderless partitions: the broker is back."""
     rules = ReplicationRules(image, policy, coming=node_id)
     records: list[MetadataRecord] = []
     for topic, index, partition in partitions_of(image):

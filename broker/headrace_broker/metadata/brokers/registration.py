@@ -1,4 +1,4 @@
-"""Decides who belongs to the cluster: registration and its end, and blocks of producer ids."""
+"""Decides cluster membership: registration and its end, and blocks of producer ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,15 +27,15 @@ from headrace_broker.protocol.types import BrokerEpoch, NodeId, ProducerId
 METADATA_VERSION_FEATURE = "metadata.version"
 GROUP_VERSION_FEATURE = "group.version"
 GROUP_VERSION = 1
-"""With it, ConsumerGroupHeartbeat is served (KIP-848); a new cluster begins with it."""
+"""The level for ConsumerGroupHeartbeat (KIP-848); a new cluster starts with it."""
 SHARE_VERSION_FEATURE = "share.version"
 SHARE_VERSION = 1
-"""With it, share groups are served (KIP-932); a new cluster begins with it, as Kafka 4.2's."""
+"""The level for share groups (KIP-932); a new cluster starts with it, like Kafka 4.2's."""
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2
-"""The level that a new cluster begins with (KIP-890, KIP-1022)."""
+"""The level that a new cluster starts with (KIP-890, KIP-1022)."""
 
-#: 4.2-IV1, the level of the record versions that we write; the least is 3.3-IV3's (Kafka 4's own).
+#: 4.2-IV1, the level of the record versions written here; the minimum is 3.3-IV3 (Kafka 4's own).
 METADATA_VERSION = 29
 METADATA_VERSION_MIN = 7
 
@@ -49,10 +49,10 @@ _PRODUCER_ID_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself when it joins. `incarnation_id` is new for each process.
+    """A broker's data when it registers. `incarnation_id` is new for each process.
 
-    `previous_broker_epoch` is what its last clean shutdown left behind, -1 where there was none: if
-    it is the epoch that we know, the logs hold all that the broker ever acknowledged (KIP-966).
+    `previous_broker_epoch` comes from its last clean shutdown, -1 if there was none: if it equals
+    the registered epoch, the logs have everything that the broker ever acknowledged (KIP-966).
     """
 
     node_id: NodeId
@@ -64,7 +64,7 @@ class Registration:
 
 
 def decide_bootstrap(image: MetadataImage) -> MetadataDecision[None]:
-    """Decide the first records of a new cluster: the levels that it works at."""
+    """Decide the first records of a new cluster: its feature levels."""
     if METADATA_VERSION_FEATURE in image.features:
         return MetadataDecision(records=[], response=None)
     levels = {
@@ -84,16 +84,16 @@ def decide_register_broker(
     *,
     is_alive: bool = False,
 ) -> MetadataDecision[BrokerEpoch]:
-    """Decide that a broker process joins, fenced until it has caught up; answer its epoch.
+    """Register a broker process, fenced until it has caught up; return its epoch.
 
     The epoch is the offset of the record (KIP-631), so it grows with each registration. The former
-    process under that id leaves its leaderships and ISRs; if it did not stop cleanly, its ELR
-    seats too (KIP-966), and so does an id that was unregistered: nobody knows which disks come with
-    it. Whatever it led begins a new leader epoch: the tail that was lost and what is written in its
-    place must not share one (KIP-101, KIP-320).
+    process with that id is removed as leader and from ISRs. If it did not stop cleanly, it is also
+    removed from ELRs (KIP-966), and so is an id that was unregistered, because its disks are
+    unknown. The partitions that it led get a new leader epoch: lost records and those written in
+    their place must not share one (KIP-101, KIP-320).
 
-    `is_alive` says that the former process was heard from lately and is not known to have died:
-    raises ApiError(DUPLICATE_BROKER_REGISTRATION), unless that one is about to stop.
+    `is_alive`: the former process was heard from recently and is not known to have died. Then this
+    raises ApiError(DUPLICATE_BROKER_REGISTRATION), unless that process is about to stop.
     """
     known = image.brokers.get(registration.node_id)
     epoch = BrokerEpoch(image.offset + 1)
@@ -123,7 +123,7 @@ def decide_register_broker(
 
 
 def registration_record(broker: BrokerImage) -> RegisterBrokerRecord:
-    """Return the record that makes a broker what it is."""
+    """Return the registration record of a broker."""
     return RegisterBrokerRecord(
         broker_id=broker.node_id,
         incarnation_id=broker.incarnation_id,
@@ -154,7 +154,7 @@ def registration_record(broker: BrokerImage) -> RegisterBrokerRecord:
 def decide_unregister_broker(
     image: MetadataImage, node_id: NodeId, policy: TopicPolicy
 ) -> MetadataDecision[None]:
-    """Decide that a broker no longer belongs to the cluster, as an operator says.
+    """Decide that a broker no longer belongs to the cluster, as an administrator requests.
 
     Its replicas stay assigned to it until they are moved. Raises
     ApiError(BROKER_ID_NOT_REGISTERED).
@@ -171,7 +171,7 @@ def decide_unregister_broker(
 
 
 def _uncordoning(image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
-    """Return what lets the next broker of this id begin like any other."""
+    """Return the records that let the next broker with this id start like any other."""
     resource = broker_resource(node_id)
     if CORDONED_LOG_DIRS not in image.config(resource):
         return []
@@ -188,7 +188,7 @@ def _uncordoning(image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
 def decide_allocate_producer_ids(
     image: MetadataImage, node_id: NodeId
 ) -> MetadataDecision[tuple[ProducerId, int]]:
-    """Decide a block of producer ids for a broker; answer its first id and its length (KIP-730)."""
+    """Allocate a block of producer ids to a broker; return its first id and length (KIP-730)."""
     start = image.next_producer_id
     if start > _PRODUCER_ID_MAX - PRODUCER_ID_BLOCK_SIZE:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids of this cluster are used")

@@ -1,8 +1,8 @@
 """When the active controller last heard from each broker.
 
 Plain state beside the image: it is not in the log, and only the active controller has it. A new
-active controller gives every broker a fresh session, because it cannot know how long ago the broker
-spoke to the former one (KRaft's BrokerHeartbeatManager). Time is handed in.
+active controller gives every broker a new session, because it cannot know when the former one last
+heard from it (KRaft's BrokerHeartbeatManager). The time is passed in.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from headrace_broker.protocol.types import NO_OFFSET, BrokerEpoch, NodeId, Offse
 class _Session:
     epoch: BrokerEpoch
     last_contact_ms: int
-    # Whether it spoke to this controller, or only may have spoken to the former one.
+    # Whether this controller has heard from it, or at most the former one.
     was_heard: bool = False
     metadata_offset: Offset = NO_OFFSET
-    # Where the leaders were moved away; it may stop when all others have read so far.
+    # The offset of its leaders' moves; it may stop when all others have read up to there.
     shutdown_offset: Offset | None = None
 
 
@@ -33,7 +33,7 @@ class BrokerSessions:
         self._last_check_ms: int | None = None
 
     def begin(self, image: MetadataImage, now_ms: int) -> None:
-        """Give each unfenced broker a fresh session: this controller has become the active one."""
+        """Give each unfenced broker a new session: this controller has become active."""
         self._sessions = {
             node: _Session(epoch=broker.epoch, last_contact_ms=now_ms)
             for node, broker in image.brokers.items()
@@ -43,13 +43,13 @@ class BrokerSessions:
         self._last_check_ms = now_ms
 
     def doubt(self, node_id: NodeId) -> None:
-        """Give a broker half a session only: it was the controller, and did not answer as such."""
+        """Give a broker only half a session: it was the controller, and stopped answering."""
         session = self._sessions.get(node_id)
         if session is not None:
             session.last_contact_ms -= self.timeout_ms // 2
 
     def end(self) -> None:
-        """Forget everything: this controller is no longer the active one."""
+        """Drop everything: this controller is no longer the active one."""
         self._sessions.clear()
         self._dead.clear()
         self._last_check_ms = None
@@ -57,9 +57,9 @@ class BrokerSessions:
     def touch(
         self, node_id: NodeId, epoch: BrokerEpoch, metadata_offset: Offset, now_ms: int
     ) -> None:
-        """Note a heartbeat; one of an older epoch counts for nothing.
+        """Record a heartbeat; one with an older epoch is ignored.
 
-        A broker that speaks is not dead: only its network broke.
+        A broker that sends one is not dead: only its network was broken.
         """
         session = self._sessions.get(node_id)
         if session is None or session.epoch < epoch:
@@ -84,20 +84,20 @@ class BrokerSessions:
         return session is not None and now_ms - session.last_contact_ms < self.timeout_ms
 
     def was_heard_from(self, node_id: NodeId, now_ms: int) -> bool:
-        """Whether the broker spoke to this very controller within the timeout.
+        """Whether this very controller has heard from the broker within the timeout.
 
-        Another process may not take its id then. A session that a new controller merely presumes
-        must not keep a restarted cluster's brokers out.
+        Then no other process may take its id. A session that a new controller merely assumes must
+        not keep a restarted cluster's brokers out.
         """
         session = self._sessions.get(node_id)
         return session is not None and session.was_heard and self.is_alive(node_id, now_ms)
 
     def expired(self, image: MetadataImage, now_ms: int) -> list[BrokerImage]:
-        """Return the unfenced brokers whose session is over. Ask often, about every 100 ms.
+        """Return the unfenced brokers whose session has expired. Call often, about every 100 ms.
 
-        Where this controller itself was held up (stopped, starved), the heartbeats that came
-        meanwhile have not been read yet: between two checks no session ages by more than a quarter
-        of the timeout. One that is always late still fences whoever is silent.
+        If this controller itself was stuck (stopped, starved), heartbeats may be waiting unread:
+        between two calls no session ages by more than a quarter of the timeout. A controller that
+        is always late still fences silent brokers.
         """
         if self._last_check_ms is not None:
             held_up = now_ms - self._last_check_ms - self.timeout_ms // 4
@@ -118,18 +118,18 @@ class BrokerSessions:
         return gone
 
     def metadata_offset(self, node_id: NodeId) -> Offset:
-        """Return up to which offset the broker said that it has read the metadata."""
+        """Return the metadata offset that the broker last reported as read."""
         session = self._sessions.get(node_id)
         return NO_OFFSET if session is None else session.metadata_offset
 
     def begin_shutdown(self, node_id: NodeId, offset: Offset) -> None:
-        """Note that the records up to `offset` move the broker's leaders away."""
+        """Record that the records up to `offset` move the broker's leaders away."""
         session = self._sessions.get(node_id)
         if session is not None and session.shutdown_offset is None:
             session.shutdown_offset = offset
 
     def shutdown_is_known(self, image: MetadataImage, node_id: NodeId) -> bool:
-        """Whether all active brokers have read that this one leads nothing any more."""
+        """Whether all active brokers have read that this one no longer leads anything."""
         session = self._sessions.get(node_id)
         if session is None or session.shutdown_offset is None:
             return True

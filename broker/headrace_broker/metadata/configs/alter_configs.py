@@ -1,6 +1,6 @@
 """Decides changes of configuration: incremental ones (KIP-339) and the older whole replacement.
 
-Each resource of a request succeeds or fails by itself. Only values that differ become records, so
+Each resource of a request succeeds or fails by itself. Only changed values become records, so
 applying the same configuration again writes nothing.
 """
 
@@ -115,7 +115,7 @@ def decide_alter_configs(
 def resource_outcomes(
     resources: Sequence[_Resource], errors: Sequence[ApiError | None], make: Callable[..., OutcomeT]
 ) -> list[OutcomeT]:
-    """Return what became of each resource of a request, as its response's part."""
+    """Return the outcome of each resource of a request, in the response's type."""
     return [
         make(
             error_code=ErrorCode.NONE if error is None else error.code,
@@ -192,7 +192,7 @@ def _replace(
 
 
 def _applied(rules: "_Rules", current: str | None, change: ConfigChange) -> str | None:
-    """Return the setting's text after `change`, None where it goes back to its default."""
+    """Return the setting's text after `change`, None if it returns to its default."""
     if change.operation == ConfigOperation.DELETE:
         return None
     if change.operation not in set(ConfigOperation):
@@ -237,7 +237,7 @@ def _changed(
 
 
 class _TopicRules:
-    """What a topic's configuration may be."""
+    """The rules for a topic's configuration."""
 
     def __init__(self, layers: Sequence[ConfigLayer]) -> None:
         self._layers = layers
@@ -252,7 +252,7 @@ class _TopicRules:
         return TOPIC_SETTINGS[name].type is ConfigType.LIST
 
     def inherited(self, name: str) -> str:
-        """Return the text that holds where the topic sets nothing."""
+        """Return the value if the topic does not set it."""
         value = topic_candidates(TOPIC_SETTINGS[name], {}, self._layers)[0].value
         return format_value(value) or ""
 
@@ -265,7 +265,7 @@ _Rules = _TopicRules | BrokerRules | GroupRules
 
 
 def _rules(image: MetadataImage, settings: BrokerSettings, resource: ConfigResource) -> _Rules:
-    """Return what applies to `resource`; raises ApiError where there is no such resource."""
+    """Return the rules for `resource`; raises ApiError if it does not exist."""
     if resource.type == ConfigResourceType.TOPIC:
         validate_topic_name(resource.name)
         if resource.name not in image.topics:
@@ -308,7 +308,7 @@ def broker_of(resource: ConfigResource) -> NodeId:
 
 
 def unsupported_resource(resource: ConfigResource) -> ApiError:
-    """Return the error of a kind of resource that has no configuration here."""
+    """Return the error for a kind of resource without configuration here."""
     try:
         kind = ConfigResourceType(resource.type).name
     except ValueError:

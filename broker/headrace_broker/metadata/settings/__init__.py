@@ -1,1 +1,1 @@
-"""The settings that topics and brokers have: names, types, defaults, checks. Knows no image."""
+"""The settings of topics and brokers: names, types, defaults, checks. Knows no image."""

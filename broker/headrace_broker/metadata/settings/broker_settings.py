@@ -1,9 +1,9 @@
-"""A broker's own settings as the metadata layer needs them: to describe and to alter them.
+"""A broker's own settings for the metadata layer, which describes and alters them.
 
-The table of what the process reads is the server's; it is handed in. What may change while a broker
-runs is here: the defaults of topics, which every broker takes from the image (Kafka's
-DynamicLogConfig), and what only the cluster has (`CLUSTER_SETTINGS`). All others are read-only
-until a restart.
+The server has the table of the process's settings, and passes it in. This module has the settings
+that may change at runtime: the defaults of topics, which every broker takes from the image (Kafka's
+DynamicLogConfig), and those that only the cluster has (`CLUSTER_SETTINGS`). All others are
+read-only until a restart.
 """
 
 import re
@@ -27,7 +27,7 @@ _SENSITIVE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSetting:
-    """One setting of the broker, as it is described."""
+    """One setting of the broker, for DescribeConfigs."""
 
     name: str
     type: ConfigType
@@ -40,7 +40,7 @@ def _throttle(name: str, what: str) -> BrokerSetting:
     return BrokerSetting(name=name, type=ConfigType.LONG, default=LONG_MAX, doc=doc)
 
 
-#: Settings that no file has, only the cluster (Kafka's QuotaConfig): how fast replicas may move.
+#: Settings that only the cluster has, not a file (Kafka's QuotaConfig): the throttles of moves.
 REPLICATION_THROTTLES: Mapping[str, BrokerSetting] = {
     setting.name: setting
     for setting in (
@@ -60,7 +60,7 @@ _CORDON = BrokerSetting(
     "is there stays (KIP-1066). Of one broker only.",
 )
 
-#: Who was cordoned by whom, so that an operator takes back only its own. Of the whole cluster only.
+#: The brokers that an operator has cordoned, so that it uncordons only these. Cluster-wide only.
 DRAINED_BROKERS = "headrace.drain.brokers"
 
 _DRAINED = BrokerSetting(
@@ -70,7 +70,7 @@ _DRAINED = BrokerSetting(
     doc="Brokers that the operator cordoned to drain them; it uncordons no others.",
 )
 
-#: How fast replicas are copied to where they are added, whoever asked. Of the whole cluster only.
+#: The throttle for copies to new replicas, by any client's request. Cluster-wide only.
 MOVES_THROTTLE = "headrace.moves.throttle"
 
 _MOVES_THROTTLE = BrokerSetting(
@@ -81,7 +81,7 @@ _MOVES_THROTTLE = BrokerSetting(
     "whoever asked for them. The operator sets it for its own moves and takes it back.",
 )
 
-#: The plan that the controller carries out (`balance_settings`). Of the whole cluster only.
+#: The plan that the controller carries out (`balance_settings`). Cluster-wide only.
 BALANCE_PLAN = "headrace.balance.plan"
 BALANCE_STATE = "headrace.balance.state"
 BALANCE_THROTTLE = "headrace.balance.throttle"
@@ -127,7 +127,7 @@ BALANCE_SETTINGS: Mapping[str, BrokerSetting] = {
     )
 }
 
-#: Settings that no file has, only the cluster's metadata.
+#: Settings that are only in the cluster's metadata, not in a file.
 CLUSTER_SETTINGS: Mapping[str, BrokerSetting] = {
     **REPLICATION_THROTTLES,
     CORDONED_LOG_DIRS: _CORDON,
@@ -136,11 +136,11 @@ CLUSTER_SETTINGS: Mapping[str, BrokerSetting] = {
     **BALANCE_SETTINGS,
 }
 
-#: Where share groups' dead letters may go (KIP-1191). Of the file or of the whole cluster.
+#: Where share groups' dead letters may go (KIP-1191). In the file or cluster-wide.
 DEAD_LETTER_PREFIX = "errors.deadletterqueue.topic.name.prefix"
 DEAD_LETTER_AUTO_CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 
-#: Settings of the process that it takes from the metadata while it runs.
+#: Settings that a running process takes from the metadata.
 LIVE_SETTINGS: Mapping[str, ConfigType] = {
     "log.cleaner.backoff.ms": ConfigType.LONG,
     "max.connections": ConfigType.LONG,
@@ -150,8 +150,8 @@ LIVE_SETTINGS: Mapping[str, ConfigType] = {
     DEAD_LETTER_AUTO_CREATE: ConfigType.BOOLEAN,
 }
 
-#: Broker settings that may be changed without a restart: the first synonym of each topic setting,
-#: those of the cluster's metadata, and what a process takes from there.
+#: Broker settings that may change without a restart: the first synonym of each topic setting, those
+#: of the cluster's metadata, and those that a running process takes from there.
 DYNAMIC_BROKER_SETTINGS = (
     frozenset(CLUSTER_SETTINGS)
     | frozenset(setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms)
@@ -160,7 +160,7 @@ DYNAMIC_BROKER_SETTINGS = (
 
 
 def kept_setting(name: str) -> BrokerSetting:
-    """Return the description of a setting that is kept for whoever set it, and does nothing."""
+    """Return the description of a setting that is stored and has no effect."""
     return BrokerSetting(
         name=name,
         type=ConfigType.STRING,
@@ -171,16 +171,16 @@ def kept_setting(name: str) -> BrokerSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """One broker: its id, the text of its file, and the settings that its process knows."""
+    """One broker: its id, its file's texts, and the settings that its process has."""
 
     node_id: NodeId
     static: Mapping[str, str] = field(default_factory=dict)
     known: Mapping[str, BrokerSetting] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The typed value of every setting of the file, for what is checked against it."""
+    """The typed value of every setting in the file, for checks against it."""
 
     def all(self) -> dict[str, BrokerSetting]:
-        """Return every setting by name, those that give topics their defaults included."""
+        """Return every setting by name, including the topics' defaults."""
         topics = {
             name: _as_broker_setting(setting, synonym)
             for name, (setting, synonym) in BROKER_SYNONYMS.items()
@@ -189,7 +189,7 @@ class BrokerSettings:
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a value under that name is never shown (CVE lists: secrets in Describe)."""
+    """Return whether a value under that name is never shown (secrets in Describe are CVEs)."""
     return _SENSITIVE.search(name) is not None
 
 

@@ -1,11 +1,12 @@
-"""Settings that Apache Kafka 4.2.1's broker knows and this one does nothing with.
+"""Settings of Apache Kafka 4.2.1's broker that have no effect here.
 
-Read from the constants of Kafka's own jars. A file of Kafka's may name them, and tools set them.
+Taken from the constants in Kafka's own jars. A Kafka settings file may contain them, and tools set
+them.
 """
 
 from typing import Final
 
-#: Kafka changes these by a restart alone.
+#: In Kafka a change needs a restart.
 FIXED_KAFKA_SETTINGS: Final = frozenset(
     {
         "alter.config.policy.class.name",
@@ -160,7 +161,7 @@ FIXED_KAFKA_SETTINGS: Final = frozenset(
     }
 )
 
-#: Kafka changes these while it runs.
+#: In Kafka these change at runtime.
 DYNAMIC_KAFKA_SETTINGS: Final = frozenset(
     {
         "background.threads",

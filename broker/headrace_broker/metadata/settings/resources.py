@@ -1,4 +1,4 @@
-"""Configuration resources: what a ConfigRecord or a config request is about."""
+"""Configuration resources: the subjects of ConfigRecords and config requests."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -56,5 +56,5 @@ def topic_resource(name: str) -> ConfigResource:
 
 
 def broker_resource(node_id: int | None) -> ConfigResource:
-    """Return the resource of one broker, or with None of the default of all brokers."""
+    """Return the resource of one broker, or with None that of the default of all brokers."""
     return ConfigResource(ConfigResourceType.BROKER, "" if node_id is None else str(node_id))

@@ -1,7 +1,7 @@
-"""How the text of a setting becomes a checked value, and how a value is shown again.
+"""Parses the text of a setting into a checked value, and formats values.
 
-The grammar is that of Kafka's ConfigDef: what Kafka reads, this reads; what it refuses, this
-refuses, with a message that names the setting and what it takes.
+The grammar is that of Kafka's ConfigDef: this module accepts and refuses the same texts, with a
+message that names the setting and the accepted values.
 """
 
 import math
@@ -22,7 +22,7 @@ _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """An inclusive range. `also` names single values outside of it that mean something."""
+    """An inclusive range. `also` has single values outside of it with a special meaning."""
 
     low: float | None = None
     high: float | None = None
@@ -41,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of these strings; for a list, each item is one of them and none comes twice."""
+    """One of these strings; in a list, each item is one of them, and none is repeated."""
 
     allowed: tuple[str, ...]
 
@@ -81,7 +81,7 @@ def duration_ms(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ResetPolicy:
-    """latest, earliest, or a duration: where a share group begins (KIP-932, KIP-1106)."""
+    """latest, earliest, or a duration: the start position of a share group (KIP-932, KIP-1106)."""
 
     def check(self, value: Any) -> None:
         """Raise ValueError for anything else."""
@@ -95,10 +95,10 @@ _OF_THE_CLUSTERS_OWN = "__"
 
 @dataclass(frozen=True, slots=True)
 class TopicNamePrefix:
-    """What names of topics begin with, none of the cluster's own; it may be empty."""
+    """A prefix of topic names that no internal topic has; it may be empty."""
 
     def check(self, value: Any) -> None:
-        """Raise ValueError for what no topic's name begins with."""
+        """Raise ValueError if no topic's name can begin with it."""
         if not _TOPIC_CHARACTERS.fullmatch(value):
             raise ValueError(
                 "it must be at most 200 ASCII alphanumerics, '.', '_' and '-': topics begin with it"
@@ -112,7 +112,7 @@ Check = Bounds | OneOf | ThrottledReplicas | ResetPolicy | TopicNamePrefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A broker setting that gives a topic setting its default, `factor` for its unit."""
+    """A broker setting that is a topic setting's default, `factor` for its unit."""
 
     name: str
     factor: int = 1
@@ -144,7 +144,7 @@ def parse_value(text: str, config_type: ConfigType) -> Any:
 
 
 def format_value(value: Any) -> str | None:
-    """Return a typed value as a properties file would hold it; None stays None."""
+    """Return a typed value in a properties file's format; None stays None."""
     if value is None:
         return None
     if isinstance(value, bool):

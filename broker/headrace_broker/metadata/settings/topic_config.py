@@ -1,4 +1,4 @@
-"""What a topic's configuration is and whether it may be so.
+"""A topic's effective configuration, and its validation.
 
 A topic's effective value is the first of: its own, the broker's dynamic one, the cluster's dynamic
 default, the broker's file, the default in `topic_settings` (the order of Kafka's ConfigHelper).
@@ -18,13 +18,13 @@ from headrace_broker.metadata.settings.topic_settings import (
 )
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 
-#: The most characters of one value: every broker keeps all configuration in memory.
+#: The maximum length of one value: every broker keeps all configuration in memory.
 VALUE_LENGTH_MAX = 32767
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigLayer:
-    """One place that broker settings come from: their texts by name."""
+    """One source of broker settings: their texts by name."""
 
     source: ConfigSource
     texts: Mapping[str, str]
@@ -32,7 +32,7 @@ class ConfigLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigCandidate:
-    """One value that a setting would have if nothing stronger were set.
+    """One value that a setting would have if no stronger one were set.
 
     `value` is in the topic setting's unit, `own_value` in that of the setting called `name`.
     """
@@ -65,7 +65,7 @@ def parse_broker_text(setting: TopicSetting, synonym: Synonym, text: str) -> Any
 def topic_candidates(
     setting: TopicSetting, overrides: Mapping[str, str], layers: Sequence[ConfigLayer]
 ) -> list[ConfigCandidate]:
-    """Return every value that `setting` has somewhere, the effective one first."""
+    """Return every value that `setting` has in any source, the effective one first."""
     found: list[ConfigCandidate] = []
     text = overrides.get(setting.name)
     if text is not None:
@@ -110,7 +110,7 @@ def effective_topic_config(
 
 
 def validate_topic_config(overrides: Mapping[str, str], layers: Sequence[ConfigLayer]) -> None:
-    """Raise ApiError(INVALID_CONFIG) naming the setting that may not be so, and what may be."""
+    """Raise ApiError(INVALID_CONFIG) with the invalid setting and its accepted values."""
     for name, text in overrides.items():
         setting = TOPIC_SETTINGS.get(name)
         if setting is None:
@@ -128,7 +128,7 @@ def validate_topic_config(overrides: Mapping[str, str], layers: Sequence[ConfigL
 
 
 def invalid_value(name: str, text: str, why: Exception | str) -> ApiError:
-    """Return the error of a value that `name` does not take, in Kafka's words."""
+    """Return the error for an invalid value of `name`, with Kafka's message."""
     return ApiError(
         ErrorCode.INVALID_CONFIG, f"Invalid value {text} for configuration {name}: {why}"
     )
