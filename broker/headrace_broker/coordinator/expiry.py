@@ -40,7 +40,7 @@ def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -
 def _expiry_of(
     group: ConsumerGroup, shard: GroupShard, config: GroupConfig, now_ms: TimestampMs
 ) -> Iterator[CoordinatorRecord]:
-    """Like for a classic group. No record says when it became empty, so this notes it first."""
+    """Yield tombstones like for a classic group; no record says since when it is empty."""
     if group.members:
         group.empty_since_ms = None
     elif group.empty_since_ms is None:

@@ -54,7 +54,7 @@ REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
 
-#: The part of a pod's inputs with the number of a formed cluster's spec.
+#: The part of a pod's inputs that counts a cluster's specs before it formed.
 FORMING = "forming"
 
 SETTINGS_DIRECTORY = "/etc/headrace/broker"
