@@ -54,7 +54,7 @@ REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
 
-#: The part of a pod's inputs that counts a cluster's specs before it formed.
+#: The part of a pod's inputs that counts how often the spec was replaced before the first start.
 FORMING = "forming"
 
 SETTINGS_DIRECTORY = "/etc/headrace/broker"
