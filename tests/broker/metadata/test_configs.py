@@ -261,3 +261,15 @@ def test_what_cannot_be_described_has_an_error(image, kind, name, code):
     result, entries = _describe(image, kind, name)
     assert result.error_code == ErrorCode[code]
     assert entries == {}
+
+
+def test_a_groups_default_is_described_under_its_brokers_name_where_it_has_one(image):
+    _, entries = _describe(image, ConfigResourceType.GROUP, "g", include_synonyms=True)
+    names = {name: [each.name for each in entry.synonyms] for name, entry in entries.items()}
+    assert names["consumer.session.timeout.ms"] == ["group.consumer.session.timeout.ms"]
+    assert names["share.auto.offset.reset"] == ["share.auto.offset.reset"]
+
+
+def test_a_brokers_list_is_appended_to_from_the_default_where_nothing_sets_it(image):
+    image, _ = _alter(image, BROKER, "", ("log.cleanup.policy", APPEND, "compact"))
+    assert image.config(broker_resource(None))["log.cleanup.policy"] == "delete,compact"

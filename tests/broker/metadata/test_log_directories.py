@@ -10,12 +10,18 @@ from headrace_broker.metadata.brokers.liveness import decide_heartbeat
 from headrace_broker.metadata.brokers.registration import Registration, decide_register_broker
 from headrace_broker.metadata.brokers.sessions import BrokerSessions
 from headrace_broker.metadata.directories import decide_assign_replicas_to_dirs
+from headrace_broker.metadata.reassignments import decide_alter_reassignments
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
     BrokerState,
+)
+from headrace_broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from headrace_broker.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -120,6 +126,23 @@ def test_a_new_replica_is_in_its_brokers_only_directory_or_waits_for_the_brokers
     for each in image.topics["t"].partitions.values():
         assert each.directory_of(NodeId(1)) == UNASSIGNED_DIRECTORY
         assert each.directory_of(NodeId(2)) == _directory(2, 1)
+
+
+def test_a_replica_that_is_moved_to_a_broker_is_in_its_only_directory_too():
+    image = _with_topic(_brokers([1, 1, 1, 2]))
+    request = AlterPartitionReassignmentsRequest(
+        topics=[
+            ReassignableTopic(
+                name="t",
+                partitions=[ReassignablePartition(partition_index=0, replicas=[1, 3, 4])],
+            )
+        ]
+    )
+    image = replayed(image, list(decide_alter_reassignments(image, request, POLICY).records))
+    partition = image.topics["t"].partitions[0]
+    assert partition.directory_of(NodeId(1)) == _directory(1, 1)
+    assert partition.directory_of(NodeId(3)) == _directory(3, 1)
+    assert partition.directory_of(NodeId(4)) == UNASSIGNED_DIRECTORY
 
 
 def test_a_failed_directory_takes_only_what_is_in_it(spread):

@@ -10,6 +10,7 @@ from headrace_broker.metadata.reassignments import (
     decide_complete_reassignments,
     list_reassignments,
 )
+from headrace_broker.metadata.records import PartitionChangeRecord
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -196,3 +197,14 @@ def test_the_clusters_own_topics_get_their_replicas_when_brokers_have_come():
         assert partition.leader == 1
     assert max(map(firsts.count, (2, 3, 4))) - min(map(firsts.count, (2, 3, 4))) <= 1
     assert not decide_grow_internal_topics(image, {_OFFSETS: 3}, POLICY).records
+
+
+def test_what_stands_completed_is_completed_and_counted(image):
+    """All of the target is in sync, and no AlterPartition comes that would end the move."""
+    image, _ = _reassign(image, [1, 4, 5])
+    topic_id = image.topics["t"].topic_id
+    grown = PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[1, 2, 3, 4, 5])
+    decision = decide_complete_reassignments(replayed(image, [grown]), POLICY)
+    assert decision.response == 1
+    image = replayed(replayed(image, [grown]), list(decision.records))
+    assert _roles(image) == ((1, 4, 5), (), ())

@@ -28,9 +28,6 @@ from headrace_broker.protocol.messages.vote import (
     VoteRequest,
     VoteRequestPartitionData,
     VoteRequestTopicData,
-    VoteResponse,
-    VoteResponsePartitionData,
-    VoteResponseTopicData,
 )
 from headrace_broker.raft import effects as fx
 from headrace_broker.raft import events as ev
@@ -46,22 +43,10 @@ from headrace_broker.raft.types import (
     QuorumState,
     ReplicaKey,
 )
+from support.raft_node import ask, node_of, sent, vote_answer
 from support.raft_process import config_of, directory_of, endpoint_of
 
 ENDS_OF_LOG = LogState(end_offset=5, epochs=((1, 0), (3, 4)))
-
-
-def node_of(
-    node_id: int = 1, voters: int = 3, state: QuorumState | None = None, log: LogState | None = None
-) -> RaftNode:
-    made = RaftNode(
-        config_of(node_id, voters),
-        random.Random(1),
-        state=state or QuorumState(),
-        log=log or LogState(),
-    )
-    made.start(0)
-    return made
 
 
 def vote_request(candidate: int, epoch: int, end: OffsetAndEpoch, **fields) -> VoteRequest:
@@ -75,12 +60,6 @@ def vote_request(candidate: int, epoch: int, end: OffsetAndEpoch, **fields) -> V
     )
     topic = VoteRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
     return VoteRequest(voter_id=1, topics=[topic])
-
-
-def ask(node: RaftNode, request, version: int, now_ms: int = 1):
-    effects = node.step(ev.ReceivedRequest(7, request, version), now_ms)
-    (reply,) = [e for e in effects if isinstance(e, fx.Reply) and e.ticket == 7]
-    return reply.response, effects
 
 
 def vote(node: RaftNode, *args, **fields):
@@ -260,26 +239,14 @@ def test_raft_5_2_a_vote_split_with_a_dead_third_is_given_up_at_once():
     """Else both candidates wait for the dead one's answer until the election timeout."""
     node = node_of()
     now_ms = node.next_deadline_ms
-    asked = {e.destination.node_id: e for e in node.step(ev.Tick(), now_ms) if is_send(e)}
+    asked = sent(node.step(ev.Tick(), now_ms))
     node.step(ev.RequestFailed(asked[3].correlation_id), now_ms)
     granted = vote_answer(epoch=0, granted=True)
     effects = node.step(ev.ReceivedResponse(asked[2].correlation_id, granted), now_ms)
     assert node._replica.role.role is Role.CANDIDATE
-    asked = {e.destination.node_id: e for e in effects if is_send(e)}
+    asked = sent(effects)
     rejected = vote_answer(epoch=1, granted=False)
     node.step(ev.ReceivedResponse(asked[2].correlation_id, rejected), now_ms)
     assert node._replica.role.deadline_ms - now_ms >= 500, "the third may yet grant"
     node.step(ev.RequestFailed(asked[3].correlation_id), now_ms)
     assert node._replica.role.deadline_ms - now_ms <= 50
-
-
-def is_send(effect) -> bool:
-    return isinstance(effect, fx.Send)
-
-
-def vote_answer(*, epoch: int, granted: bool) -> VoteResponse:
-    partition = VoteResponsePartitionData(
-        leader_id=-1, leader_epoch=epoch, vote_granted=granted, partition_index=0
-    )
-    topic = VoteResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
-    return VoteResponse(topics=[topic])
