@@ -73,6 +73,17 @@ def test_an_old_epoch_is_fenced_and_a_new_one_begins_at_zero(new_log):
     assert code_of(log, from_producer(1, epoch=3)) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_what_a_former_epoch_wrote_is_no_duplicate_of_a_new_ones(new_log):
+    """The same sequences mean other records, which would be acknowledged and lost."""
+    log = new_log()
+    for sequence in range(3):
+        append(log, from_producer(sequence, epoch=3))
+    first = append(log, from_producer(0, epoch=4))
+    again = append(log, from_producer(0, epoch=4))
+    assert (again.is_duplicate, again.first_offset) == (True, first.first_offset)
+    assert code_of(log, from_producer(2, epoch=4)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_sequences_wrap(new_log):
     log = new_log()
     append(log, from_producer(SEQUENCE_MAX - 1, b"a", b"b", b"c"))

@@ -1,0 +1,131 @@
+"""What transactions must bear that no sound client does: zombies, in the seeds that are aimed.
+
+A coordinator that does not know of its successor goes on sending markers. And a producer aborts
+while its first records wait for the coordinator's word (KIP-890), so that the marker is in the
+log before they are: they must not begin a transaction that nobody would end.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages import write_txn_markers
+from simulation.atomicity import Atomicity, Key
+from simulation.client import FAILURES, Client
+from simulation.workloads.transactional import (
+    LEDGER,
+    ORDERS,
+    AbortableError,
+    FencedError,
+    TransactionalProducer,
+    Worker,
+    older_versions,
+)
+
+if TYPE_CHECKING:
+    from simulation.cluster import Cluster
+
+SINCE = 3_000_000
+
+
+def has_zombies(seed: int) -> bool:
+    """Whether a seed's transactions have them."""
+    return seed >= SINCE
+
+
+class HastyWriter(Worker):
+    """Aborts what it has just sent."""
+
+    def __init__(self, client: Client, checks: Atomicity, transactional_id: str) -> None:
+        super().__init__(client, checks, transactional_id)
+        client.generations = None
+        client.versions.update(older_versions(client))
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Write and abort until it is over."""
+        while not is_over():
+            producer = await self.new_producer()
+            may_go_on = True
+            while may_go_on and not is_over():
+                may_go_on = await self._abort_early(producer)
+                await asyncio.sleep(self.client.rng.expovariate(4))
+
+    async def _abort_early(self, producer: TransactionalProducer) -> bool:
+        rng, transaction = self.client.rng, producer.begin()
+        key = rng.choice(ORDERS)
+        values = [f"hasty.{transaction.life[1]}#{transaction.number}/{key[1]}".encode()]
+        try:
+            await producer.abort_early(transaction, key, values, rng.choice((0.0, 0.003, 0.03)))
+        except FencedError:
+            return False
+        except AbortableError:
+            return await self.give_up(producer, transaction)
+        return True
+
+
+class _Marked(NamedTuple):
+    """A producer whose last marker all replicas in sync have."""
+
+    key: Key
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+
+
+class FormerCoordinator:
+    """Sends markers in an epoch of its own that is over; it knows what the partitions know."""
+
+    def __init__(self, client: Client, cluster: "Cluster") -> None:
+        self._client = client
+        self._cluster = cluster
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Send one now and then until it is over."""
+        rng = self._client.rng
+        while not is_over():
+            await asyncio.sleep(rng.expovariate(3))
+            found = list(self._marked())
+            if found:
+                await self._send(rng.choice(found))
+
+    def _marked(self) -> Iterator[_Marked]:
+        for node in self._cluster.nodes:
+            if node.broker is None or not node.is_ready:
+                continue
+            for key in (*ORDERS, *LEDGER):
+                try:
+                    partition = node.broker.replicas.partition(*key)
+                except ApiError:
+                    continue
+                log = partition.log
+                is_settled = partition.high_watermark >= log.log_end_offset
+                if partition.leading is None or not is_settled or log.log_start_offset:
+                    continue
+                for producer_id, state in log.producers.items():
+                    if state.coordinator_epoch >= 0:
+                        yield _Marked(key, producer_id, state.epoch, state.coordinator_epoch)
+
+    async def _send(self, marked: _Marked) -> None:
+        client, rng, messages = self._client, self._client.rng, write_txn_markers
+        topic, index = marked.key
+        marker = messages.WritableTxnMarker(
+            producer_id=marked.producer_id,
+            producer_epoch=marked.epoch + rng.choice((0, 1)),
+            transaction_result=rng.random() < 0.5,
+            topics=[messages.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+            coordinator_epoch=marked.coordinator_epoch - 1,
+            transaction_version=rng.choice((0, 2)),
+        )
+        request = messages.WriteTxnMarkersRequest(markers=[marker])
+        try:
+            caller, _ = await client.leader(topic, index)
+            answer = await client.call(caller, ApiKey.WRITE_TXN_MARKERS, request)
+        except FAILURES:
+            client.forget(topic, index)
+            return
+        code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+        client.heard(topic, index, code)
+        if code is ErrorCode.NONE:
+            client.history.violate("former-coordinator-writes", f"{marker} after {marked}")
