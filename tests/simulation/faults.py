@@ -12,6 +12,7 @@ from typing import Any
 from simulation.cluster import Cluster, Node
 from simulation.profile import TRUNCATION, Profile
 from simulation.rot import Rot
+from simulation.share_faults import FORMER_LEADERS_SINCE
 from simulation.workloads.workload import is_aimed
 
 # What a broker logs, and the next fault waits for.
@@ -25,7 +26,7 @@ MOMENTS = (
     "broker registered",
 )
 _FOCUS_SECONDS = 2.0
-_TRANSACTIONS_SECONDS = 4.0
+_LONG_FOCUS_SECONDS = 4.0
 _AIMED_SHARE = 0.25
 _AIMED_MAX = 4
 
@@ -127,8 +128,11 @@ class Faults:
                 self._one(self._any())
         is_quiet = is_aimed(self._cluster.seed) and len(self._profile.brokers) > 1
         if self._profile.focus or is_quiet:
-            has_transactions = is_quiet and "transactions" in self._profile.works
-            await self._await_focus(_TRANSACTIONS_SECONDS if has_transactions else _FOCUS_SECONDS)
+            works = self._profile.works if is_quiet else frozenset()
+            is_long = "transactions" in works or (
+                "share" in works and self._cluster.seed >= FORMER_LEADERS_SINCE
+            )
+            await self._await_focus(_LONG_FOCUS_SECONDS if is_long else _FOCUS_SECONDS)
         self._is_over = True
         if "damage" in self._profile.works and self._cluster.rotting is not None:
             await self._rot.strike_once_more()

@@ -64,6 +64,8 @@ class History:
     """The largest offset below which somebody asked to delete records."""
     begun_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """By transactional id and start: the level of `transaction.version` then."""
+    last_batches: dict[Any, Any] = field(default_factory=dict)
+    """By a log's producers: the last batches of each."""
     decided: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     """By producer id and epoch: the outcomes of transactions that are committed decisions.
 

@@ -57,6 +57,9 @@ LOGGED = {
 MARKS: dict[str, int] = {
     **dict.fromkeys(LOGGED.values(), 5),
     "a damaged range is refused": 3,
+    "a former process fetches as if it had everything": 50,
+    "a former process speaks to the controller": 50,
+    "a member beats in a former generation": 20,
     "a reader meets damage": 10,
     "the scrub finds damage": 10,
     "a member commits with a former generation": 20,

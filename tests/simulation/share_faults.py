@@ -1,6 +1,6 @@
 """Faults that are aimed at share groups: at each write of their state, and at records in flight."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from simulation.history import History
@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
 
 _AIMED_MAX = 5
+_LONG_CUTS = 0.1
 SINCE = 7000
 """The first seed of the later moments; before it they would change what is drawn."""
+FORMER_LEADERS_SINCE = 3_000_000
+"""The first seed in which a leader is cut off for longer than its locks last."""
 ABOUT_TO_BE_APPENDED = "a dead letter is about to be appended"
 COMMITTED = "a dead letter is committed"
 PRUNED = "share state is pruned"
@@ -39,19 +42,24 @@ class ShareFaults:
         self._rng = cluster.fork("share-faults")
         # Where a disk rots, the good copy must be somewhere: nothing more may end.
         self._left = 0 if cluster.rotting else self._rng.randint(0, _AIMED_MAX)
+        self._makes_former_leaders = (
+            cluster.seed >= FORMER_LEADERS_SINCE and not cluster.rotting and self._left > 0
+        )
         later = _LATER_PROBABILITIES if cluster.seed >= SINCE else {}
         self._probabilities = _PROBABILITIES | later
 
     def happened(self, moment: str) -> None:
         """Strike now and then."""
         rng, probability = self._rng, self._probabilities.get(moment)
-        if probability is None or self._is_over() or self._left == 0:
-            return
-        if rng.random() >= probability:
+        if probability is None or self._is_over():
             return
         process = CURRENT.get()
         node = next((item for item in self._cluster.nodes if item.process is process), None)
-        if node is None:
+        if moment == "acquired" and self._makes_former_leaders and rng.random() < _LONG_CUTS:
+            self._makes_former_leaders = False
+            self._later(0.0, lambda: self._cut_off_for_long(node))
+            return
+        if self._left == 0 or rng.random() >= probability or node is None:
             return
         self._left -= 1
         self._history.reach(f"a fault strikes when {moment}")
@@ -88,6 +96,12 @@ class ShareFaults:
         """From its peers, not from its clients."""
         self._block(node, [other for other in self._cluster.nodes if other is not node])
 
+    def _cut_off_for_long(self, node: "Node | None") -> None:
+        """Until its locks have run out, and members of its successor are done with the records."""
+        if node is not None:
+            others = [other for other in self._cluster.nodes if other is not node]
+            self._block(node, others, seconds=(5.0, 7.0))
+
     def _cut_off_from_the_controller(self, node: "Node") -> None:
         """It goes on as the leader, for its members and for whom else it knows."""
         controllers = self._cluster.profile.controllers
@@ -108,14 +122,16 @@ class ShareFaults:
             node.host, self._rng.choice((0.5, 1.5, 3.0)), share=self._rng.choice((0.5, 1.0))
         )
 
-    def _block(self, node: "Node", others: "list[Node]") -> None:
+    def _block(
+        self, node: "Node", others: "list[Node]", seconds: Sequence[float] = (0.5, 2.5, 4.0)
+    ) -> None:
         network = self._cluster.network
         self._cluster.say(f"{node} is cut off from {others}")
         for other in others:
             if other is not node:
                 network.block(other.host, node.host)
                 network.block(node.host, other.host)
-        self._later(self._rng.choice((0.5, 2.5, 4.0)), network.heal)
+        self._later(self._rng.choice(seconds), network.heal)
 
     def _later(self, delay: float, action: Callable[[], object]) -> None:
         loop = self._cluster.loop

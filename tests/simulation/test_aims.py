@@ -11,6 +11,8 @@ from simulation.scenario import simulate
         (800016, "a damaged range is refused"),
         (800018, "a sequence has a gap"),
         (800067, "an fsync ends after a truncation"),
+        (3000013, "a former coordinator's marker is refused"),
+        (3000018, "a verification is taken back"),
     ],
 )
 def test_an_aimed_fault_reaches_what_it_is_aimed_at(seed: int, mark: str):

@@ -37,8 +37,8 @@ TRANSACTION_MARKS: dict[str, int] = {
     "a transactional id expires": 20,
     "a marker is sent again": 20,
     "a marker is in the log already": 20,
-    "a former coordinator's marker is refused": 0,  # not reached yet
-    "a verification is taken back": 0,  # not reached yet
+    "a former coordinator's marker is refused": 50,
+    "a verification is taken back": 3,
     "a leader takes over with an open transaction": 50,
     "a log has a marker above its high watermark when it is read": 20,
     "an open transaction is truncated": 5,

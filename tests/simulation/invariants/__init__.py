@@ -4,6 +4,7 @@ It looks at the nodes from outside, after every few callbacks and when all is qu
 saw is judged by `simulation.history`, and by the workloads themselves.
 """
 
+import simulation.invariants.admissions
 import simulation.invariants.decisions
 import simulation.invariants.rot
 import simulation.invariants.share_books  # noqa: F401 - their observers register themselves

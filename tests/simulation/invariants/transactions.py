@@ -166,14 +166,15 @@ def _write_marker(
 ) -> Any:
     """A marker follows a decision that is committed, and says what was decided."""
     decided = history.decided.get((marker.producer_id, marker.producer_epoch), set())
+    state = partition.log.producers.get(marker.producer_id)
+    end, why = partition.log.log_end_offset, _why_refused(state, marker)
+    written = original(partition, marker, now_ms)
+    # What was refused decides nothing, whoever sent it.
     if marker.commits not in decided:
         history.violate(
             "marker-before-decision",
             f"{marker} in {partition.topic}-{partition.index}, decided: {decided}",
         )
-    state = partition.log.producers.get(marker.producer_id)
-    end, why = partition.log.log_end_offset, _why_refused(state, marker)
-    written = original(partition, marker, now_ms)
     if why == "it is there" and partition.log.log_end_offset > end:
         history.violate("marker-twice", f"{marker} in {partition.topic}-{partition.index}")
     elif why and why != "it is there":

@@ -4,6 +4,7 @@ A mutant patches the product while it is installed, and says in how many nodes, 
 seeds, it must be found.
 """
 
+from simulation.mutants.admissions import ADMISSION_MUTANTS
 from simulation.mutants.groups import GROUP_MUTANTS
 from simulation.mutants.mutant import Mutant, find
 from simulation.mutants.replication import REPLICATION_MUTANTS
@@ -21,6 +22,7 @@ MUTANTS = (
     *SHARE_MUTANTS,
     *GROUP_MUTANTS,
     *UNFORESEEN_MUTANTS,
+    *ADMISSION_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
@@ -98,6 +100,23 @@ FOUND_AT = {
     "a former leader of a share partition is not fenced": 5012,
     "a group that asks for state again begins it anew": 5012,
     "what is done with may be undone by a write that comes late": 5008,
+    "the high watermark ignores the in-sync set asked for": 3000409,
+    "a fetch is believed with the broker epoch of a former process": 3000301,
+    "a former process of a leader is believed": 3000302,
+    "a former coordinator's marker is taken": 3000300,
+    "DeleteRecords is answered before it is durable": 3000354,
+    "acks=all is taken below min.insync.replicas": 3000300,
+    "who is behind stays in sync": 3000301,
+    "acks=1 is acknowledged before it is durable": 3000309,
+    "an acknowledgement does not wait for the last record": 3000301,
+    "the end that is named is the log's": 3000302,
+    "a new leader names an end that went back": 3000302,
+    "only a producer's newest batch is known": 3000300,
+    "compaction takes the newest record away": 3000305,
+    "retention knows no time": 3000306,
+    "a broker's former process keeps its session": 3000302,
+    "a broker serves before it has read its registration": 3000302,
+    "a member of a former generation keeps its place": 3000302,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

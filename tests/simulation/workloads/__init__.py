@@ -10,7 +10,9 @@ from simulation.workloads.churn import CHURN
 from simulation.workloads.consumers import CONSUMERS
 from simulation.workloads.damage import DAMAGE
 from simulation.workloads.directories import DIRECTORIES
+from simulation.workloads.ends import ENDS
 from simulation.workloads.features import FEATURES
+from simulation.workloads.former_processes import FORMER_PROCESSES
 from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
 from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
@@ -37,6 +39,8 @@ WORKLOADS: tuple[Workload, ...] = (
     DIRECTORIES,
     TOSS,
     DAMAGE,
+    ENDS,
+    FORMER_PROCESSES,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

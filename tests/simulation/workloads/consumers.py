@@ -265,10 +265,11 @@ class Consumer:
 
     # ---- offsets
 
-    async def list_offset(self, key: Key, timestamp: int) -> Any:
+    async def list_offset(self, key: Key, timestamp: int, isolation: int = 0) -> Any:
         """Ask a leader once; None where it did not answer."""
         request = list_offsets.ListOffsetsRequest(
             replica_id=-1,
+            isolation_level=isolation,
             topics=[
                 list_offsets.ListOffsetsTopic(
                     name=key[0],

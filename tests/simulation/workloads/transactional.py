@@ -25,6 +25,8 @@ from simulation.client import FAILURES, METADATA_IDS_FROM, TRANSACTIONAL_IDS, Ca
 from simulation.retries import RETRIABLE
 from simulation.workloads.features import BUMPS_FROM
 
+ORDERS: tuple[Key, ...] = (("orders", 0), ("orders", 1))
+LEDGER: tuple[Key, ...] = (("ledger", 0), ("ledger", 1))
 IMPLICIT_FROM = 12
 END_BUMPS_FROM = 5
 GENERATIONS_FROM = 3
@@ -183,17 +185,7 @@ class TransactionalProducer:
     async def _produce(
         self, caller: Caller, batches: Mapping[Key, bytes]
     ) -> dict[Key, tuple[ErrorCode, int]]:
-        client, topics = self.client, {}
-        for (topic, index), records in batches.items():
-            if topic not in topics:
-                topics[topic] = produce.TopicProduceData(name=topic, partition_data=[])
-                if client.speaks_ids(ApiKey.PRODUCE):
-                    topics[topic].topic_id = client.ids[topic]
-            data = produce.PartitionProduceData(index=index, records=records)
-            topics[topic].partition_data.append(data)
-        request = produce.ProduceRequest(
-            transactional_id=self._id, acks=-1, timeout_ms=1500, topic_data=list(topics.values())
-        )
+        client, request = self.client, self._produce_request(batches)
         try:
             response = await client.call(caller, ApiKey.PRODUCE, request)
         except FAILURES:
@@ -209,6 +201,51 @@ class TransactionalProducer:
             for topic in response.responses
             for result in topic.partition_responses
         }
+
+    def _produce_request(self, batches: Mapping[Key, bytes]) -> produce.ProduceRequest:
+        client, topics = self.client, {}
+        for (topic, index), records in batches.items():
+            if topic not in topics:
+                topics[topic] = produce.TopicProduceData(name=topic, partition_data=[])
+                if client.speaks_ids(ApiKey.PRODUCE):
+                    topics[topic].topic_id = client.ids[topic]
+            data = produce.PartitionProduceData(index=index, records=records)
+            topics[topic].partition_data.append(data)
+        return produce.ProduceRequest(
+            transactional_id=self._id, acks=-1, timeout_ms=1500, topic_data=list(topics.values())
+        )
+
+    async def abort_early(
+        self, transaction: Transaction, key: Key, values: Sequence[bytes], seconds: float
+    ) -> None:
+        """Write, and abort before it is known whether that was appended, as librdkafka's purge.
+
+        Only of a client below version 2, which begins a new epoch then. Raises FencedError,
+        AbortableError.
+        """
+        client = self.client
+        await self._add_partitions({key: values})
+        for value in values:
+            self._checks.send(transaction, key, value)
+        caller = answer = None
+        try:
+            caller, _ = await client.leader(*key)
+            answer = caller.send(
+                ApiKey.PRODUCE, self._produce_request({key: self._batch(key, values)})
+            )
+        except FAILURES:
+            client.forget(*key)
+        self._is_unsure = True
+        await asyncio.sleep(seconds)
+        await self.end(transaction, commits=False)
+        if caller is None or answer is None:
+            return
+        try:
+            found = (await client.wait(caller, answer)).responses[0].partition_responses[0]
+        except FAILURES:
+            client.forget(*key)
+        else:
+            client.heard(*key, found.error_code)
 
     async def _add_partitions(self, keys: Mapping[Key, Any]) -> None:
         missing = [key for key in keys if key not in self._added]
@@ -385,10 +422,10 @@ def draw_transactional_versions(client: Client) -> None:
     if rng.random() < 0.6:
         newer = _newer_versions(client)
         if client.level is not None:
-            client.generations = (_older_versions(client), newer)
+            client.generations = (older_versions(client), newer)
         versions.update(newer)
     else:
-        versions.update(_older_versions(client))
+        versions.update(older_versions(client))
     versions[ApiKey.ADD_PARTITIONS_TO_TXN] = rng.randint(0, 3)
     versions[ApiKey.FIND_COORDINATOR] = max(versions[ApiKey.FIND_COORDINATOR], KEY_TYPES_FROM)
 
@@ -403,7 +440,8 @@ def _newer_versions(client: Client) -> dict[ApiKey, int]:
     }
 
 
-def _older_versions(client: Client) -> dict[ApiKey, int]:
+def older_versions(client: Client) -> dict[ApiKey, int]:
+    """Draw the versions of a client that does not know version 2."""
     rng = client.rng
     return {
         ApiKey.PRODUCE: rng.randint(3, IMPLICIT_FROM - 1),
@@ -411,3 +449,41 @@ def _older_versions(client: Client) -> dict[ApiKey, int]:
         ApiKey.TXN_OFFSET_COMMIT: rng.randint(GENERATIONS_FROM, 4),
         ApiKey.ADD_OFFSETS_TO_TXN: rng.randint(0, 4),
     }
+
+
+class Worker:
+    """What writers and processors of one transactional id have in common."""
+
+    def __init__(self, client: Client, checks: Atomicity, transactional_id: str) -> None:
+        draw_transactional_versions(client)
+        self.client = client
+        self.checks = checks
+        self.transactional_id = transactional_id
+
+    async def new_producer(self) -> TransactionalProducer:
+        """Take the id over, whoever has it."""
+        while True:
+            life = self.checks.next_life(self.transactional_id)
+            producer = TransactionalProducer(self.client, self.checks, self.transactional_id, life)
+            try:
+                await producer.begin_life()
+            except FencedError:
+                await self.client.pause()
+            else:
+                return producer
+
+    async def think(self) -> None:
+        """Pass a moment; now and then one in which others give us up."""
+        rng = self.client.rng
+        await asyncio.sleep(rng.expovariate(30))
+        if rng.random() < 0.08:
+            self.client.history.reach("a producer pauses in the middle of a transaction")
+            await asyncio.sleep(rng.choice((0.5, 1.5, 3.0)))
+
+    async def give_up(self, producer: TransactionalProducer, transaction: Transaction) -> bool:
+        """Abort; return whether the producer may go on."""
+        try:
+            await producer.end(transaction, commits=False)
+        except (FencedError, AbortableError):
+            return False
+        return True

@@ -22,19 +22,20 @@ from simulation.workloads.features import Administrator, KnownLevel, changes_lev
 from simulation.workloads.members import GroupChecks, Member
 from simulation.workloads.offsets import GroupOffsets
 from simulation.workloads.transactional import (
+    LEDGER,
+    ORDERS,
     AbortableError,
     FencedError,
     TransactionalProducer,
-    draw_transactional_versions,
+    Worker,
 )
 from simulation.workloads.workload import Workload
+from simulation.workloads.zombies import FormerCoordinator, HastyWriter, has_zombies
 
 if TYPE_CHECKING:
     from simulation.profile import Profile
     from simulation.scenario import Scenario
 
-ORDERS: tuple[Key, ...] = (("orders", 0), ("orders", 1))
-LEDGER: tuple[Key, ...] = (("ledger", 0), ("ledger", 1))
 GROUP = "processors"
 # Above the longest timeout of a transaction, the interval of the search for such, and a clock that
 # is 5 s behind.
@@ -101,44 +102,6 @@ class TransactionReader(Consumer):
         self.positions[key] = position
         self.ends[key] = result.high_watermark
         return count
-
-
-class Worker:
-    """What writers and processors of one transactional id have in common."""
-
-    def __init__(self, client: Client, checks: Atomicity, transactional_id: str) -> None:
-        draw_transactional_versions(client)
-        self.client = client
-        self.checks = checks
-        self.transactional_id = transactional_id
-
-    async def new_producer(self) -> TransactionalProducer:
-        """Take the id over, whoever has it."""
-        while True:
-            life = self.checks.next_life(self.transactional_id)
-            producer = TransactionalProducer(self.client, self.checks, self.transactional_id, life)
-            try:
-                await producer.begin_life()
-            except FencedError:
-                await self.client.pause()
-            else:
-                return producer
-
-    async def think(self) -> None:
-        """Pass a moment; now and then one in which others give us up."""
-        rng = self.client.rng
-        await asyncio.sleep(rng.expovariate(30))
-        if rng.random() < 0.08:
-            self.client.history.reach("a producer pauses in the middle of a transaction")
-            await asyncio.sleep(rng.choice((0.5, 1.5, 3.0)))
-
-    async def give_up(self, producer: TransactionalProducer, transaction: Transaction) -> bool:
-        """Abort; return whether the producer may go on."""
-        try:
-            await producer.end(transaction, commits=False)
-        except (FencedError, AbortableError):
-            return False
-        return True
 
 
 class Writer(Worker):
@@ -440,6 +403,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     else:
         for number, key in enumerate((*ORDERS, ORDERS[0])):
             start(f"tp{number}", lambda client, key=key: LonelyProcessor(client, checks, key))
+    if has_zombies(scenario.cluster.seed):
+        start("th", lambda client: HastyWriter(client, checks, "hasty"))
+        start("tf", lambda client: FormerCoordinator(client, scenario.cluster))
     start("trc", lambda client: Readers(client, checks, is_committed=True))
     start("tru", lambda client: Readers(client, checks, is_committed=False))
     closing, process = scenario.client("tc")

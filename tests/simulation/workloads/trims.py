@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace_broker.log.checkpoints import TopicPartition, read_offsets
+from headrace_broker.log.log_directory import LOG_START_NAME
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import delete_records
@@ -12,6 +14,7 @@ from simulation.retries import RETRIABLE
 from simulation.workloads.workload import Workload
 
 if TYPE_CHECKING:
+    from simulation.cluster import Node
     from simulation.scenario import Scenario
 
 _HIGH_WATERMARK = -1
@@ -20,9 +23,12 @@ _HIGH_WATERMARK = -1
 class Trimmer:
     """Deletes the beginnings of logs, as far as somebody has read."""
 
-    def __init__(self, client: Client, partitions: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, client: Client, partitions: Sequence[tuple[str, int]], nodes: "Sequence[Node]"
+    ) -> None:
         self._client = client
         self._partitions = partitions
+        self._nodes = nodes
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Trim now and then until it is over."""
@@ -67,14 +73,31 @@ class Trimmer:
                 client.history.violate(
                     "delete-records", f"{key}: {offset} was asked, {result.low_watermark} answered"
                 )
+            if not self._is_kept(*key, result.low_watermark):
+                client.history.violate(
+                    "deletion-not-kept", f"{key}: {result.low_watermark} is on nobody's disk"
+                )
         # A new leader may not know yet that all that was read is committed.
         elif code is not ErrorCode.OFFSET_OUT_OF_RANGE and code not in RETRIABLE:
             client.history.violate("delete-records", f"{key}: {code.name}")
 
+    def _is_kept(self, topic: str, index: int, start: int) -> bool:
+        """Whether some disk says that the log begins there, or holds no segment below."""
+        for directory in (each for node in self._nodes for each in node.log_directories):
+            segments = (directory / f"{topic}-{index}").glob("*.log")
+            bases = [int(path.stem) for path in segments]
+            kept = read_offsets(directory / LOG_START_NAME).get(TopicPartition(topic, index), 0)
+            if bases and (min(bases) >= start or kept >= start):
+                return True
+        return not self._nodes
+
 
 def _start(scenario: "Scenario") -> list[Any]:
     client, process = scenario.client("trims")
-    trimmer = Trimmer(client, scenario.profile.places)
+    # Who answered may have given its replica away by the time at which the answer is heard.
+    is_moved = not {"reassign", "directories"}.isdisjoint(scenario.profile.works)
+    nodes = [] if is_moved else scenario.cluster.nodes
+    trimmer = Trimmer(client, scenario.profile.places, nodes)
     return [scenario.loop.start_task(process, trimmer.run(scenario.is_over))]
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 SINCE = 3_000_000
+_EPOCH_MAX = 2**15 - 1
 
 
 def has_zombies(seed: int) -> bool:
@@ -112,7 +113,7 @@ class FormerCoordinator:
         topic, index = marked.key
         marker = messages.WritableTxnMarker(
             producer_id=marked.producer_id,
-            producer_epoch=marked.epoch + rng.choice((0, 1)),
+            producer_epoch=min(marked.epoch + rng.choice((0, 1)), _EPOCH_MAX),
             transaction_result=rng.random() < 0.5,
             topics=[messages.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
             coordinator_epoch=marked.coordinator_epoch - 1,
