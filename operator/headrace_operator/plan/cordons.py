@@ -25,7 +25,7 @@ DRAINED_BROKERS = "headrace.drain.brokers"
 def drained_brokers(seen: ObservedCluster) -> set[int]:
     """Return the brokers that the operator has cordoned."""
     listed = (seen.live_config or {}).get(DRAINED_BROKERS, "")
-    return {int(text) for text in listed.split(",") if text}
+    return {int(text) for text in listed.split(",") if text.strip().isdecimal()}
 
 
 def plan_cordons(

@@ -243,6 +243,7 @@ class BrokersOnKubernetes:
     async def delete(self, cluster: Cluster) -> str:
         """See BrokerBackend: owner references and the sets' own retention policy do all of it."""
         self._memories.pop(cluster.key, None)
+        self._identities.forget(cluster)
         return ""
 
     def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:

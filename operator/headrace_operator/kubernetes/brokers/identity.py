@@ -6,9 +6,10 @@ name needs to reuse the data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import structlog
 
 from headrace_operator.kubernetes.brokers.keeper import check_owner
 from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["CLAIM_ANNOTATION", "Identities", "claim_uids"]
 
 CLAIM_ANNOTATION = "headrace.dev/broker"
+
+_T = TypeVar("_T")
+_log = structlog.get_logger("headrace.operator.brokers")
 
 
 class _Claim(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -46,16 +50,27 @@ class Identities:
         """All lasting state is in Kubernetes."""
         self._client = client
         self._store = store
+        #: What was last read or written, by the Cluster's uid.
+        self._last: dict[str, Identity] = {}
 
     async def load(self, cluster: Cluster) -> Identity | None:
-        """Return the identity, from retained claims without a ConfigMap; None: a new one.
+        """Return the identity; None: there is none yet.
 
-        Raises KubernetesError.
+        If the ConfigMap is gone or unreadable, it is the one that this process read last, or else
+        the one that retained claims remember. Raises KubernetesError.
         """
+        uid = cluster.metadata.uid
         found = await self._config_map(cluster)
         if found is not None and _is_of(found, cluster):
-            return msgspec.json.decode(found["data"][IDENTITY_KEY], type=Identity)
-        return self._recovered(cluster)
+            if (identity := _read(found)) is not None:
+                self._last[uid] = identity
+                return identity
+            _log.warning("the identity cannot be read", cluster=cluster.key)
+        return self._last.get(uid) or self._recovered(cluster)
+
+    def forget(self, cluster: Cluster) -> None:
+        """Forget a Cluster that is deleted."""
+        self._last.pop(cluster.metadata.uid, None)
 
     async def is_kept(self, cluster: Cluster) -> bool:
         """Whether it is in a ConfigMap of this very Cluster, and not only on claims."""
@@ -63,6 +78,7 @@ class Identities:
         return (
             found is not None
             and _is_of(found, cluster)
+            and _read(found) is not None
             # Without these labels no watch delivers it.
             and (found["metadata"].get("labels") or {}).items() >= labels(cluster).items()
         )
@@ -90,6 +106,7 @@ class Identities:
         if written is None:
             raise IdentityLostError(f"{cluster.title}: its identity was deleted at this moment")
         self._store.learn(written)
+        self._last[cluster.metadata.uid] = identity
 
     async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:
         """Label each claim with the broker whose data it has, unless it is labelled already."""
@@ -135,10 +152,11 @@ class Identities:
 
     def _recovered(self, cluster: Cluster) -> Identity | None:
         marked = [
-            msgspec.json.decode(text, type=_Claim)
+            remembered
             for claim in self._claims(cluster)
             if not claim["metadata"].get("deletionTimestamp")
             and (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
+            and (remembered := _decoded(text, _Claim)) is not None
         ]
         if not marked:
             return None
@@ -170,6 +188,18 @@ def claim_uids(claims: Sequence[Object]) -> tuple[str, ...]:
     """Return the uids of the claims, without those that are being deleted."""
     kept = [each["metadata"] for each in claims if not each["metadata"].get("deletionTimestamp")]
     return tuple(sorted(str(each["uid"]) for each in kept))
+
+
+def _read(config_map: Object) -> Identity | None:
+    """Return the identity in a ConfigMap; None if somebody has overwritten it."""
+    return _decoded((config_map.get("data") or {}).get(IDENTITY_KEY, ""), Identity)
+
+
+def _decoded(text: str, wanted: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(text, type=wanted)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _is_of(obj: Object, cluster: Cluster) -> bool:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ForeignObjectError", "ObjectKeeper", "Refusals", "check_owner", "includes"]
 
 RENDERED_ANNOTATION = "headrace.dev/rendered"
+#: Maps that server-side apply replaces as a whole: one label more, and another pod is selected.
+WHOLE_FIELDS = frozenset({"selector", "podSelector", "labelSelector", "nodeSelector"})
 
 _log = structlog.get_logger("headrace.operator.brokers")
 
@@ -141,6 +143,9 @@ class ObjectKeeper:
             return False
         if includes(live, wanted):
             return True
+        # Who takes labels or the owner away changes no generation.
+        if not includes(live["metadata"], wanted["metadata"]):
+            return False
         return self._settled.get(live["metadata"]["uid"]) == (digest, _version(live))
 
 
@@ -170,7 +175,9 @@ def includes(live: Any, wanted: Any) -> bool:
     """Whether the object has all wanted fields. The API server only adds defaults."""
     if isinstance(wanted, dict):
         return isinstance(live, dict) and all(
-            key in live and includes(live[key], value) for key, value in wanted.items()
+            key in live
+            and (live[key] == value if key in WHOLE_FIELDS else includes(live[key], value))
+            for key, value in wanted.items()
         )
     if isinstance(wanted, list):
         return (

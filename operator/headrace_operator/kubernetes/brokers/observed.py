@@ -71,7 +71,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         pod = None
     annotations = (pod or {}).get("metadata", {}).get("annotations") or {}
     # A missing or terminating pod will be made from the present template.
-    config = json.loads(annotations.get(CONFIG_ANNOTATION, "null")) or {} if pod else wanted
+    config = _recorded(annotations, CONFIG_ANNOTATION) if pod else wanted
     return ObservedBroker(
         node_id=node.node_id,
         pool=node.pool,
@@ -102,6 +102,15 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         succeeds=node.succeeds,
         is_disk_lost=_is_disk_lost(identity, node, seen.claims.get(pod_name(cluster, node), ())),
     )
+
+
+def _recorded(annotations: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return what a pod was made from; {} if that is not recorded or has been overwritten."""
+    try:
+        found = json.loads(annotations.get(name, "{}"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_disk_lost(identity: Identity, node: Node, claims: tuple[str, ...]) -> bool:
@@ -173,8 +182,8 @@ def _outdated(
     if pool is None:
         return ()
     wanted = pool_inputs(cluster, identity, pool)
-    has: dict[str, str] = {FORMING: "0"} | json.loads(annotations.get(INPUTS_ANNOTATION, "{}"))
-    # Whether a value means anything to a reader: a digest does not.
+    has = {FORMING: "0"} | _recorded(annotations, INPUTS_ANNOTATION)
+    # Whether a value says anything to a reader: a digest does not.
     shown = {"image", "imagePullSecrets", "volumes", "racks"}
     return tuple(
         f"{part}: {has.get(part)} -> {value}" if part in shown else f"{part} changed"

@@ -31,6 +31,7 @@ __all__ = [
     "is_of",
     "is_terminating",
     "label",
+    "number",
     "other_writers",
     "parse_time",
     "phase",
@@ -121,13 +122,13 @@ class Seen:
     def attempts(self) -> int:
         """How many drivers this run of the application has had."""
         of_pod = annotation(self.own_driver, ATTEMPT_ANNOTATION)
-        return int(of_pod or self.status.get("executionAttempts") or 0)
+        return number(of_pod, int(self.status.get("executionAttempts") or 0))
 
     @property
     def failures(self) -> int:
         """How many short runs had failed in a row when this driver was created."""
         of_pod = annotation(self.own_driver, FAILURES_ANNOTATION)
-        return int(of_pod or self.status.get("failures") or 0)
+        return number(of_pod, int(self.status.get("failures") or 0))
 
     @property
     def own_executors(self) -> list[Mapping[str, Any]]:
@@ -179,6 +180,11 @@ def phase(pod: Mapping[str, Any]) -> str:
 def annotation(pod: Mapping[str, Any] | None, name: str) -> str:
     """Return an annotation, or ''."""
     return str(((pod or {}).get("metadata", {}).get("annotations") or {}).get(name, ""))
+
+
+def number(text: str, default: int = 0) -> int:
+    """Read a number that anybody who may edit a pod may have overwritten."""
+    return int(text) if text.isdecimal() else default
 
 
 def label(pod: Mapping[str, Any] | None, name: str) -> str:

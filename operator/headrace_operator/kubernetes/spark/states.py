@@ -18,6 +18,7 @@ from headrace_operator.kubernetes.spark.seen import (
     State,
     annotation,
     is_terminating,
+    number,
     parse_time,
     phase,
     run_of,
@@ -219,7 +220,7 @@ def _decide_ended(seen: Seen, driver: Mapping[str, Any]) -> Decision:
         final = State.FAILED if has_failed else State.COMPLETED
         return _decide_final(seen, final, message=message, ended=ended)
     is_stable = (ended - started).total_seconds() >= STABLE_SECONDS or not has_failed
-    failures = 0 if is_stable else int(annotation(driver, FAILURES_ANNOTATION) or 0) + 1
+    failures = 0 if is_stable else number(annotation(driver, FAILURES_ANNOTATION)) + 1
     wait = _backoff_seconds(seen, failures, has_failed=has_failed)
     wait -= (seen.now - ended).total_seconds()
     # Until then the pod stays: its logs show the cause.
