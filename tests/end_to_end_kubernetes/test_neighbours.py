@@ -9,7 +9,7 @@ from support.kube import ROOT, apply, condition, get, kubectl, resource
 from support.kube_process import OperatorProcess, free_namespace, others_stopped
 from support.processes import wait_until
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 _WORKED = "headrace_operator_last_success_timestamp_seconds"
 
 

@@ -16,7 +16,7 @@ from support.kube import apply, condition, get, kubectl, resource
 from support.kube_process import Served, others_stopped
 from support.processes import wait_until
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 POOLS = [{"name": "a", "replicas": 2, "storage": {"type": "Ephemeral"}}]
 LISTENERS = [{"name": "plain"}, {"name": "out", "port": 9094, "type": "NodePort"}]
