@@ -16,16 +16,36 @@ from headrace_jobs.sinks.kafka import KafkaSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+SECOND_US = 1_000_000
+
 
 def {module}(records: DataFrame) -> DataFrame:
-    """Return `window_start, key, records`; `records` has Kafka's columns."""
-    from pyspark.sql import functions as F
+    """Return `window_start, window_end, name, records, revision`; `records` has Kafka's columns.
 
-    return (
-        records.withWatermark("timestamp", "10 seconds")
-        .groupBy(F.window("timestamp", "10 seconds"), F.col("key").cast("string").alias("key"))
-        .count()
-        .select(F.col("window.start").alias("window_start"), "key", F.col("count").alias("records"))
+    Each name has a watermark of its own, ten seconds behind its newest record. What comes later is
+    counted, and goes to --dead-letter-topic where that is given.
+    """
+    from pyspark.sql import functions as F
+    from headrace_jobs.transforms.event_time import event_time_windows
+    from headrace_jobs.transforms.window_fold import WindowSpec
+
+    spec = WindowSpec(
+        keys=("name",),
+        aggregates={{"records": ("name", "count")}},
+        window_us=10 * SECOND_US,
+        slide_us=10 * SECOND_US,
+        lateness_us=10 * SECOND_US,
+    )
+    return event_time_windows(
+        records.withColumns(
+            {{
+                "name": F.coalesce(F.col("key").cast("string"), F.lit("")),
+                "event_time": F.col("timestamp"),
+                # Why a record cannot be counted; null where it can.
+                "reason": F.lit(None).cast("string"),
+            }}
+        ),
+        spec,
     )
 
 
@@ -34,7 +54,7 @@ JOB = Job(
     description="Counts the records of each key in windows of ten seconds.",
     sources=(Topic("{name}"),),
     transform={module},
-    sinks=(KafkaSink(topic="{name}-out", key_columns=("key",)),),
+    sinks=(KafkaSink(topic="{name}-out", key_columns=("name",)),),
     delivery=Delivery.AT_LEAST_ONCE,
 )
 '''
@@ -70,7 +90,7 @@ def test_the_job_is_declared():
 def test_records_are_counted_by_key_and_window(spark):
     rows = [(b"a", datetime(2026, 1, 31, 12, 0, second)) for second in (1, 2, 11)]
     records = spark.createDataFrame(rows, "key BINARY, timestamp TIMESTAMP")
-    found = sorted((row.key, row.records) for row in {module}(records).collect())
+    found = sorted((row.name, row.records) for row in {module}(records).collect())
     assert found == [("a", 1), ("a", 2)]
 '''
 

@@ -205,7 +205,7 @@ def test_a_new_job_counts_as_its_own_test_says(new_job, spark, monkeypatch):
     transform = load_job("orders_by_key").transform
     rows = [(b"a", datetime(2026, 1, 31, 12, 0, second)) for second in (1, 2, 11)]  # noqa: DTZ001
     records = spark.createDataFrame(rows, "key BINARY, timestamp TIMESTAMP")
-    assert sorted((row.key, row.records) for row in transform(records).collect()) == [
+    assert sorted((row.name, row.records) for row in transform(records).collect()) == [
         ("a", 1),
         ("a", 2),
     ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from headrace_jobs.jobs.runner import explained
-from headrace_jobs.jobs.stateful import is_stateful, unbounded_joins
+from headrace_jobs.jobs.stateful import has_sparks_watermark, is_stateful, unbounded_joins
 from headrace_jobs.transforms.cpu_load import live_usage_windows
 
 pytestmark = pytest.mark.spark
@@ -40,6 +40,17 @@ def test_a_join_of_streams_without_a_bound_on_its_state_is_reported(spark):
     assert unbounded_joins(joined) == []
     assert not is_stateful(joined)
     assert is_stateful(sales.join(shipments, expr(f"{ids} AND {hour}")))
+
+
+def test_sparks_own_watermark_is_seen_and_ours_is_none(spark):
+    counted = stream(spark, "sale").groupBy("sale_at").count()
+    assert has_sparks_watermark(counted)
+    assert not has_sparks_watermark(stream(spark, "sale", has_watermark=False))
+    records = spark.readStream.format("rate").load().selectExpr(
+        "'t' AS topic", "0 AS partition", "value AS offset", "CAST(NULL AS BINARY) AS key",
+        "CAST(CAST(value AS STRING) AS BINARY) AS value", "timestamp",
+    )  # fmt: skip
+    assert not has_sparks_watermark(live_usage_windows(records, window_ms=1, watermark_ms=1))
 
 
 def test_a_checkpoint_of_the_program_before_says_what_to_do(spark, tmp_path):

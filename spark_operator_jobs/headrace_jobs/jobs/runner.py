@@ -190,13 +190,19 @@ def _session_settings(delivery: Delivery) -> dict[str, str]:
 
 
 def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Parts) -> None:
-    from headrace_jobs.jobs.stateful import is_stateful, unbounded_joins
+    from headrace_jobs.jobs.stateful import has_sparks_watermark, is_stateful, unbounded_joins
     from headrace_jobs.progress.listener import ProgressListener
 
     silence = _silence(session, settings, parts)
     results = _results(session, settings, parts)
     _refuse_unbounded(unbounded_joins(results))
     is_stateful_query = is_stateful(results)
+    if is_stateful_query and has_sparks_watermark(results):
+        _log.warning(
+            "rows behind Spark's own watermark are dropped: it is one for all partitions, and"
+            " nothing of them goes to the dead letters",
+            instead="headrace_jobs.transforms.event_time.event_time_windows",
+        )
     if is_stateful_query and silence is None:
         _warn_without_clock(settings)
     start = reconcile(settings, parts.start, parts.outputs, is_stateful=is_stateful_query)

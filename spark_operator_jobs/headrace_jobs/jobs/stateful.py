@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["is_stateful", "unbounded_joins"]
+__all__ = ["has_sparks_watermark", "is_stateful", "unbounded_joins"]
 
 # Any watermark, above 32 bits: py4j has to pass it as Java's long.
 _SOME_WATERMARK_US = 2**40
@@ -27,6 +27,12 @@ def is_stateful(frame: DataFrame) -> bool:
     """Return whether a query over this streaming frame would have state."""
     java: Any = frame._jdf  # noqa: SLF001 - pyspark offers no public way to the plan
     return _has_state(java.queryExecution().analyzed())
+
+
+def has_sparks_watermark(frame: DataFrame) -> bool:
+    """Return whether a query over this frame drops what is behind Spark's own watermark."""
+    java: Any = frame._jdf  # noqa: SLF001 - pyspark offers no public way to the plan
+    return _has_watermark(java.queryExecution().analyzed())
 
 
 def unbounded_joins(frame: DataFrame) -> list[str]:
@@ -87,3 +93,7 @@ def _has_state(node: Any) -> bool:
     if name == "Join" and all(each.isStreaming() for each in inputs):
         return True
     return any(_has_state(each) for each in inputs)
+
+
+def _has_watermark(node: Any) -> bool:
+    return str(node.nodeName()) == "EventTimeWatermark" or any(map(_has_watermark, _inputs(node)))

@@ -85,6 +85,12 @@ class ProgressListener(StreamingQueryListener):
                 self._run, self._last_batch = run, batch_id
             facts = batch_facts(progress)
             self._metrics.batch_finished(facts)
+            if facts.dropped_groups:
+                _log.warning(
+                    "Spark's own watermark dropped rows",
+                    batch=facts.batch_id,
+                    groups=facts.dropped_groups,
+                )
             if self._silence is not None and facts.input_rows:
                 self._silence.heard()
             if self._group is not None:
@@ -114,6 +120,7 @@ def batch_facts(progress: Any) -> BatchFacts:
         malformed_records=_observation(out, "malformed"),
         late_records=_observation(out, "late"),
         duplicate_records=_observation(out, "duplicate"),
+        dropped_groups=sum(int(operator.numRowsDroppedByWatermark) for operator in operators),
         duration_seconds=float(progress.batchDuration) / 1000,
         phase_seconds={
             name: int(milliseconds) / 1000 for name, milliseconds in progress.durationMs.items()

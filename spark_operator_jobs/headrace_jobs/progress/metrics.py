@@ -44,6 +44,8 @@ class BatchFacts(NamedTuple):
     malformed_records: int = 0
     late_records: int = 0
     duplicate_records: int = 0
+    #: By Spark's own watermark, which counts after partial aggregation: not rows, and no late ones.
+    dropped_groups: int = 0
     duration_seconds: float = 0.0
     #: By Spark's names: `latestOffset`, `queryPlanning`, `addBatch`, `walCommit`, `commitOffsets`…
     phase_seconds: Mapping[str, float] = MappingProxyType({})
@@ -72,6 +74,7 @@ class JobMetrics:
         self._duplicates = self._counter(
             "duplicate_records", "Records left out because their event had come before."
         )
+        self._dropped = self._counter("dropped_groups", "What Spark's own watermark dropped.")
         self._dead_letters = self._counter(
             "dead_letters", "Late and malformed records written to the dead-letter topic."
         )
@@ -140,6 +143,7 @@ class JobMetrics:
         self._counted.inc(facts.counted_records)
         self._late.inc(facts.late_records)
         self._duplicates.inc(facts.duplicate_records)
+        self._dropped.inc(facts.dropped_groups)
         self._duration.observe(facts.duration_seconds)
         for phase, seconds in facts.phase_seconds.items():
             self._phases.labels(**self._names, phase=phase).set(seconds)

@@ -30,7 +30,10 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
 
     Takes the arguments of `fold_groups`. Returns `window_start, window_end`, the key's columns, the
     aggregates, `revision` (0, and more if it is written again), and the columns of `tagged.SIDE`.
+    Of rows that do not stream it returns all windows, without those columns: there nothing is late.
     """
+    if not rows.isStreaming:
+        return _past_windows(rows, spec)
     out = fold_groups(
         rows,
         keys=spec.keys,
@@ -46,6 +49,26 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
         *spec.aggregates,
         "revision",
         *(F.col(name) for name in out.columns if name.startswith("_")),
+    )
+
+
+def _past_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
+    size, slide = (f"{each} microseconds" for each in (spec.window_us, spec.slide_us))
+    aggregates = [
+        getattr(F, how)(F.lit(1) if how == "count" else column).alias(name)
+        for name, (column, how) in spec.aggregates.items()
+    ]
+    windows = (
+        rows.where(F.col("reason").isNull())
+        .groupBy(F.window("event_time", size, slide), *spec.keys)
+        .agg(*aggregates)
+    )
+    return windows.select(
+        F.col("window.start").alias("window_start"),
+        F.col("window.end").alias("window_end"),
+        *spec.keys,
+        *spec.aggregates,
+        F.lit(0).cast("long").alias("revision"),
     )
 
 
