@@ -41,6 +41,7 @@ def settings(broker, tmp_path, new_topic):
         group=f"group-{uuid.uuid4().hex[:8]}",
         checkpoint=str(tmp_path / "checkpoint"),
         trigger_ms=1000,
+        real_time_ms=None,
         output_mode="append",
         is_available_now=False,
         ends_input=False,

@@ -40,6 +40,7 @@ LEFT_TO_TEST_ALL = (
     "tests/jobs/test_crashes.py",
     "tests/jobs/test_declaration.py",
     "tests/jobs/test_delivery.py",
+    "tests/jobs/test_real_time.py",
     "tests/jobs/test_retail.py",
     "tests/monitoring/test_series_move.py",
     "tests/operator/test_dockerfiles.py",

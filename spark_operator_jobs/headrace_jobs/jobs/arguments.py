@@ -38,6 +38,8 @@ class JobSettings:
     group: str | None
     checkpoint: str
     trigger_ms: int
+    #: How long a batch lasts in which each record is written as it comes; None is batch by batch.
+    real_time_ms: int | None
     output_mode: str
     is_available_now: bool
     #: Whether to end with the records available now; later ones are not awaited.
@@ -47,7 +49,7 @@ class JobSettings:
     has_console: bool
     starting_offsets: str
     fail_on_data_loss: bool
-    max_offsets_per_trigger: int
+    max_offsets_per_trigger: int | None
     metrics_address: str
     metrics_port: int
     metrics_address_file: Path | None
@@ -85,14 +87,16 @@ def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
         group=_group_of(a),
         checkpoint=_checkpoint_of(a),
         trigger_ms=a.trigger,
+        real_time_ms=a.real_time,
         output_mode=a.output_mode,
         is_available_now=a.available_now or a.end_of_input,
         ends_input=a.end_of_input,
-        idle_timeout_seconds=a.idle_timeout / 1000,
-        has_console=a.console,
+        # A job in real time has no state, so nothing waits for more.
+        idle_timeout_seconds=0 if a.real_time is not None else a.idle_timeout / 1000,
+        has_console=a.console and a.real_time is None,
         starting_offsets=a.starting_offsets,
         fail_on_data_loss=a.fail_on_data_loss,
-        max_offsets_per_trigger=a.max_offsets_per_trigger,
+        max_offsets_per_trigger=None if a.real_time is not None else a.max_offsets_per_trigger,
         metrics_address=a.metrics_address,
         metrics_port=a.metrics_port,
         metrics_address_file=a.metrics_address_file,
@@ -227,6 +231,13 @@ def _add_batch_arguments(data: argparse._ArgumentGroup, job: Job) -> None:
         type=duration,
         default="2s",
         help="interval between batches; 0s is as fast as possible (default: 2s)",
+    )
+    data.add_argument(
+        "--real-time",
+        type=duration,
+        metavar="DURATION",
+        help="write each record as it comes, at least once, and keep progress this often (5s at"
+        " least): jobs without state, into one topic",
     )
     data.add_argument(
         "--available-now", action="store_true", help="process what is there, then end"

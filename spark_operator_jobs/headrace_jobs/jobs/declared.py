@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_jobs import logs
 from headrace_jobs.declaration import Delivery, problems
 from headrace_jobs.jobs.arguments import add_common_arguments, common_settings
+from headrace_jobs.jobs.real_time import refusals
 from headrace_jobs.jobs.runner import run_query
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def parse_declared(
         parser.error(str(error))
     if "output_mode" in inspect.signature(job.transform).parameters:
         parameters["output_mode"] = job.output_mode
-    found = problems(job)
+    found = [*problems(job), *refusals(job, settings)]
     if found:
         parser.error("; ".join(found))
     return job, settings, parameters

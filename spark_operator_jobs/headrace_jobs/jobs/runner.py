@@ -22,12 +22,14 @@ from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.mistakes import told
 from headrace_jobs.jobs.outputs import open_outputs
+from headrace_jobs.jobs.real_time import plan_refusals, start_real_time
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, prepare
 from headrace_jobs.progress.checkpoint import has_clock
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import offsets_of
+from headrace_jobs.progress.stored import FencedError
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.dead_letters import DeadLetters
 from headrace_jobs.sinks.protocol import SinkError
@@ -203,8 +205,12 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
             " nothing of them goes to the dead letters",
             instead="headrace_jobs.transforms.event_time.event_time_windows",
         )
-    if is_stateful_query and silence is None:
+    if is_stateful_query and silence is None and settings.real_time_ms is None:
         _warn_without_clock(settings)
+    if settings.real_time_ms is not None:
+        refused = plan_refusals(results, is_stateful=is_stateful_query)
+        if refused:
+            raise JobError("; ".join(refused))
     start = reconcile(settings, parts.start, parts.outputs, is_stateful=is_stateful_query)
     parts = replace(parts, start=start)
     parts.metrics.checkpoint_generation(start.generation.number)
@@ -234,11 +240,21 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
 def _follow(query: Any, settings: JobSettings, parts: _Parts, listener: ProgressListener) -> None:
     """Wait for the query's end, or stop it on request."""
     while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
-        pass
+        if settings.real_time_ms is not None:
+            _end_if_replaced(parts.outputs)
     if parts.stop.is_requested:
         _stop_between_batches(query, settings.stop_timeout_seconds)
     for progress in query.recentProgress:
         listener.take(progress)
+
+
+def _end_if_replaced(outputs: Outputs) -> None:
+    """Look for a later driver: in real time no batch is written by us, which would see it."""
+    try:
+        if outputs.driver is not None:
+            outputs.driver.check()
+    except FencedError as error:
+        raise JobError(str(error)) from error
 
 
 def _warn_without_clock(settings: JobSettings) -> None:
@@ -279,9 +295,11 @@ def _start(session: SparkSession, settings: JobSettings, parts: _Parts) -> Any:
     parts.outputs.dead_letters = _dead_letters(settings)
     parts.outputs.metrics = parts.metrics
     out = _results(session, settings, parts)
+    observed = out.observe(OBSERVED_OUTPUT, *observations(out))
+    if settings.real_time_ms is not None:
+        return start_real_time(observed, parts.job, settings, parts.start.generation.path)
     writer = (
-        out.observe(OBSERVED_OUTPUT, *observations(out))
-        .writeStream.queryName(parts.job.query_name)
+        observed.writeStream.queryName(parts.job.query_name)
         .outputMode(settings.output_mode)
         .option("checkpointLocation", parts.start.generation.path)
         .foreachBatch(parts.outputs.write)

@@ -29,27 +29,29 @@ class KafkaSource:
     (retention was faster than the job, or the topic was recreated), the query fails with an error.
     False continues with the remaining records: choose it if a gap matters less than a stop.
     `max_offsets_per_trigger` bounds a batch, so that a long backlog is processed in steps whose
-    progress is committed and visible.
+    progress is committed and visible. None in real-time mode.
     """
 
     bootstrap_servers: str
     topic: str
     starting_offsets: str = "earliest"
     fail_on_data_loss: bool = True
-    max_offsets_per_trigger: int = 500_000
+    max_offsets_per_trigger: int | None = 500_000
 
     def options(self) -> dict[str, str]:
         """Return the options for `spark.readStream.format("kafka")`."""
-        return {
+        found = {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "subscribe": self.topic,
             "startingOffsets": self.starting_offsets,
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             # Rejected records keep them.
             "includeHeaders": "true",
-            "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "kafka.max.poll.records": str(MAX_POLL_RECORDS),
         }
+        if self.max_offsets_per_trigger is not None:
+            found["maxOffsetsPerTrigger"] = str(self.max_offsets_per_trigger)
+        return found
 
 
 def read_stream(spark: SparkSession, source: KafkaSource) -> DataFrame:
