@@ -15,7 +15,18 @@ from kio.schema.add_partitions_to_txn.v3.request import (
 from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.produce.v12.request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from kio.schema.txn_offset_commit.v5.request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
+from support.batches import BatchFields, NewRecord, build_batch
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
 from support.wire import RawConnection
@@ -32,7 +43,8 @@ def connection(bootstrap):
 
 def init(connection, name, producer=(-1, -1), timeout_ms=60_000):
     """Return the error's name, the producer id and its epoch."""
-    connection.call(FindCoordinatorRequest(key_type=1, coordinator_keys=(name,)))
+    if name is not None:
+        connection.call(FindCoordinatorRequest(key_type=1, coordinator_keys=(name,)))
     request = InitProducerIdRequest(
         transactional_id=name,
         transaction_timeout=timedelta(milliseconds=timeout_ms),
@@ -93,6 +105,87 @@ def test_an_epoch_from_the_future_is_fenced(connection, new_topic, name):
     assert add(connection, name, producer_id, epoch + 9, topic) == "producer_fenced"
     assert init(connection, name, (producer_id, epoch + 9))[0] == "producer_fenced"
     assert add(connection, name, producer_id, epoch, topic) == "none"
+
+
+def produce(connection, name, producer_id, epoch, topic, sequence=0):
+    """Send one transactional record by Produce 12, which begins the transaction by itself."""
+    fields = BatchFields(
+        producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, attributes=0x10
+    )
+    data = PartitionProduceData(index=0, records=build_batch([NewRecord(value=b"value")], fields))
+    request = ProduceRequest(
+        transactional_id=name,
+        acks=-1,
+        timeout=timedelta(seconds=SECONDS),
+        topic_data=(TopicProduceData(name=topic, partition_data=(data,)),),
+    )
+    (answer,) = connection.call(request).responses
+    return answer.partition_responses[0].error_code.name
+
+
+def test_a_write_of_an_epoch_from_the_future_keeps_nobody_out(connection, new_topic, name):
+    topic = new_topic()
+    _, producer_id, epoch = init(connection, name)
+    assert produce(connection, name, producer_id, epoch + 3, topic) == "invalid_producer_epoch"
+    assert produce(connection, name, producer_id, epoch, topic) == "none"
+    assert produce(connection, name, producer_id, epoch + 3, topic) == "invalid_producer_epoch"
+    assert produce(connection, name, producer_id, epoch, topic, sequence=1) == "none"
+    assert end(connection, name, producer_id, epoch) == "none"
+
+
+def commit_offsets(connection, name, producer_id, epoch, topic, group):
+    connection.call(FindCoordinatorRequest(key_type=0, coordinator_keys=(group or "any",)))
+    position = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id=name,
+        group_id=group,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        topics=(TxnOffsetCommitRequestTopic(name=topic, partitions=(position,)),),
+    )
+    answers = []
+
+    def is_loaded():
+        answers.append(connection.call(request).topics[0].partitions[0].error_code.name)
+        return answers[-1] not in WAIT
+
+    wait_until(is_loaded, SECONDS, "a coordinator")
+    return answers[-1]
+
+
+def test_offsets_of_an_epoch_from_the_future_keep_nobody_out(connection, new_topic, name):
+    topic, group = new_topic(), f"group-of-{name}"
+    _, producer_id, epoch = init(connection, name)
+    refused = commit_offsets(connection, name, producer_id, epoch + 3, topic, group)
+    assert refused == "invalid_producer_epoch"
+    assert commit_offsets(connection, name, producer_id, epoch, topic, group) == "none"
+    assert end(connection, name, producer_id, epoch) == "none"
+
+
+def test_offsets_need_a_group_and_an_epoch(connection, new_topic, name):
+    topic = new_topic()
+    _, producer_id, epoch = init(connection, name)
+    found = commit_offsets(connection, name, producer_id, epoch, topic, "")
+    assert found == "invalid_group_id"
+    found = commit_offsets(connection, name, producer_id, -1, topic, "group")
+    assert found == "invalid_producer_epoch"
+
+
+@pytest.mark.parametrize("internal", ["__consumer_offsets", "__transaction_state"])
+def test_a_client_adds_no_topic_of_the_clusters_own(connection, new_topic, name, internal):
+    topic = new_topic()
+    _, producer_id, epoch = init(connection, name)
+    # Both topics are there once somebody has committed in a transaction.
+    commit_offsets(connection, name, producer_id, epoch, topic, "group")
+    assert add(connection, name, producer_id, epoch, internal) == "topic_authorization_failed"
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(5, -1), (-1, 5)])
+def test_half_an_identity_is_refused(connection, name, producer_id, epoch):
+    assert init(connection, None, (producer_id, epoch))[0] == "invalid_request"
+    assert init(connection, name, (producer_id, epoch))[0] == "invalid_request"
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 900_001, 2**31 - 1])

@@ -126,6 +126,9 @@ def test_an_open_transaction_is_listed_described_and_aborted_by_its_id(
     ]
     assert "Ongoing" in line
     assert name not in good(headrace("list", "--older-than", "10m"))
+    listed = good(headrace("list", "--older-than", "0s"))
+    assert name in listed
+    assert "Empty" not in listed, "nothing is open there"
     assert name not in good(headrace("list", "--state", "Empty"))
     described = json.loads(good(headrace("describe", name, "-o", "json")))
     assert described["partitions"] == [{"topic": topic, "partition": 0}]

@@ -82,6 +82,11 @@ class Verifications:
                 f"{verification.lowest_sequence} before it",
             )
 
+    def refuse(self, producer_id: int, verification: Verification) -> None:
+        """Forget a question whose identity may not write, so that it blocks no other epoch."""
+        if self._asked.get(producer_id) is verification:
+            del self._asked[producer_id]
+
     def end(self, producer_id: int) -> None:
         """The transaction has begun or ended: drop the verification."""
         self._asked.pop(producer_id, None)

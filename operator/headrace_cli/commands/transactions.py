@@ -22,6 +22,8 @@ __all__ = ["transactions_app"]
 INVALID_REGULAR_EXPRESSION = 128
 #: How long a partition's former producer may take to be fenced.
 FENCE_TIMEOUT_MS = 60_000
+#: States in which a transaction is open.
+_OPEN = ["Ongoing", "PrepareCommit", "PrepareAbort"]
 
 transactions_app = typer.Typer(help="Work on transactions.", no_args_is_help=True)
 
@@ -76,7 +78,8 @@ def list_transactions(  # noqa: PLR0913 - each is an option of the command line
             return _hanging_items(admin, topic, age_ms)
         try:
             listed = admin.list_transactions(
-                state_filters=state,
+                # An id without a transaction is as old as time to the protocol.
+                state_filters=state or (_OPEN if age_ms is not None else None),
                 producer_id_filters=producer_id,
                 duration_filter_ms=age_ms,
                 transactional_id_pattern=pattern,

@@ -28,7 +28,7 @@ class TransactionFilter:
     statuses: frozenset[TransactionStatus] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
-    """Only transactions that have been open for longer; negative: all."""
+    """Only transactions that began longer ago than this; negative: all."""
     matches: Callable[[str], bool] = lambda _name: True
 
     def passes(self, transaction: Transaction, now_ms: TimestampMs) -> bool:
@@ -37,9 +37,8 @@ class TransactionFilter:
             return False
         if self.producer_ids and transaction.producer_id not in self.producer_ids:
             return False
-        if self.duration_ms >= 0 and (
-            transaction.start_ms < 0 or now_ms - transaction.start_ms <= self.duration_ms
-        ):
+        # As in Kafka an id without a transaction, whose start is -1, passes: ask for states, too.
+        if self.duration_ms >= 0 and now_ms - transaction.start_ms <= self.duration_ms:
             return False
         return self.matches(transaction.transactional_id)
 

@@ -13,6 +13,7 @@ from headrace_broker.coordinator.transactions.transaction import (
     TopicPartition,
     TransactionVersion,
 )
+from headrace_broker.metadata.entities import INTERNAL_TOPICS
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.add_partitions_to_txn import (
@@ -74,16 +75,16 @@ async def _outcome(
 ) -> dict[TopicPartition, ErrorCode]:
     partitions = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
     image = broker.metadata
+    # The cluster's own topics are the brokers' to write; a group's offsets have AddOffsetsToTxn.
+    refused = {where for where in partitions if client and where[0] in INTERNAL_TOPICS}
     missing = {
         where for where in partitions if image.partition(where[0], PartitionIndex(where[1])) is None
     }
-    if missing and not asked.verify_only:
-        return {
-            where: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if where in missing
-            else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for where in partitions
-        }
+    wrong = dict.fromkeys(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) | dict.fromkeys(
+        refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    if wrong and not asked.verify_only:
+        return dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED) | wrong
     identity = Identity(
         producer_id=ProducerId(asked.producer_id), epoch=ProducerEpoch(asked.producer_epoch)
     )

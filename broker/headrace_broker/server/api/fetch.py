@@ -167,6 +167,8 @@ class _Fetch:
                         AbortedTransaction(producer_id=found[0], first_offset=found[1])
                         for found in log.aborted_within(wanted.fetch_offset, records)
                     ]
+                else:
+                    data.aborted_transactions = None
             self.found.append((wanted, data))
         return now or self.bytes_found >= self.request.min_bytes
 

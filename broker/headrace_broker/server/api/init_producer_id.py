@@ -37,6 +37,9 @@ async def handle(
     """Give an idempotent producer a new id with epoch 0; it has no predecessor to fence."""
     if request.transactional_id is not None:
         return await _transactional(broker, context, request, request.transactional_id)
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        code = ErrorCode.INVALID_REQUEST  # one without the other names nobody
+        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await broker.producer_ids.next_id()
     except ApiError:

@@ -29,7 +29,7 @@ from headrace_broker.server.api.services import (
     WithReplicas,
     WithVerifier,
 )
-from headrace_broker.server.transactions.admission import COORDINATOR_TROUBLE, admission
+from headrace_broker.server.transactions.admission import COORDINATOR_TROUBLE, NEVER, admission
 from headrace_broker.server.transactions.verifier import Question
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ async def handle(
     try:
         if not request.transactional_id:
             raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+        if request.producer_epoch < 0:
+            raise ApiError(ErrorCode.INVALID_PRODUCER_EPOCH, "a producer's epoch is never negative")
         verification = await _verify(broker, context, request)
         return await broker.groups.commit_transactional(
             request, context, check_partition, verification
@@ -94,6 +98,8 @@ async def _verify(
         Question.ADD if context.api_version >= _IMPLICIT_FROM else Question.VERIFY,
     )
     code = await answer
+    if code in NEVER:
+        partition.log.producers.verifications.refuse(identity.producer_id, found)
     if code is not ErrorCode.NONE:
         raise ApiError(code)
     return found

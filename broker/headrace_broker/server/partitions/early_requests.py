@@ -42,6 +42,8 @@ def refusal(
     known = producers.get(read_header(records).producer_id)
     if known is None or known.last_offset >= leading.epoch_start_offset:
         return error
+    if leading.epoch_start_offset == 0:
+        return error  # no former leader has replicated anything
     return ApiError(
         ErrorCode.NOT_LEADER_OR_FOLLOWER, "an earlier request came before this broker led"
     )

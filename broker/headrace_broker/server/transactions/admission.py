@@ -19,6 +19,10 @@ COORDINATOR_TROUBLE: Final = frozenset(
 )
 
 
+NEVER: Final = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED})
+"""Said of an identity that has no transaction, and never will have one."""
+
+
 def admission(
     partition: Partition, identity: Identity, sequence: int, clock: Clock, config: BrokerConfig
 ) -> Verification:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from headrace_broker.coordinator.transactions.transaction import Identity
 from headrace_broker.log.verification import TRUSTED, Verification
 from headrace_broker.protocol.batch_header import HEADER_SIZE, parse_batch_header
 from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
 from headrace_broker.protocol.types import ProducerEpoch, ProducerId
-from headrace_broker.server.transactions.admission import COORDINATOR_TROUBLE, admission
+from headrace_broker.server.transactions.admission import COORDINATOR_TROUBLE, NEVER, admission
 from headrace_broker.server.transactions.verifier import Question
 
 if TYPE_CHECKING:
@@ -62,6 +62,20 @@ def admitted(admissions: Admissions, data: PartitionProduceData) -> Verification
     return found
 
 
+class _Asked(NamedTuple):
+    """A partition's data for which a coordinator is asked."""
+
+    data: PartitionProduceData
+    verification: Verification
+    partition: Partition
+
+    def forget(self) -> None:
+        """Forget the question: it must not keep the producer's current epoch out."""
+        header = parse_batch_header(self.data.records or b"")
+        producers = self.partition.log.producers
+        producers.verifications.refuse(header.producer_id, self.verification)
+
+
 class TransactionalProduce:
     """One request, until its append."""
 
@@ -70,15 +84,14 @@ class TransactionalProduce:
         self._broker = broker
         self._api_version = api_version
         self._request = request
-        self._waiting: list[tuple[PartitionProduceData, Verification, asyncio.Future[ErrorCode]]]
-        self._waiting = []
+        self._waiting: list[tuple[_Asked, asyncio.Future[ErrorCode]]] = []
         self._producers: set[int] = set()
         self._before: list[asyncio.Future[None]] = []
         self._turn: asyncio.Future[None] | None = None
 
     def begin(self, find: Callable[[TopicProduceData, PartitionProduceData], Partition]) -> bool:
         """Check every partition; return whether all can be appended at once."""
-        unknown: dict[Identity, list[tuple[PartitionProduceData, Verification, str]]] = {}
+        unknown: dict[Identity, list[_Asked]] = {}
         for topic in self._request.topic_data:
             for data in topic.partition_data:
                 try:
@@ -89,7 +102,7 @@ class TransactionalProduce:
                     continue
                 self.admissions[id(data)] = verification
                 if verification.is_asked:
-                    asked = (data, verification, partition.topic)
+                    asked = _Asked(data, verification, partition)
                     unknown.setdefault(identity, []).append(asked)
         for identity, questions in unknown.items():
             self._ask(identity, questions)
@@ -118,17 +131,14 @@ class TransactionalProduce:
         asked = admission(partition, identity, header.base_sequence, node.clock, node.config)
         return identity, asked
 
-    def _ask(
-        self, identity: Identity, asked: list[tuple[PartitionProduceData, Verification, str]]
-    ) -> None:
+    def _ask(self, identity: Identity, asked: list[_Asked]) -> None:
         answers = self._broker.verifier.ask(
             self._request.transactional_id or "",
             identity,
-            [(topic, data.index) for data, _, topic in asked],
+            [(each.partition.topic, each.data.index) for each in asked],
             Question.ADD if self._api_version >= IMPLICIT_FROM else Question.VERIFY,
         )
-        for (data, verification, _), answer in zip(asked, answers, strict=True):
-            self._waiting.append((data, verification, answer))
+        self._waiting.extend(zip(asked, answers, strict=True))
 
     def wait(self) -> None:
         """Queue behind the producer's earlier requests, and copy the received bytes.
@@ -151,10 +161,12 @@ class TransactionalProduce:
         try:
             for before in self._before:
                 await asyncio.shield(before)
-            for data, _, answer in self._waiting:
+            for asked, answer in self._waiting:
                 code = await asyncio.shield(answer)
+                if code in NEVER:
+                    asked.forget()
                 if code is not ErrorCode.NONE:
-                    self.admissions[id(data)] = self._refusal(code)
+                    self.admissions[id(asked.data)] = self._refusal(code)
             return append()
         finally:
             self._end_turn()

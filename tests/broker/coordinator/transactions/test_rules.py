@@ -403,8 +403,10 @@ def test_transactions_are_listed_by_state_producer_and_age():
     assert listed() == ["one", "two"]
     assert listed(statuses=frozenset({TransactionStatus.ONGOING})) == ["two"]
     assert listed(producer_ids=frozenset({one.producer_id})) == ["one"]
-    assert listed(duration_ms=4_999) == ["two"]
-    assert listed(duration_ms=5_000) == []
+    ongoing = frozenset({TransactionStatus.ONGOING})
+    assert listed(duration_ms=4_999, statuses=ongoing) == ["two"]
+    assert listed(duration_ms=5_000, statuses=ongoing) == []
+    assert listed(duration_ms=5_000) == ["one"], "no start is longer ago than any, as in Kafka"
     assert listed(matches=lambda name: name.startswith("o")) == ["one"]
 
 
