@@ -112,22 +112,23 @@ def _acknowledge(
 
 
 @observer(SharePartition, "release")
-def _release(history: History, original: Any, state: SharePartition, member_id: str) -> bool:
-    released = bool(original(state, member_id))
+def _release(
+    history: History, original: Any, state: SharePartition, member_id: str, limits: Any
+) -> bool:
+    released = bool(original(state, member_id, limits))
     book = book_of(history, state)
     if book is not None:
         for offset, hold in list(book.holds.items()):
-            if hold.member_id == member_id and hold.said is None and _is_available(state, offset):
+            if hold.member_id == member_id and hold.said is None and _is_free(state, offset):
                 del book.holds[offset]
-                book.counts[offset] -= 1
         if released:
             history.reach("a member is gone with records in flight")
     return released
 
 
-def _is_available(state: SharePartition, offset: int) -> bool:
+def _is_free(state: SharePartition, offset: int) -> bool:
     runs = list(state.runs.overlapping(offset, offset))
-    return bool(runs) and runs[0].state is RecordState.AVAILABLE
+    return not runs or runs[0].state is not RecordState.ACQUIRED
 
 
 @observer(SharePartition, "expire")

@@ -84,7 +84,7 @@ FOUND_AT = {
     "a member may acknowledge what another one holds": 3032,
     "a released record is archived": 3003,
     "the limit of deliveries is not looked at": 3036,
-    "a delivery that was given back counts": 3003,
+    "a delivery that was given back does not count": 3003,
     "delivery counts are not kept over a leader's end": 3003,
     "delivery counts are not written": 3003,
     "the start offset passes records that are in flight": 3003,

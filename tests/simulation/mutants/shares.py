@@ -74,10 +74,10 @@ LEADER_RULES = (
         ),
     ),
     _rule(
-        "a delivery that was given back counts",
+        "a delivery that was given back does not count",
         SharePartition,
         "release",
-        edited("run.count -= 1", "pass"),
+        edited("run.count, limits", "run.count - 1, limits"),
     ),
     _rule(
         "delivery counts are not kept over a leader's end",

@@ -21,7 +21,8 @@ def pieces(
 ) -> Iterable[tuple[int, int, AcknowledgeType]]:
     """Yield runs of offsets with one type.
 
-    Raises INVALID_REQUEST for invalid batches, INVALID_RECORD_STATE for finished records.
+    Offsets below the start offset are finished: they are skipped (as in Kafka). Raises
+    INVALID_REQUEST for invalid batches.
     """
     position = -1
     for item in acknowledgements:
@@ -32,13 +33,10 @@ def pieces(
                 f"The acknowledgement of {item.first} to {item.last} with {len(item.types)} types "
                 "is not valid: ranges must follow each other, with one type or one for each.",
             )
-        if item.last < start_offset:
-            raise ApiError(
-                ErrorCode.INVALID_RECORD_STATE,
-                f"The records {item.first} to {item.last} are done with already.",
-            )
         position = item.last
         kinds = [_kind(kind) for kind in item.types]
+        if item.last < start_offset:
+            continue
         if len(kinds) == 1:
             yield max(item.first, start_offset), item.last, kinds[0]
             continue

@@ -298,11 +298,18 @@ class SharePartition:
     ) -> bool:
         """Apply a member's acknowledgements, all or none; return whether there is more to write.
 
-        Raises INVALID_RECORD_STATE unless the member has acquired every record. If a range begins
-        below the start offset, that part is ignored: it may have been deleted from the log.
+        Raises INVALID_RECORD_STATE unless the member has acquired every record, INVALID_REQUEST for
+        offsets that were never delivered. Offsets below the start offset are ignored: they are
+        finished, or may have been deleted from the log.
         """
         said = list(pieces(acknowledgements, self.start_offset))
         for first, last, _ in said:
+            if last >= self.end_offset:
+                raise ApiError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The records up to {last} were not delivered, only those to "
+                    f"{self.end_offset - 1}.",
+                )
             held = 0
             for run in self.runs.overlapping(first, last):
                 if run.is_held_by(member_id):
@@ -325,16 +332,16 @@ class SharePartition:
                 decides = True
         return decides
 
-    def release(self, member_id: str) -> bool:
+    def release(self, member_id: str, limits: ShareLimits) -> bool:
         """Release everything that a member has acquired; return whether it had anything.
 
-        The records were not processed, so this delivery does not count (as in Kafka).
+        This delivery counts (as in Kafka 4.2): a record that crashes every consumer would
+        otherwise be delivered for ever.
         """
         released = False
         for run in self.runs.items:
             if run.is_held_by(member_id):
-                run.move(RecordState.AVAILABLE)
-                run.count -= 1
+                self._move(run, _after(AcknowledgeType.RELEASE, run.count, limits))
                 run.is_dirty = released = True
         self.runs.tidy()
         return released

@@ -272,7 +272,7 @@ class SharePartitionDriver:
 
     def release(self, member_id: str) -> None:
         """Release what a member has acquired: the member is gone."""
-        if self.status is Status.ACTIVE and self.state.release(member_id):
+        if self.status is Status.ACTIVE and self.state.release(member_id, self._settings().limits):
             self._changed()
 
     # ---- locks

@@ -157,11 +157,38 @@ def test_a_lock_that_times_out_frees_the_records_and_a_renewed_one_does_not():
     say(partition, 5, 9, ACCEPT, now_ms=101)
 
 
-def test_a_member_that_leaves_gives_all_back_and_that_delivery_does_not_count():
+def test_a_member_that_leaves_gives_all_back_and_that_delivery_counts():
     partition = SharePartition(0)
     fetch(partition)
-    assert partition.release("a")
-    assert fetch(partition, "b", last=9) == [(0, 9, 1)]
+    assert partition.release("a", LIMITS)
+    assert fetch(partition, "b", last=9) == [(0, 9, 2)]
+
+
+def test_a_record_that_ends_every_member_is_delivered_as_often_as_it_may_be():
+    partition = SharePartition(0)
+    for number in range(LIMITS.deliveries_max):
+        assert fetch(partition, f"member-{number}", last=0), "delivered again"
+        partition.release(f"member-{number}", LIMITS)
+    assert fetch(partition, "one more", last=0) == []
+    assert partition.undeliverable == 1
+
+
+def test_what_is_below_the_start_offset_may_be_acknowledged_again():
+    partition = SharePartition(0)
+    fetch(partition)
+    say(partition, 0, 4, ACCEPT)
+    settle(partition)
+    assert partition.start_offset == 5
+    assert not say(partition, 0, 4, ACCEPT), "nothing to write"
+    assert not say(partition, 2, 3, ACCEPT)
+
+
+def test_what_was_never_delivered_cannot_be_acknowledged():
+    partition = SharePartition(0)
+    fetch(partition)
+    with pytest.raises(ApiError) as refused:
+        say(partition, 5, 10, ACCEPT)
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_one_record_that_is_not_held_voids_the_whole_request():
@@ -234,13 +261,13 @@ def test_what_was_deleted_from_the_log_is_passed_over():
     assert partition.start_offset == 7
 
 
-def test_what_is_done_with_cannot_be_acknowledged_again():
+def test_what_is_done_with_above_the_start_offset_cannot_be_acknowledged_again():
     partition = SharePartition(0)
     fetch(partition)
-    say(partition, 0, 4, ACCEPT)
+    say(partition, 3, 4, ACCEPT)
     settle(partition)
     with pytest.raises(ApiError) as error:
-        say(partition, 0, 4, ACCEPT)
+        say(partition, 3, 4, ACCEPT)
     assert error.value.code is ErrorCode.INVALID_RECORD_STATE
 
 
@@ -375,12 +402,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
     @rule(member=st.sampled_from("abc"))
     def leave(self, member):
-        self.partition.release(member)
+        self.partition.release(member, LIMITS)
         for offset, holder in list(self.oracle.holder.items()):
             if holder == member and offset not in self.waiting:
-                self.oracle.holder.pop(offset)
-                self.oracle.state[offset] = RecordState.AVAILABLE
-                self.oracle.count[offset] -= 1
+                self._settle(offset, AcknowledgeType.RELEASE)
 
     @precondition(lambda self: self.write is None)
     @rule()
