@@ -103,7 +103,7 @@ def _check_consumer_commit(
     if caller.is_transactional:
         check_transactional_commit(group, request.member_id, epoch, request.group_instance_id)
     else:
-        check_commit(group, request.member_id, epoch, request.group_instance_id, caller.api_version)
+        check_commit(group, request.member_id, epoch, caller.api_version)
 
 
 def _check_classic_commit(

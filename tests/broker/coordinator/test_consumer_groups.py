@@ -126,7 +126,9 @@ def test_an_unknown_member_and_an_unknown_group_are_distinguished() -> None:
     ("fields", "code"),
     [
         ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
-        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"member_id": " "}, ErrorCode.INVALID_REQUEST),
+        ({"group_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"group_id": " "}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
         ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),

@@ -248,11 +248,7 @@ def leave_consumer_group(
 
 def _leaving_member(group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
     if identity.group_instance_id is None:
-        member = group.check_member(identity.member_id)
-        if member.classic is None:
-            # As in Kafka: a member of the consumer protocol leaves by its heartbeat.
-            raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member does not use this protocol")
-        return member
+        return group.check_member(identity.member_id)
     if identity.member_id == NO_MEMBER_ID:
         current = group.static_members.get(identity.group_instance_id, NO_MEMBER_ID)
         return group.check_static_member(identity.group_instance_id, current)

@@ -3,7 +3,6 @@
 from headrace_broker.coordinator.config import ConsumerGroupConfig
 from headrace_broker.coordinator.consumer.group import ConsumerGroup
 from headrace_broker.coordinator.consumer.member import ConsumerMember
-from headrace_broker.coordinator.consumer.states import ConsumerGroupState
 from headrace_broker.coordinator.consumer.target import preferred_assignor
 from headrace_broker.coordinator.modern.assignment import Partitions, to_named_structs
 from headrace_broker.coordinator.modern.topics import TopicsView
@@ -32,7 +31,6 @@ def describe_consumer_group(
             error_message=f"Group {group_id} is not a consumer group."
             if known
             else f"Group {group_id} not found.",
-            group_state="" if known else ConsumerGroupState.DEAD.value,
         )
     return DescribedGroup(
         group_id=group_id,

@@ -9,13 +9,11 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 _VERSION_THAT_KNOWS_MEMBER_EPOCHS: Final = 9
 
 
-def check_commit(
-    group: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None, api_version: int
-) -> None:
+def check_commit(group: ConsumerGroup, member_id: str, epoch: int, api_version: int) -> None:
     """Raise unless the caller may commit: a member in its epoch, or anyone in an empty group."""
     if epoch < 0 and not group.members:
         return
-    _check_epoch(group, member_id, epoch, instance_id)
+    _check_epoch(group, member_id, epoch)
     member = group.members[member_id]
     if member.classic is None and api_version < _VERSION_THAT_KNOWS_MEMBER_EPOCHS:
         raise ApiError(
@@ -35,7 +33,7 @@ def check_transactional_commit(
     if member_id == NO_MEMBER_ID and epoch < 0 and instance_id is None:
         return  # a producer without group metadata is fenced by its transactional id alone
     try:
-        _check_epoch(group, member_id, epoch, instance_id)
+        _check_epoch(group, member_id, epoch)
     except ApiError as error:
         if error.code is ErrorCode.STALE_MEMBER_EPOCH:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION, error.message) from error
@@ -46,14 +44,11 @@ def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None
     """Raise unless the caller may read offsets: a member in its epoch, or no member at all."""
     if (member_id is None or member_id == NO_MEMBER_ID) and epoch < 0:
         return
-    _check_epoch(group, member_id or NO_MEMBER_ID, epoch, None)
+    _check_epoch(group, member_id or NO_MEMBER_ID, epoch)
 
 
-def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int, instance_id: str | None) -> None:
-    if instance_id is not None and instance_id in group.static_members:
-        member = group.check_static_member(instance_id, member_id)
-    else:
-        member = group.check_member(member_id)
+def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:
+    member = group.check_member(member_id)
     if epoch == member.epoch:
         return
     if member.classic is not None:

@@ -82,11 +82,11 @@ def _check_request(
             raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
     is_join = request.member_epoch == JOIN_EPOCH
-    demand(request.member_id or (is_join and caller.api_version == 0), "MemberId can't be empty.")
-    if not request.group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "GroupId can't be empty.")
-    demand(request.instance_id != "", "InstanceId can't be empty.")
-    demand(request.rack_id != "", "RackId can't be empty.")
+    makes_id = is_join and caller.api_version == 0
+    demand(makes_id or request.member_id.strip(), "MemberId can't be empty.")
+    demand(request.group_id.strip(), "GroupId can't be empty.")
+    demand(request.instance_id is None or request.instance_id.strip(), "InstanceId can't be empty.")
+    demand(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
     demand(request.member_epoch >= STATIC_LEAVE_EPOCH, "MemberEpoch is invalid.")
     demand(
         request.member_epoch != STATIC_LEAVE_EPOCH or request.instance_id is not None,

@@ -8,7 +8,7 @@ from headrace_broker.coordinator.modern.assignment import Partitions, to_named_s
 from headrace_broker.coordinator.modern.topics import TopicsView
 from headrace_broker.coordinator.records import CoordinatorRecord
 from headrace_broker.coordinator.shard import GroupShard, session_key
-from headrace_broker.coordinator.share.group import ShareGroup, ShareGroupState
+from headrace_broker.coordinator.share.group import ShareGroup
 from headrace_broker.coordinator.share.member import ShareMember
 from headrace_broker.coordinator.share.records import (
     epoch_record,
@@ -37,7 +37,6 @@ def describe_share_group(shard: GroupShard, group_id: str, topics: TopicsView) -
             error_message=f"Group {group_id} is not a share group."
             if known
             else f"Group {group_id} not found.",
-            group_state="" if known else ShareGroupState.DEAD.value,
         )
     return DescribedGroup(
         group_id=group_id,

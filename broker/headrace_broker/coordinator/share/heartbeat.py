@@ -117,10 +117,9 @@ def _check_request(request: ShareGroupHeartbeatRequest, context: ConsumerContext
         if not condition:
             raise ApiError(ErrorCode.INVALID_REQUEST, message)
 
-    demand(request.member_id, "MemberId can't be empty.")
-    if not request.group_id:
-        raise ApiError(ErrorCode.INVALID_GROUP_ID, "GroupId can't be empty.")
-    demand(request.rack_id != "", "RackId can't be empty.")
+    demand(request.member_id.strip(), "MemberId can't be empty.")
+    demand(request.group_id.strip(), "GroupId can't be empty.")
+    demand(request.rack_id is None or request.rack_id.strip(), "RackId can't be empty.")
     demand(request.member_epoch >= LEAVE_EPOCH, "MemberEpoch is invalid.")
     if request.member_epoch == JOIN_EPOCH:
         demand(
