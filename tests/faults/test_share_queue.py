@@ -17,6 +17,8 @@ from support.headrace_cluster import HeadraceCluster
 
 _SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "4"))
 _FORMER_LEADER_SECONDS = 15.0
+#: How long copies may take to come back is not judged here: others may use the machine.
+_IN_SYNC_SECONDS = 180.0
 _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "3",
     "group.share.record.lock.duration.ms": str(LOCK_MS),
@@ -68,7 +70,7 @@ def test_a_queue_is_worked_off_though_brokers_are_killed_and_paused(tmp_path, to
             cluster.wait_complete()
             # A second fault within one replica's return would leave one of three in sync.
             for name in (topic, "__share_group_state", "__consumer_offsets"):
-                cluster.wait_in_sync(name)
+                cluster.wait_in_sync(name, _IN_SYNC_SECONDS)
         queue.wait_progress(20)
         queue.assert_worked_off()
     # A leader that was paused beyond its session may deliver before it hears of its successor.
