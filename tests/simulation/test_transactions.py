@@ -20,6 +20,7 @@ SEEDS = [
         700144,
         5,
     ),  # an older successor's end was taken for a fenced producer's own, and named its epoch
+    (3000172, 1),  # nobody asked for a marker's error: its coordinator's connection had ended
 ]
 
 

@@ -70,6 +70,8 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
                     outcome.error_code = error.code
                 else:
                     if future is not None:
+                        # This handler may be cancelled before it looks at the outcome.
+                        future.add_done_callback(_retrieve)
                         waiting.append((future, outcome))
     if waiting:
         # Half of the coordinator's timeout, so that it learns which markers were written.
@@ -77,7 +79,6 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
         await asyncio.wait([future for future, _ in waiting], timeout=seconds)
     for future, outcome in waiting:
         if not future.done():
-            future.add_done_callback(_retrieve)
             outcome.error_code = ErrorCode.REQUEST_TIMED_OUT
         else:
             try:
@@ -88,7 +89,7 @@ async def write_markers(broker: Node, request: WriteTxnMarkersRequest) -> WriteT
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """Retrieve the exception of a future that nothing waits for any longer."""
+    """Retrieve the exception of a future, which nothing may wait for any longer."""
     if not future.cancelled():
         future.exception()
 
