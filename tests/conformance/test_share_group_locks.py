@@ -71,6 +71,17 @@ def poll_one(consumer):
     raise AssertionError("nothing came")
 
 
+def finish(consumer, message):
+    """Accept a record; on a busy machine its lock may time out before, and it comes again."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        consumer.acknowledge(message)
+        if all(error is None for error in consumer.commit_sync(SECONDS).values()):
+            return
+        message = poll_one(consumer)
+    raise AssertionError("never accepted")
+
+
 def test_what_one_member_holds_for_too_long_goes_to_another(quick_broker, topic, group):
     with (
         share_consumer(quick_broker, group, topic) as slow,
@@ -79,12 +90,11 @@ def test_what_one_member_holds_for_too_long_goes_to_another(quick_broker, topic,
         held = poll_one(slow)
         again = poll_one(other)
         assert (again.offset(), again.value()) == (held.offset(), b"work")
-        other.acknowledge(again)
-        assert all(error is None for error in other.commit_sync(SECONDS).values())
         slow.acknowledge(held)
         assert all(error is not None for error in slow.commit_sync(SECONDS).values()), (
             "the lock is another's"
         )
+        finish(other, again)
 
 
 @pytest.mark.java
