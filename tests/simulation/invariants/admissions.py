@@ -5,7 +5,6 @@ have refused, whether or not a record is lost by it.
 """
 
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from headrace_broker.coordinator import membership
@@ -20,6 +19,7 @@ from headrace_broker.server.fetch.replica_sessions import ReplicaFetch, ReplicaS
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
 from simulation.history import History
+from simulation.invariants.logs import data_of
 from simulation.observing import observer
 
 _ALL = -1
@@ -274,7 +274,7 @@ def _headers(log: PartitionLog) -> list[tuple[memoryview, Any]]:
     found = []
     try:
         for segment in log.segments:
-            data = memoryview(Path(segment.path).read_bytes()[: segment.size])
+            data = memoryview(data_of(segment))
             for at, _ in iterate_batches(data):
                 header = check_batch(data, at)
                 found.append((data[at : at + header.size_bytes], header))
