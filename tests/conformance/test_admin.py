@@ -4,15 +4,20 @@ import kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
 )
 from kafka.admin import ConfigResource as PythonResource
+from kafka.errors import IncompatibleBrokerVersion
 
 from support.kafka_peer import ToolFailedError, run_tool
 from support.processes import wait_until
@@ -280,3 +285,18 @@ def test_javas_groups_tool_describes_resets_and_deletes(admin, bootstrap, new_to
     assert group in run_tool("groups", "--bootstrap-server", bootstrap, "--list").split()
     assert "successful" in run_tool("groups", *where, "--delete")
     assert group not in run_tool("groups", "--bootstrap-server", bootstrap, "--list").split()
+
+
+@pytest.mark.java
+def test_what_security_needs_is_said_to_be_unsupported(admin, python_admin, bootstrap):
+    """Clients look at what is advertised, and say so themselves instead of losing a connection."""
+    everything = AclBindingFilter(
+        *(ResourceType.ANY, None, ResourcePatternType.ANY, None, None),
+        *(AclOperation.ANY, AclPermissionType.ANY),
+    )
+    assert _code(admin.describe_acls(everything)) == "_UNSUPPORTED_FEATURE"
+    with pytest.raises(IncompatibleBrokerVersion):
+        python_admin.describe_user_scram_credentials(["ann"])
+    with pytest.raises(ToolFailedError, match=r"UnsupportedVersionException.*DESCRIBE_ACLS"):
+        run_tool("acls", "--bootstrap-server", bootstrap, "--list")
+    assert admin.list_topics(timeout=10).brokers

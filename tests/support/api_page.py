@@ -10,6 +10,7 @@ from typing import Final
 
 from headrace_broker.protocol.apis import API_TABLE, BROKER, ApiKey
 from headrace_broker.server.api.dispatch import load_api_table, served_by
+from headrace_broker.server.api.left_out import REFUSALS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "apis.md"
 
@@ -125,34 +126,15 @@ TESTED: Final[Mapping[ApiKey, Mapping[str, str]]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _SHARE_TOOL,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _SHARE_TOOL,
 }
-_SECURITY: Final = "security is not served yet"
-_QUOTAS: Final = "quotas are not served yet"
-_STREAMS: Final = "Streams' own protocol (KIP-1071); Streams works by the classic one"
-#: Why an API of Kafka's broker is not served. A name's begin stands for all that begin so.
-LEFT_OUT: Final[Mapping[str, str]] = {
-    "SASL": _SECURITY,
-    "DESCRIBE_ACLS": _SECURITY,
-    "CREATE_ACLS": _SECURITY,
-    "DELETE_ACLS": _SECURITY,
-    "CREATE_DELEGATION": _SECURITY,
-    "RENEW_DELEGATION": _SECURITY,
-    "EXPIRE_DELEGATION": _SECURITY,
-    "DESCRIBE_DELEGATION": _SECURITY,
-    "DESCRIBE_USER_SCRAM": _SECURITY,
-    "ALTER_USER_SCRAM": _SECURITY,
-    "DESCRIBE_CLIENT_QUOTAS": _QUOTAS,
-    "ALTER_CLIENT_QUOTAS": _QUOTAS,
-    "GET_TELEMETRY": "clients' metrics (KIP-714) are not collected",
-    "PUSH_TELEMETRY": "clients' metrics (KIP-714) are not collected",
-    "STREAMS_GROUP": _STREAMS,
-}
 
 _HEAD: Final = """# APIs
 
 Each API that a broker of Apache Kafka 4.2 serves to clients, made from the broker's own table by
 `make protocols`; a test keeps it so, and another holds versions and fields to Kafka's own classes.
-What is not served is not advertised either; a request for it ends the connection, as with Kafka:
-a client cannot read an answer in a version that nobody told it of. A test asks for each of them.
+What is not served is not advertised, so clients say themselves that the broker does not support it.
+Whoever asks all the same is refused with the error named here, and told why where the answer has a
+place for it; the connection goes on. A test asks for each of them in each version. An API that
+Kafka does not have either ends the connection, as there.
 
 *Tested by* names clients that we did not write and that use the API in the tests: Java (Kafka's own
 client, its tools, Streams), librdkafka (by confluent-kafka), kafka-python, aiokafka, franz-go (its
@@ -177,8 +159,8 @@ def _rows() -> Iterator[str]:
         entry = served.get(key)
         name = "".join(word.capitalize() for word in known.name.split("_"))
         if entry is None:
-            here = f"no, the connection ends: {reason_left_out(key)}"
-            yield f"| {int(key)} | {name} | {kafka} | {here} | |"
+            code, reason = REFUSALS[key]
+            yield f"| {int(key)} | {name} | {kafka} | refused, {code.name}: {reason} | |"
             continue
         here = _versions(entry.min_version, entry.max_version)
         yield f"| {int(key)} | {name} | {kafka} | {here} | {', '.join(TESTED.get(key, ()))} |"
@@ -192,14 +174,6 @@ def left_out() -> list[ApiKey]:
         for key, known in sorted(API_TABLE.items())
         if BROKER in known.listeners and key not in served
     ]
-
-
-def reason_left_out(key: ApiKey) -> str:
-    """Return why an API is not served. Raises LookupError where nobody said it."""
-    for begin, reason in LEFT_OUT.items():
-        if key.name.startswith(begin):
-            return reason
-    raise LookupError(f"say in support/api_page.py why {key.name} is not served")
 
 
 def _versions(low: int, high: int) -> str:

@@ -99,6 +99,7 @@ TOOL_CLASSES = {
     "features": f"{_TOOLS}.FeatureCommand",
     "reassign-partitions": f"{_TOOLS}.reassign.ReassignPartitionsCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "acls": f"{_TOOLS}.AclCommand",
     "configs": "kafka.admin.ConfigCommand",
     "storage": "kafka.tools.StorageTool",
     "transactions": f"{_TOOLS}.TransactionsCommand",

@@ -28,7 +28,7 @@ from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.protocol.apis import BROKER, CONTROLLER
 from headrace_broker.protocol.schema import Message
 from headrace_broker.server.api import api_versions
-from headrace_broker.server.api.dispatch import load_api_table, served_by
+from headrace_broker.server.api.dispatch import left_out_by, load_api_table, served_by
 from headrace_broker.server.api.write_txn_markers import write_markers
 from headrace_broker.server.clock import Clock, SystemClock
 from headrace_broker.server.config.broker_config import BrokerConfig
@@ -226,7 +226,11 @@ class Broker:
             is_for_controllers = listener.name in self.config.controller_listener_names
             role = CONTROLLER if is_for_controllers else BROKER
             acceptor = Acceptor(
-                self, listener, served_by(self.apis, role), api_versions.unsupported
+                self,
+                listener,
+                served_by(self.apis, role),
+                partial(left_out_by, role),
+                api_versions.unsupported,
             )
             if role == BROKER:
                 acceptor.fast_paths[fast_produce.API_KEY] = FastProduce(

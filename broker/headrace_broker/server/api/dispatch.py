@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol import fast_fetch
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_broker.server.api.services import WithRaft
     from headrace_broker.server.network.context import RequestContext
 
-NOT_HANDLERS = {"dispatch", "services"}
+NOT_HANDLERS = {"dispatch", "left_out", "services"}
 """The modules of `server/api/` that serve no API."""
 FAST_VERSIONS = {
     ApiKey.PRODUCE: fast_produce.FAST_VERSIONS,
@@ -80,6 +81,22 @@ def served_by(table: Mapping[int, ApiEntry], role: str) -> Mapping[int, ApiEntry
         fetch.min_version = QUORUM_FETCH_FROM
         served[ApiKey.FETCH] = fetch
     return served
+
+
+def left_out_by(role: str, key: int) -> ApiEntry | None:
+    """Return the entry that refuses an API which Kafka serves there and we do not, else None."""
+    entry = _refusals().get(key)
+    return entry if entry is not None and role in API_TABLE[entry.key].listeners else None
+
+
+@cache
+def _refusals() -> Mapping[int, ApiEntry]:
+    """Return the table of what is refused: loaded when somebody first asks for an unknown API."""
+    module = importlib.import_module(f"{api_package.__name__}.left_out")
+    return {
+        key: ApiEntry(key, module.refusing(key), cancel_on_disconnect=False)
+        for key in module.REFUSALS
+    }
 
 
 def _fetch_metadata(broker: WithRaft, context: RequestContext, request: FetchRequest) -> Any:

@@ -77,6 +77,8 @@ class Owner(Protocol):
     frame_bytes_max: int
     in_flight_max: int
     write_buffer_bytes_max: int
+    left_out: Callable[[int], ApiEntry | None]
+    """Returns what refuses an API of Kafka's that is not served; None where Kafka has none."""
 
     def register(self, connection: Connection) -> bool:
         """Register a connection; return False if a limit is reached and it must be closed."""
@@ -257,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         """Decode and handle one request; return False if the connection was closed."""
         started = perf_counter()
         api_key, version, correlation_id, client_length = HEADER.unpack_from(frame, 0)
-        entry = self._server.apis.get(api_key)
+        entry = self._server.apis.get(api_key) or self._server.left_out(api_key)
         if entry is None:
             self._refuse("unknown API", api_key=api_key)
             return False

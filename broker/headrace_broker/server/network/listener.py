@@ -49,11 +49,14 @@ class Acceptor:
         node: AcceptorNode,
         listener: Listener,
         apis: Mapping[int, ApiEntry],
+        left_out: Callable[[int], ApiEntry | None],
         unsupported_api_versions: Callable[[Mapping[int, ApiEntry]], Any],
     ) -> None:
         values = node.config.values
         self.node: Node = node
         self.apis = apis
+        self.left_out = left_out
+        """Returns what refuses an API of Kafka's that is not served; None where Kafka has none."""
         self.name = listener.name
         self.listener = listener
         self.port = listener.port
