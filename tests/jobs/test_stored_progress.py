@@ -111,6 +111,11 @@ def decide(stored, checkpoint, *, is_stateful=False, adopt=False, can_rewind=Tru
         # Killed between the sink's commit and the checkpoint's, and before the sink's.
         (STORED, CheckpointState(identity="a", committed=3, planned=4, position={P0: 40})),
         (STORED, CheckpointState(identity="a", committed=4, planned=5, position={P0: 50})),
+        # In the first batch, before the sink's commit.
+        (
+            StoredProgress(epoch=1),
+            CheckpointState(identity="a", committed=-1, planned=0, position={P0: 0}),
+        ),
     ],
 )
 def test_a_checkpoint_and_a_sink_of_one_history_go_on(stored, checkpoint, is_stateful):
@@ -134,6 +139,18 @@ def test_a_stateless_job_without_its_checkpoint_goes_on_from_the_sink(checkpoint
 def test_a_stateful_job_without_its_checkpoint_is_refused_with_what_to_do(checkpoint):
     with pytest.raises(ResumeError, match=r"Restore the checkpoint.*--generation"):
         decide(STORED, checkpoint, is_stateful=True)
+
+
+@pytest.mark.parametrize("is_stateful", [False, True])
+def test_a_first_batch_that_some_sinks_have_is_finished_in_the_others(is_stateful):
+    """Killed between the sinks of one batch: one has it, the others have nothing at all yet."""
+    checkpoint = CheckpointState(identity="a", committed=-1, planned=0, position={P0: 0})
+    has_it = StoredProgress(epoch=2, batch_id=0, checkpoint="a", offsets={P0: 10})
+    sinks = [
+        OpenSink(name=f"topic {number}", stored=stored, can_rewind=False)
+        for number, stored in enumerate((has_it, StoredProgress(epoch=2)))
+    ]
+    assert resume(sinks, checkpoint, is_stateful=is_stateful, adopt=False) == Resumption()
 
 
 def test_a_start_from_the_sink_that_ended_before_its_first_batch_is_taken_up():

@@ -101,7 +101,8 @@ def _is_of_one_history(stored: StoredProgress, checkpoint: CheckpointState) -> b
     if stored.checkpoint and stored.checkpoint == checkpoint.identity:
         return checkpoint.committed <= stored.batch_id <= checkpoint.planned
     if stored.batch_id == NO_BATCH and not stored.offsets:
-        return checkpoint.planned == NO_BATCH and not checkpoint.reset
+        # The driver may have ended within its first batch, before this sink had its part of it.
+        return checkpoint.committed == NO_BATCH and not checkpoint.reset
     # Of another checkpoint, or of a start that ended before its first batch.
     is_new = checkpoint.committed == NO_BATCH
     is_expected = stored.batch_id == NO_BATCH or checkpoint.reset.startswith(RESUMED)
