@@ -58,7 +58,7 @@ class LeaderLease:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._seen: dict[NodeId, tuple[tuple[int, int] | None, float]] = {}
-        self._cut_off: set[Partition] = set()
+        self._cut_off: dict[Partition, None] = {}
 
     def start(self) -> None:
         """Begin to check."""
@@ -77,13 +77,15 @@ class LeaderLease:
             # The usual case: check again when the followers would have to be watched. The minimum
             # keeps the timer from firing again and again with a delay too short to move the clock.
             self._seen.clear()
-            self._mark(set())
+            self._mark({})
             wait = max(half - silent, self._seconds / LOOKS_PER_LEASE)
             self._timer = self._loop.call_later(wait, self._look)
             return
         self._note_fetches(now)
         if silent >= self._seconds:
-            self._mark({each for each in self._replicas if self._is_deserted(each, now)})
+            self._mark(
+                dict.fromkeys(each for each in self._replicas if self._is_deserted(each, now))
+            )
         self._timer = self._loop.call_later(self._seconds / LOOKS_PER_LEASE, self._look)
 
     def _note_fetches(self, now: float) -> None:
@@ -113,10 +115,11 @@ class LeaderLease:
             if node_id in leading.isr
         )
 
-    def _mark(self, found: set[Partition]) -> None:
+    def _mark(self, found: dict[Partition, None]) -> None:
         before, self._cut_off = self._cut_off, found
-        for partition in before - found:
-            partition.is_cut_off = False
+        for partition in before:
+            if partition not in found:
+                partition.is_cut_off = False
         # A partition that became leader again in the meantime has lost its mark.
         fresh = [each for each in found if not each.is_cut_off]
         for partition in fresh:

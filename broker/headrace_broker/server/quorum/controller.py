@@ -85,7 +85,7 @@ class ControllerDriver:
         self._active_epoch = NO_LEADER_EPOCH
         self._activation = asyncio.Event()
         self._activity_observers: list[ActivityObserver] = []
-        self._uncommitted: set[asyncio.Future[None]] = set()
+        self._uncommitted: dict[asyncio.Future[None], None] = {}
         self._places = asyncio.Semaphore(_UNCOMMITTED_MAX)
         self._being_created: set[str] = set()
         self._creations: set[asyncio.Task[None]] = set()
@@ -201,11 +201,11 @@ class ControllerDriver:
             if self._is_closed:
                 raise ApiError(ErrorCode.NOT_CONTROLLER, "this controller is stopped")
             response, committed = self._decide(decide, is_confirmed=is_confirmed)
-            self._uncommitted.add(committed)
+            self._uncommitted[committed] = None
             try:
                 await committed
             finally:
-                self._uncommitted.discard(committed)
+                self._uncommitted.pop(committed, None)
             return response
 
     def _decide(

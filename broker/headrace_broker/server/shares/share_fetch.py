@@ -79,7 +79,7 @@ class ShareFetch:
         for partition in partitions:
             partition.fetch_waiters[arrival] = None
         for driver in drivers:
-            driver.waiters.add(event)
+            driver.waiters[event] = None
         try:
             while (left_s := deadline - loop.time()) > 0:
                 try:
@@ -95,7 +95,7 @@ class ShareFetch:
             for partition in partitions:
                 partition.fetch_waiters.pop(arrival, None)
             for driver in drivers:
-                driver.waiters.discard(event)
+                driver.waiters.pop(event, None)
 
     def _watched(self) -> tuple[list[Partition], list[SharePartitionDriver]]:
         drivers = []

@@ -88,8 +88,8 @@ class SharePartitionDriver:
         self.state = SharePartition(0)
         self.error = not_leader()
         """Why it is closed."""
-        self.waiters: set[asyncio.Event] = set()
-        """Events to set whenever more records may have become acquirable."""
+        self.waiters: dict[asyncio.Event, None] = {}
+        """Events to set whenever more records may have become acquirable, the oldest first."""
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._persister = persister
