@@ -1,8 +1,9 @@
-"""Faults aimed at two moments of transactions that chance seldom comes to; in aimed seeds.
+"""Faults aimed at moments that chance seldom comes to; in aimed seeds.
 
 A marker that a coordinator has sent arrives when another has taken its place and written its own.
-And the coordinator's answer to a partition's leader, that a transaction is open, arrives when the
-transaction is over.
+The coordinator's answer to a partition's leader, that a transaction is open, arrives when the
+transaction is over. And a controller that was stopped finds what a leader asked it for when another
+one has its place.
 """
 
 from typing import Any
@@ -18,6 +19,13 @@ from simulation.workloads.workload import is_aimed
 
 _MARKERS_MAX = 5
 _ANSWERS_MAX = 8
+_CONTROLLERS_MAX = 3
+_VOTERS_MIN = 3
+_LOOK_SECONDS = 0.01
+_STOPPED_SECONDS_MAX = 2.0
+_HEARS_NOTHING_SECONDS = 0.3
+FORMER_CONTROLLERS_SINCE = 4_000_000
+"""The first seed in which a controller is stopped while it is asked."""
 
 
 class Aims:
@@ -68,6 +76,64 @@ class Aims:
         if self._cluster.network.stall_answers(asked.host, asker.host, seconds):
             self._answers_left -= 1
             self._cluster.say(f"{asked}'s answers to {asker} are stuck for {seconds} s")
+
+    def _later(self, delay: float, action: Any, *arguments: Any) -> None:
+        loop = self._cluster.loop
+        loop.call_in(loop.kernel, delay, action, *arguments)
+
+
+class FormerControllers:
+    """Stops a controller with a leader's request in its socket, until another one is elected.
+
+    No longer: one that hears nothing for half as long again resigns before it looks at its sockets.
+    """
+
+    def __init__(self, cluster: Cluster, faults: Faults) -> None:
+        self._cluster = cluster
+        self._faults = faults
+        self._rng = rng = cluster.fork("former-controllers")
+        takes_part = (
+            cluster.seed >= FORMER_CONTROLLERS_SINCE
+            and len(cluster.profile.voters) >= _VOTERS_MIN
+            and cluster.rotting is None
+        )
+        self._left = _CONTROLLERS_MAX if takes_part and rng.random() < 0.5 else 0
+        self._stopped: Node | None = None
+
+    def proposed(self, leader: int) -> None:
+        """Stop the controller that is about to be asked for an in-sync set."""
+        if not self._left or self._stopped is not None or self._faults.is_over:
+            return
+        active = self._active()
+        if len(active) == 1 and active[0].node_id != leader and self._rng.random() < 0.5:
+            self._left -= 1
+            self._stopped = active[0]
+            self._cluster.say(f"{active[0]} is stopped while a leader asks it for an in-sync set")
+            active[0].pause(on=True)
+            # The request has arrived by then; of an election it hears nothing.
+            self._later(self._rng.choice((0.003, 0.01)), self._cut_off, active[0])
+            self._later(_LOOK_SECONDS, self._look, active[0], _STOPPED_SECONDS_MAX)
+
+    def _active(self) -> list[Node]:
+        nodes = self._cluster.nodes
+        return [node for node in nodes if self._cluster.is_active_controller(node.node_id)]
+
+    def _cut_off(self, node: Node) -> None:
+        for other in self._cluster.nodes:
+            if other is not node and not self._faults.is_over:
+                self._cluster.network.hold(other.host, node.host)
+
+    def _look(self, node: Node, seconds: float) -> None:
+        """Let it go on as soon as it has a successor."""
+        if seconds > 0 and self._active() == [node] and not self._faults.is_over:
+            self._later(_LOOK_SECONDS, self._look, node, seconds - _LOOK_SECONDS)
+            return
+        node.pause(on=False)
+        self._later(_HEARS_NOTHING_SECONDS, self._end)
+
+    def _end(self) -> None:
+        self._stopped = None
+        self._cluster.network.let_go()
 
     def _later(self, delay: float, action: Any, *arguments: Any) -> None:
         loop = self._cluster.loop

@@ -208,6 +208,7 @@ class Cluster:
         self.profile = profile
         self.root = root
         self.loop = SimulatedLoop(self.fork("loop"))
+        self.loop.root = str(root).encode()
         self.network = Network(self.loop, self.fork("network"))
         self.files = FileSystem()
         self.said: deque[str] = deque(maxlen=_LOGGED_LINES)

@@ -318,6 +318,7 @@ class Faults:
         cluster = self._cluster
         cluster.say("everything is healed")
         cluster.network.slow.clear()
+        cluster.network.let_go()
         cluster.network.heal()
         for node in cluster.nodes:
             disk = node.disk

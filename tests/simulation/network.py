@@ -281,6 +281,8 @@ class Network:
         self.rng = rng
         self.servers: dict[tuple[str, int], tuple[Server, Process, Callable[[], Any]]] = {}
         self.blocked: set[tuple[str, str]] = set()
+        self.held: set[tuple[str, str]] = set()
+        """Blocked for longer than others: `heal` leaves them, `let_go` does not."""
         self.down: set[str] = set()
         self.transports: dict[Transport, int] = {}
         self.latency_mean = 0.0003
@@ -398,7 +400,7 @@ class Network:
     # ---- faults
 
     def is_blocked(self, source: str, target: str) -> bool:
-        return (source, target) in self.blocked
+        return (source, target) in self.blocked or (source, target) in self.held
 
     def block(self, source: str, target: str) -> None:
         """Drop every packet in one direction."""
@@ -407,6 +409,19 @@ class Network:
     def heal(self) -> None:
         """Let everything through again; what was held back is sent again."""
         self.blocked.clear()
+        self._send_again()
+
+    def hold(self, source: str, target: str) -> None:
+        """Drop every packet in one direction, whatever else is healed meanwhile."""
+        self.held.add((source, target))
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        if self.held:
+            self.held.clear()
+            self._send_again()
+
+    def _send_again(self) -> None:
         for transport in list(self.transports):
             pipe = transport.outgoing
             if pipe.unsent or pipe.ends:

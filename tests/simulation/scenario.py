@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError
-from simulation.aims import Aims
+from simulation.aims import Aims, FormerControllers
 from simulation.client import Client
 from simulation.cluster import EPOCH_MS, Cluster, Node
 from simulation.faults import Faults
@@ -70,11 +70,12 @@ class Scenario:
         self.cluster.on_error = self._logged
         self.cluster.on_moment = self._moment
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
-        self.history.on_proposed = self.faults.proposed
+        self.history.on_proposed = self._proposed
         self.steps = Steps(self.cluster, self.faults, self.history)
         self.history.is_former_controller = self.cluster.is_former_controller
         self.history.on_step = self._step
         self.aims = Aims(self.cluster, self.faults)
+        self.former_controllers = FormerControllers(self.cluster, self.faults)
         self.history.on_question = self.aims.asked
         self.loop.check = self.invariants.check
 
@@ -109,6 +110,10 @@ class Scenario:
         self.steps.happened(step)
         self.aims.happened(step)
 
+    def _proposed(self, leader: int, joining: list[Any]) -> None:
+        self.faults.proposed(leader, joining)
+        self.former_controllers.proposed(leader)
+
     # ---- clients
 
     def client(self, name: str) -> tuple[Client, Any]:
@@ -130,6 +135,7 @@ class Scenario:
             await creating
             await asyncio.sleep(0.2)
         await self.faults.run()
+        await self.history.shares.make_a_former_leader()
         await self.faults.heal()
         await self.cluster.replace_failed_directories()
         self.phase_over = True

@@ -1,5 +1,6 @@
 """Faults that are aimed at share groups: at each write of their state, and at records in flight."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,15 @@ if TYPE_CHECKING:
 
 _AIMED_MAX = 5
 _LONG_CUTS = 0.1
+_HELD_SECONDS = 8.0
+_LOOK_SECONDS = 0.1
 SINCE = 7000
 """The first seed of the later moments; before it they would change what is drawn."""
 FORMER_LEADERS_SINCE = 3_000_000
 """The first seed in which a leader is cut off for longer than its locks last."""
+LATE_MEMBERS_SINCE = 4_000_000
+"""The first seed in which that comes when nothing else strikes, and a member stays with it."""
+GIVEN_TWICE = "a former leader delivers what its successor's members have"
 ABOUT_TO_BE_APPENDED = "a dead letter is about to be appended"
 COMMITTED = "a dead letter is committed"
 PRUNED = "share state is pruned"
@@ -42,9 +48,10 @@ class ShareFaults:
         self._rng = cluster.fork("share-faults")
         # Where a disk rots, the good copy must be somewhere: nothing more may end.
         self._left = 0 if cluster.rotting else self._rng.randint(0, _AIMED_MAX)
-        self._makes_former_leaders = (
-            cluster.seed >= FORMER_LEADERS_SINCE and not cluster.rotting and self._left > 0
-        )
+        is_aimed = cluster.seed >= FORMER_LEADERS_SINCE and not cluster.rotting and self._left > 0
+        self._makes_former_leaders = is_aimed and cluster.seed < LATE_MEMBERS_SINCE
+        self._ends_with_one = is_aimed and not self._makes_former_leaders
+        self._wants_one = False
         later = _LATER_PROBABILITIES if cluster.seed >= SINCE else {}
         self._probabilities = _PROBABILITIES | later
 
@@ -59,6 +66,9 @@ class ShareFaults:
             self._makes_former_leaders = False
             self._later(0.0, lambda: self._cut_off_for_long(node))
             return
+        if moment == "acquired" and self._wants_one and node is not None:
+            self._wants_one = False
+            self._later(0.0, lambda: self._hold(node))
         if self._left == 0 or rng.random() >= probability or node is None:
             return
         self._left -= 1
@@ -77,6 +87,27 @@ class ShareFaults:
         kind = rng.choice(kinds)
         self._cluster.say(f"{moment} at {node}: {kind.__name__.strip('_')}")
         self._later(rng.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))
+
+    async def make_a_former_leader(self) -> None:
+        """Cut off one that has just given records, until members of its successor have them."""
+        if not self._ends_with_one or len(self._cluster.profile.brokers) == 1:
+            return
+        self._left, self._wants_one = 0, True
+        for _ in range(round(_HELD_SECONDS / _LOOK_SECONDS)):
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self._history.reached[GIVEN_TWICE]:
+                break
+        self._wants_one = False
+        self._cluster.network.let_go()
+
+    def _hold(self, node: "Node") -> None:
+        self._cluster.say(f"{node} is cut off from its peers until its locks have run out")
+        self._history.shares.cut_off = node
+        network = self._cluster.network
+        for other in self._cluster.nodes:
+            if other is not node:
+                network.hold(other.host, node.host)
+                network.hold(node.host, other.host)
 
     def _end(self, node: "Node") -> None:
         if not node.is_running:

@@ -13,6 +13,7 @@ from simulation.observing import observer
 from simulation.share_faults import (
     ABOUT_TO_BE_APPENDED,
     COMMITTED,
+    GIVEN_TWICE,
     LOADED_UNCOMMITTED,
     PRUNED,
 )
@@ -41,7 +42,7 @@ SHARE_MARKS: dict[str, int] = {
     "a record is redelivered by another leader or life of one": 80,
     "a record is delivered for the last time": 30,
     "a member is gone with records in flight": 40,
-    "a former leader delivers what its successor's members have": 0,  # not reached yet
+    GIVEN_TWICE: 3,
     "a share partition's write fails": 3,
     "the state's leader moves while a write is pending": 10,
     "share state is loaded again after an append failed": 10,

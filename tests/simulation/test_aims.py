@@ -3,6 +3,7 @@
 import pytest
 
 from simulation.scenario import simulate
+from simulation.share_faults import GIVEN_TWICE
 
 
 @pytest.mark.parametrize(
@@ -13,6 +14,8 @@ from simulation.scenario import simulate
         (800067, "an fsync ends after a truncation"),
         (3000013, "a former coordinator's marker is refused"),
         (3000018, "a verification is taken back"),
+        (4000011, "a former controller decides what a leader asks for"),
+        (4000043, GIVEN_TWICE),
     ],
 )
 def test_an_aimed_fault_reaches_what_it_is_aimed_at(seed: int, mark: str):

@@ -16,10 +16,8 @@ def test_the_page_names_what_invariants_and_workloads_report():
     assert "hanging-transaction" in found["workloads/transactions.py"]
 
 
-def test_every_rare_situation_must_be_reached_but_those_that_no_seed_has_shown():
-    assert {mark for mark, least in MARKS.items() if least < 1} == {
-        "a former leader delivers what its successor's members have",
-    }
+def test_every_rare_situation_must_be_reached():
+    assert not [mark for mark, least in MARKS.items() if least < 1]
     assert set(FREQUENT) <= set(MARKS)
 
 

@@ -24,6 +24,10 @@ FIXED_SEEDS = [
     (219, 3),
     (294, 5),
     (684, 5),
+    (4000039, 5),
+    (4000081, 3),
+    (4000353, 3),
+    (4000558, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 
@@ -51,7 +55,7 @@ def test_every_promise_holds_on_fresh_seeds(number):
     assert_holds(simulate(seed, nodes), nodes)
 
 
-@pytest.mark.parametrize(("seed", "nodes"), [(40, 1), (1, 3)])
+@pytest.mark.parametrize(("seed", "nodes"), [(40, 1), (1, 3), (4000006, 3), (4000009, 5)])
 def test_the_same_seed_gives_the_same_trace(seed, nodes):
     first, second = simulate(seed, nodes), simulate(seed, nodes)
     assert (first.trace, first.steps) == (second.trace, second.steps)

@@ -6,7 +6,7 @@ and held against what members were answered (`workloads.share` tells of that) an
 successor's members have acknowledged; Kafka's may, too, and only the newest leader is judged.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from headrace_broker.server.shares.share_partition_driver import SharePartitionD
 from simulation.cluster import Cluster, Node
 from simulation.history import History
 from simulation.invariants.invariant import Invariant
+from simulation.share_faults import GIVEN_TWICE
 from simulation.workloads.share import GROUP, TOPIC
 
 Place = tuple[int, int]
@@ -86,6 +87,10 @@ class Shares(Invariant):
         self.kept: dict[int, Kept] = {}
         self.moment: Callable[[str], None] = lambda _moment: None
         """Called with what faults are aimed at."""
+        self.make_a_former_leader: Callable[[], Awaitable[None]] = _nothing
+        """Called when nothing else strikes any more."""
+        self.cut_off: Node | None = None
+        """A leader that its peers do not hear, but its members do."""
         self._books: dict[SharePartition, Book] = {}
         self._checked: dict[int, int] = {}
         self._paused: dict[int, float] = {}
@@ -189,7 +194,7 @@ class Shares(Invariant):
                 if place not in self.done:
                     continue
                 if driver._leader_epoch < self.newest_epoch(index):
-                    self.history.reach("a former leader delivers what its successor's members have")
+                    self.history.reach(GIVEN_TWICE)
                     continue
                 self.history.violate(
                     "delivered-after-done",
@@ -241,6 +246,10 @@ class Shares(Invariant):
 
     def _first_unsure(self, index: int) -> int:
         return max(0, self.kept.get(index, Kept()).start - 200)
+
+
+async def _nothing() -> None:
+    """Where no share group is."""
 
 
 def book_of(history: History, state: SharePartition) -> Book | None:

@@ -95,6 +95,8 @@ class FormerProcesses:
     async def _beat(self, node: "Node") -> None:
         """Keep a broker alive, or let it end, or serve before it has read its registration."""
         rng, image = self._client.rng, node.broker.metadata
+        if not image.brokers:
+            return
         broker = image.brokers[rng.choice(sorted(image.brokers))]
         is_former = not broker.fenced or rng.random() < 0.5
         request = broker_heartbeat.BrokerHeartbeatRequest(

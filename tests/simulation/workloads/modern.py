@@ -192,6 +192,8 @@ class ModernMember:
         if lost:
             client.history.reach("a member of a consumer group gives partitions up")
             await self._commit()
+            if self._epoch == _JOIN:
+                return  # it heard that it is no member any more
             self._remember()
             self._says_owned = True
         if given == self._owned:

@@ -28,7 +28,7 @@ from headrace_broker.protocol.messages import (
 )
 from simulation.client import FAILURES, METADATA_IDS_FROM, Caller, Client
 from simulation.retries import RETRIABLE
-from simulation.share_faults import ShareFaults
+from simulation.share_faults import LATE_MEMBERS_SINCE, ShareFaults
 from simulation.workloads import state_epochs
 from simulation.workloads.dead_letters import (
     GROUP_SETTINGS,
@@ -36,6 +36,7 @@ from simulation.workloads.dead_letters import (
     draw_dead_letters,
     read_dead_letters,
 )
+from simulation.workloads.late_members import LateMember
 from simulation.workloads.operators import Operator
 from simulation.workloads.workload import Workload
 
@@ -109,6 +110,10 @@ class ShareMember:
         self._assigned: list[int] = []
         self._beat_at = 0.0
         self._sessions: dict[Caller, Session] = {}
+
+    def take_much(self) -> None:
+        """Take what there is at once, and lose no time: a whole log may be left."""
+        self._records_max, self._think_seconds = 500, 0.005
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Join, work, and go; again and again until it is over."""
@@ -473,11 +478,20 @@ class QueueProducer:
 class Closing:
     """When all others are done: accept what is left, and come to the log's end."""
 
-    def __init__(self, client: Client, shares: "Shares", dead: DeadLetterTopic | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        shares: "Shares",
+        dead: DeadLetterTopic | None,
+        *,
+        is_fast: bool = False,
+    ) -> None:
         self._client = client
         self._shares = shares
         self._dead = dead
         self._member = ShareMember(client, shares, accepts_all=True, has_poison=dead is not None)
+        if is_fast:
+            self._member.take_much()
         self._is_done = False
 
     async def run(self, others: Sequence[Any]) -> None:
@@ -556,7 +570,8 @@ def _client(scenario: "Scenario", name: str) -> tuple[Client, Any]:
 
 def _start(scenario: "Scenario") -> list[Any]:
     loop, shares = scenario.loop, scenario.history.shares
-    shares.moment = ShareFaults(scenario.cluster, scenario.history, scenario.is_over).happened
+    faults = ShareFaults(scenario.cluster, scenario.history, scenario.is_over)
+    shares.moment, shares.make_a_former_leader = faults.happened, faults.make_a_former_leader
     admin, admins = scenario.client("sa")
     dead = draw_dead_letters(scenario.cluster)
     created = loop.start_task(admins, _set_up(admin, scenario.profile, dead))
@@ -577,8 +592,12 @@ def _start(scenario: "Scenario") -> list[Any]:
         start(
             f"sm{number}", lambda client: ShareMember(client, shares, has_poison=dead is not None)
         )
+    if scenario.cluster.seed >= LATE_MEMBERS_SINCE and len(scenario.profile.brokers) > 1:
+        start("sl", lambda client: LateMember(client, shares, GROUP, TOPIC))
     closing, process = _client(scenario, "sc")
-    tasks.append(loop.start_task(process, Closing(closing, shares, dead).run(tasks[:])))
+    is_fast = scenario.cluster.seed >= LATE_MEMBERS_SINCE
+    last = Closing(closing, shares, dead, is_fast=is_fast)
+    tasks.append(loop.start_task(process, last.run(tasks[:])))
     if scenario.cluster.seed >= state_epochs.SINCE:
         start("se", _zombie)
         if len(scenario.profile.brokers) > 1 and admin.rng.random() < _MOVED_SHARE:

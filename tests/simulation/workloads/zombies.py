@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from simulation.cluster import Cluster
 
 SINCE = 3_000_000
+KNOWING_SINCE = 4_000_000
+"""The first seed in which a former coordinator speaks to leaders alone that know its successor."""
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -67,8 +69,12 @@ class HastyWriter(Worker):
 
 
 class _Marked(NamedTuple):
-    """A producer whose last marker all replicas in sync have."""
+    """A producer whose last marker all replicas in sync have, and the leader that has it.
 
+    Another may be a former leader: that one cannot know, and what it takes is not committed.
+    """
+
+    leader: tuple[str, int]
     key: Key
     producer_id: int
     epoch: int
@@ -106,7 +112,8 @@ class FormerCoordinator:
                     continue
                 for producer_id, state in log.producers.items():
                     if state.coordinator_epoch >= 0:
-                        yield _Marked(key, producer_id, state.epoch, state.coordinator_epoch)
+                        place = (key, producer_id, state.epoch, state.coordinator_epoch)
+                        yield _Marked(node.address, *place)
 
     async def _send(self, marked: _Marked) -> None:
         client, rng, messages = self._client, self._client.rng, write_txn_markers
@@ -121,7 +128,10 @@ class FormerCoordinator:
         )
         request = messages.WriteTxnMarkersRequest(markers=[marker])
         try:
-            caller, _ = await client.leader(topic, index)
+            if self._cluster.seed >= KNOWING_SINCE:
+                caller = await client.caller(marked.leader)
+            else:
+                caller, _ = await client.leader(topic, index)
             answer = await client.call(caller, ApiKey.WRITE_TXN_MARKERS, request)
         except FAILURES:
             client.forget(topic, index)
