@@ -273,6 +273,10 @@ class Client:
             raise OSError("no leader is known")
         return await self.caller(self._brokers[known[0]]), known[1]
 
+    def known_epoch(self, topic: str, partition: int) -> int:
+        """Return the newest leader epoch of a partition that it has heard of; -1 where of none."""
+        return self._epochs.get((topic, partition), -1)
+
     def forget(self, topic: str, partition: int, *, is_new: bool = False) -> None:
         """Ask for metadata before the next request to this partition, which may be a new one."""
         self._leaders.pop((topic, partition), None)

@@ -302,6 +302,16 @@ class Cluster:
         own = epochs.get(CURRENT.get())
         return own is not None and own < max(epochs.values())
 
+    def newest_epoch(self, key: tuple[str, int]) -> int:
+        """Return the newest leader epoch of a partition that any broker knows; -1 where none."""
+        epochs = [-1]
+        for node in self.nodes:
+            broker: Any = node.broker
+            if broker is not None and broker.is_composed:
+                partition = broker.metadata.partition(*key)
+                epochs.append(-1 if partition is None else int(partition.leader_epoch))
+        return max(epochs)
+
     def has_good_copy(self, node: Node, topic: str, index: int) -> bool:
         """Whether the newest metadata of all says that another replica is in sync."""
         images = [

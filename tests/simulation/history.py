@@ -85,6 +85,8 @@ class History:
     """Called with a partition's leader that asks a transaction's coordinator, and with that one."""
     is_former_controller: Callable[[], bool] = lambda: False
     """Whether the process that runs is an active controller, and another one is a newer one."""
+    newest_epoch: Callable[[tuple[str, int]], int] = lambda _key: -1
+    """The newest leader epoch of a partition that any broker knows now."""
     on_acknowledged: Callable[[], None] = lambda: None
     shares: Any = None
     """The second book of share groups (`simulation.invariants.shares`)."""

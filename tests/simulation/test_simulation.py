@@ -28,6 +28,7 @@ FIXED_SEEDS = [
     (4000081, 3),
     (4000353, 3),
     (4000558, 3),
+    (4000686, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

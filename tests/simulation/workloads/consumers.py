@@ -208,8 +208,8 @@ class Consumer:
         is_outside = code is ErrorCode.OFFSET_OUT_OF_RANGE
         if is_outside and client.history.may_begin_later:
             await self._skip_what_is_gone(key)
-        elif is_outside and not self._knows_epochs:
-            pass  # a leader that was replaced may have said so; only an epoch would have shown it
+        elif is_outside and self._may_be_a_former_leader(key):
+            pass  # only a newer epoch would have shown it
         elif code not in RETRIABLE:
             client.history.violate(
                 "fetch", f"{self.name} at {self.positions[key]} of {key} hears {code.name}"
@@ -218,6 +218,11 @@ class Consumer:
         if is_outside:
             client.forget(*key)
 
+    def _may_be_a_former_leader(self, key: Key) -> bool:
+        """Whether we know of no epoch, or of a former one, as who answered may, too."""
+        newest = self.client.history.newest_epoch(key)
+        return not self._knows_epochs or self.client.known_epoch(*key) < newest
+
     async def _skip_what_is_gone(self, key: Key) -> None:
         """Go on at the log's start, which alone may be above us, as `auto.offset.reset` says."""
         found = await self.list_offset(key, EARLIEST)
@@ -225,7 +230,7 @@ class Consumer:
             return
         offset = found.offset
         if offset < self.positions[key]:
-            if self._knows_epochs:
+            if not self._may_be_a_former_leader(key):
                 self.client.history.violate(
                     "nonmonotonic-poll",
                     f"{self.name} at {self.positions[key]} of {key} is out of range, the log "
