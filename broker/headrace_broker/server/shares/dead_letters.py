@@ -266,8 +266,14 @@ class _Originals:
         self._range = range(0)
 
     def get(self, offset: int) -> Record | None:
-        """Return a record, or None if it is gone or cannot be read."""
+        """Return a record, or None if it is gone or cannot be read.
+
+        Raises ApiError while a new leader's high watermark is below it: it is committed, and will
+        be readable.
+        """
         if offset not in self._range:
+            if offset >= self._source.readable_end(_READ_UNCOMMITTED):
+                raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{offset} is not readable yet")
             self._range = range(offset, offset + 1)
             self._read = {}
             try:
