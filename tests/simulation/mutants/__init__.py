@@ -117,6 +117,7 @@ FOUND_AT = {
     "a broker's former process keeps its session": 3000302,
     "a broker serves before it has read its registration": 3000302,
     "a member of a former generation keeps its place": 3000302,
+    "a new producer epoch leaves the batches of the former one": 4000005,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
