@@ -106,7 +106,6 @@ def live_usage_windows(
     more than the watermark; then the window is written, once. With `is_update` it is written
     whenever it has changed. Returns the columns of `usage_windows` and those of
     `event_time_windows`.
-    whenever it changed. Returns the columns of `usage_windows` and those of `event_time_windows`.
     """
     spec = WindowSpec(
         keys=("hostname", "cpu"),

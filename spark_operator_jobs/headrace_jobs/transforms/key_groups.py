@@ -3,14 +3,20 @@
 Keys share `KEY_GROUPS` groups; a batch makes one call into Python for each, so more executors than
 groups would be idle. Late and malformed rows leave the query in the same output as the results
 (`tagged.py`).
+
+Rows are packed by group, as Arrow streams, before they are shuffled: Spark hands single rows over
+to a stateful fold one at a time, which took most of a batch's time.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql import types as T  # noqa: N812 - the same
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -32,6 +38,7 @@ KEY_GROUPS = 16
 TICK_RECORDS = 256
 
 # Beside the columns of the fold. `transformWithStateInPandas` renames those that begin with `_`.
+_PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
 _RAW = ("record_topic", "record_key", "record_value", "record_headers")
 
 
@@ -91,7 +98,7 @@ class GroupProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803 - the same
     ) -> Iterator[pd.DataFrame]:
         """Fold in the rows; return the query's output for this group."""
-        given = pd.concat(list(rows), ignore_index=True)
+        given = _unpacked(rows)
         topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
         is_tick = given["offset"] < 0
         given = given[~is_tick].reset_index(drop=True)
@@ -173,13 +180,53 @@ def fold_groups(
     grouped = _with_clock(grouped)
     side: T.StructType = T.StructType.fromDDL(SIDE)  # type: ignore[assignment] # any type has it
     schema = T.StructType([*results.fields, *side.fields])
-    return grouped.groupBy("key_group").transformWithStateInPandas(
-        statefulProcessor=processor([field.name for field in schema]),
-        outputStructType=schema,
-        outputMode="Update" if is_update else "Append",
-        # With timers, Spark's available-now trigger never ends.
-        timeMode="None",
+    return (
+        _packed(grouped)
+        .groupBy("key_group")
+        .transformWithStateInPandas(
+            statefulProcessor=processor([field.name for field in schema]),
+            outputStructType=schema,
+            outputMode="Update" if is_update else "Append",
+            # With timers, Spark's available-now trigger never ends.
+            timeMode="None",
+        )
     )
+
+
+def _packed(grouped: DataFrame) -> DataFrame:
+    """Return `key_group, rows`: many rows of a group as one Arrow stream.
+
+    Rows with values that Arrow and Spark turn into pandas' differently stay as they are.
+    """
+    if not all(isinstance(field.dataType, _PLAIN) for field in grouped.schema.fields):
+        return grouped
+    return grouped.mapInArrow(_pack, "key_group INT, rows BINARY")
+
+
+def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        groups = batch.column("key_group").to_numpy(zero_copy_only=False)
+        order = np.argsort(groups, kind="stable")
+        found, begins = np.unique(groups[order], return_index=True)
+        ordered = batch.take(pa.array(order))
+        packed = []
+        for begin, end in pairwise([*begins, len(order)]):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, ordered.schema) as writer:
+                writer.write_batch(ordered.slice(begin, end - begin))
+            packed.append(sink.getvalue().to_pybytes())
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(found, pa.int32()), pa.array(packed, pa.binary())],
+            names=["key_group", "rows"],
+        )
+
+
+def _unpacked(frames: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    given = pd.concat(list(frames), ignore_index=True)
+    if "rows" not in given or len(given.columns) > len(("key_group", "rows")):
+        return given
+    tables = [pa.ipc.open_stream(packed).read_all() for packed in given["rows"]]
+    return pa.concat_tables(tables).to_pandas()
 
 
 def _with_clock(grouped: DataFrame) -> DataFrame:
