@@ -29,13 +29,14 @@ def create_topic(
     """Create a topic and wait until every replica is in sync; keys are `min_insync_replicas`."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     bootstrap = cluster.bootstrap if through is None else through.bootstrap
-    admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": bootstrap})
     placed: dict[str, Any] = (
         {"replication_factor": factor} if assignment is None else {"replica_assignment": assignment}
     )
     topic = NewTopic(name, partitions, config=settings, **placed)
     deadline = time.monotonic() + _CREATE_SECONDS
     while True:
+        # A new client each time: one that knows a controller which is cut off asks no other.
+        admin = AdminClient({**FAST_CLIENT, "bootstrap.servers": bootstrap})
         try:
             admin.create_topics([topic], request_timeout=5)[name].result(10)
             break
