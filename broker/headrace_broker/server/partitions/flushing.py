@@ -112,8 +112,10 @@ class GroupCommit:
             and isinstance(error, LogDirectoryFailure)
             and error.is_about_a_missing_file
         ):
-            # In the meantime the partition was deleted, or moved to another log directory.
-            self.appended()
+            # In the meantime the partition was deleted, or moved to another log directory, where
+            # others may have made durable what was waited for here.
+            if not self._is_closed:
+                self._go_on()
             return
         if error is not None:
             # A failed fsync is never retried: the kernel may have marked the pages clean
@@ -124,6 +126,9 @@ class GroupCommit:
             return
         if log is self._log:
             log.finish_flush(flush)
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._waiting.commit(self.durable_end)
         self._on_flushed()
         self.appended()
