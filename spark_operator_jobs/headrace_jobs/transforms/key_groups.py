@@ -38,8 +38,10 @@ KEY_GROUPS = 16
 TICK_RECORDS = 256
 
 # Beside the columns of the fold. `transformWithStateInPandas` renames those that begin with `_`.
-_PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
 _RAW = ("record_topic", "record_key", "record_value", "record_headers")
+# Arrow and Spark turn these into the same values of pandas'.
+_PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
+_PACKED: Final = {"key_group": "INT", "rows": "BINARY"}
 
 
 class GroupStep(Protocol):
@@ -196,11 +198,12 @@ def fold_groups(
 def _packed(grouped: DataFrame) -> DataFrame:
     """Return `key_group, rows`: many rows of a group as one Arrow stream.
 
-    Rows with values that Arrow and Spark turn into pandas' differently stay as they are.
+    Rows with values that are not all plain stay as they are.
     """
     if not all(isinstance(field.dataType, _PLAIN) for field in grouped.schema.fields):
         return grouped
-    return grouped.mapInArrow(_pack, "key_group INT, rows BINARY")
+    schema = ", ".join(f"{name} {kind}" for name, kind in _PACKED.items())
+    return grouped.mapInArrow(_pack, schema)
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -217,13 +220,13 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             packed.append(sink.getvalue().to_pybytes())
         yield pa.RecordBatch.from_arrays(
             [pa.array(found, pa.int32()), pa.array(packed, pa.binary())],
-            names=["key_group", "rows"],
+            names=list(_PACKED),
         )
 
 
 def _unpacked(frames: Iterator[pd.DataFrame]) -> pd.DataFrame:
     given = pd.concat(list(frames), ignore_index=True)
-    if "rows" not in given or len(given.columns) > len(("key_group", "rows")):
+    if set(given.columns) != set(_PACKED):
         return given
     tables = [pa.ipc.open_stream(packed).read_all() for packed in given["rows"]]
     return pa.concat_tables(tables).to_pandas()

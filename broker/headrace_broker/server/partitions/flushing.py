@@ -107,28 +107,22 @@ class GroupCommit:
         if done.cancelled():
             return
         error = done.exception()
-        if (
+        # In the meantime the partition was deleted, or moved to another log directory, where others
+        # may have made durable what is waited for here.
+        is_gone = (
             log.is_abandoned
             and isinstance(error, LogDirectoryFailure)
             and error.is_about_a_missing_file
-        ):
-            # In the meantime the partition was deleted, or moved to another log directory, where
-            # others may have made durable what was waited for here.
-            if not self._is_closed:
-                self._go_on()
-            return
-        if error is not None:
+        )
+        if error is not None and not is_gone:
             # A failed fsync is never retried: the kernel may have marked the pages clean
             # (fsyncgate).
             self._on_failure(error)
             return
         if self._is_closed:
             return
-        if log is self._log:
+        if log is self._log and not is_gone:
             log.finish_flush(flush)
-        self._go_on()
-
-    def _go_on(self) -> None:
         self._waiting.commit(self.durable_end)
         self._on_flushed()
         self.appended()
