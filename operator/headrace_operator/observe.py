@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_operator.features import observe_levels
 from headrace_operator.lag import lag_seconds, oldest_unread
-from headrace_operator.live_config import observe_live_config
+from headrace_operator.live_config import observe_live_config, observe_topic_settings
 from headrace_operator.observe_moves import observe_reassignments, observe_sizes
 from headrace_operator.plan import (
     Observed,
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 #: Below this share of free space on a volume, its Cluster reports it.
 USABLE_SHARE_MIN = 0.05
-#: Sources of a setting that belong to the topic itself (KIP-226); others are inherited.
-_OWN_SOURCE = "DYNAMIC_TOPIC_CONFIG"
 
 
 def observe_brokers(admin: Any, desired: Desired, *, now_ms: int) -> Observed:
@@ -228,28 +226,21 @@ def observe_quorum(admin: Any) -> ObservedQuorum | None:
 
 def observe_topics(admin: Any, listed: list[dict[str, Any]]) -> dict[str, ObservedTopic]:
     """Add the settings of topics to their descriptions (`admin.describe_topics()`)."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-
     if not listed:
         return {}
-    resources = [ConfigResource(ConfigResourceType.TOPIC, topic["name"]) for topic in listed]
-    settings = admin.describe_configs(resources)["topic"]
+    settings = observe_topic_settings(admin, [topic["name"] for topic in listed])
     return {
         topic["name"]: _observed_topic(topic, settings.get(topic["name"], {})) for topic in listed
     }
 
 
-def _observed_topic(topic: Mapping[str, Any], settings: Mapping[str, Any]) -> ObservedTopic:
+def _observed_topic(topic: Mapping[str, Any], settings: Mapping[str, str]) -> ObservedTopic:
     partitions = topic["partitions"]
     return ObservedTopic(
         partitions=len(partitions),
         # During a reassignment a partition has extra replicas: use the smallest number.
         replicas=min((len(entry["replica_nodes"]) for entry in partitions), default=0),
-        config={
-            key: setting["value"]
-            for key, setting in sorted(settings.items())
-            if setting["config_source"] == _OWN_SOURCE
-        },
+        config=dict(settings),
         topic_id=str(topic.get("topic_id") or ""),
         under_replicated=tuple(
             sorted(
