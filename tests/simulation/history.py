@@ -62,6 +62,8 @@ class History:
     """Whether a client deletes records."""
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     """The largest offset below which somebody asked to delete records."""
+    retained: set[tuple[str, int]] = field(default_factory=set)
+    """Logs and the starts that `retention.bytes` gave them, while it left that much."""
     begun_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """By transactional id and start: the level of `transaction.version` then."""
     last_batches: dict[Any, Any] = field(default_factory=dict)

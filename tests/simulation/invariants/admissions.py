@@ -158,7 +158,13 @@ def _apply_retention(history: History, original: Any, log: PartitionLog, now_ms:
         is_too_much = config.retention_bytes >= 0 and excess >= oldest.size > 0
         is_below = following.base_offset <= log.log_start_offset
         goes = is_below or (config.deletes and (is_old or is_too_much))
-    freed = original(log, now_ms)
+    try:
+        freed = original(log, now_ms)
+    finally:
+        # Judged at once: a truncation that follows may leave less than retention.bytes.
+        start = log.segments.first.base_offset
+        if config.deletes and 0 <= config.retention_bytes <= log.size_bytes:
+            history.retained.add((log.directory.name, start))
     if goes and log.segments.holds(oldest):
         history.violate("retention-left", f"{log.directory.name}: {oldest.path.name}")
     return freed

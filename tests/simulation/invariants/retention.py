@@ -40,7 +40,7 @@ class Retention(Invariant):
         config = partition.log.config
         if not config.deletes:
             return False
-        if 0 <= config.retention_bytes <= partition.log.size_bytes:
+        if (partition.log.directory.name, start) in self.history.retained:
             return True
         if config.retention_ms < 0:
             return False

@@ -6,6 +6,7 @@ static member's process (KIP-345) whose successor has its assignment, be it in t
 """
 
 import asyncio
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ REJOIN = frozenset(
         ErrorCode.UNKNOWN_MEMBER_ID,
     }
 )
+_REFUSED = REJOIN | {ErrorCode.FENCED_INSTANCE_ID}
+"""Who hears one of these has committed nothing."""
 STATIC_GROUP = "statics"
 STATIC_SINCE = 1_000_000
 # From here on a member says which instance it is.
@@ -49,6 +52,10 @@ INSTANCES_FROM = {
     ApiKey.LEAVE_GROUP: 3,
     ApiKey.OFFSET_COMMIT: 7,
 }
+
+
+Outcome = Callable[[Key, ErrorCode | None], None]
+"""What a coordinator said of a partition's commit, None where it said nothing."""
 
 
 class GroupChecks:
@@ -72,15 +79,17 @@ class GroupChecks:
             )
         self.generation = max(self.generation, generation)
 
-    def attempt(self, generation: int, places: dict[Key, int]) -> Callable[[Key], None]:
-        """Note that a commit is sent; call what is returned where it is acknowledged."""
+    def attempt(self, generation: int, places: dict[Key, int]) -> Outcome:
+        """Note that a commit is sent; call what is returned with each partition's answer."""
         for key, offset in places.items():
             self._attempted[key] = max(self._attempted.get(key, -1), offset)
         newest = self.generation
         if generation < newest:
             self._history.reach("a member commits with a former generation")
 
-        def acknowledged(key: Key) -> None:
+        def heard(key: Key, code: ErrorCode | None) -> None:
+            if code is not ErrorCode.NONE:
+                return
             if generation < newest:
                 self._history.violate(
                     "zombie-commit",
@@ -90,7 +99,7 @@ class GroupChecks:
             before = self._acknowledged.get(key, -1)
             self._acknowledged[key] = max(before, places[key])
 
-        return acknowledged
+        return heard
 
     def known(self, key: Key) -> int:
         """Return the largest offset whose commit is acknowledged by now."""
@@ -115,13 +124,55 @@ class Incarnation:
     joined_at: float
 
 
+@dataclass(eq=False)
+class _Commit:
+    """One that may be the last: nothing that was sent after its end is acknowledged."""
+
+    offset: int
+    sent_at: float
+    ended_at: float = math.inf
+
+
 class StaticChecks(GroupChecks):
-    """As above, for static members: which incarnation has taken whose place."""
+    """As above, for static members: which incarnation has taken whose place.
+
+    A commit may go back here: who takes a place in the middle of a generation reads what is
+    committed while the former process's last commit is still being replicated (an OffsetFetch does
+    not wait for that, in Kafka neither), and commits what it has read. So an offset is a register:
+    it has the value of one that may be the last commit.
+    """
 
     def __init__(self, history: History) -> None:
         super().__init__(history, STATIC_GROUP)
+        self._last: dict[Key, list[_Commit]] = {}
         self._settled: list[Incarnation] = []
         """Those that have their assignment."""
+
+    def attempt(self, generation: int, places: dict[Key, int]) -> Outcome:
+        """As above; until it is refused it may be the last."""
+        judge = super().attempt(generation, places)
+        sent = {key: _Commit(offset, _now()) for key, offset in places.items()}
+        for key, commit in sent.items():
+            self._last.setdefault(key, [_Commit(-1, -1.0, -1.0)]).append(commit)
+
+        def heard(key: Key, code: ErrorCode | None) -> None:
+            judge(key, code)
+            commit, last = sent[key], self._last[key]
+            commit.ended_at = _now()
+            if code in _REFUSED:
+                last.remove(commit)
+            elif code is ErrorCode.NONE:
+                last[:] = [each for each in last if each.ended_at >= commit.sent_at]
+
+        return heard
+
+    def known(self, key: Key) -> int:
+        """Return the smallest offset that may be the last that was committed."""
+        return min((commit.offset for commit in self._last.get(key, ())), default=-1)
+
+    def found(self, key: Key, known: int, offset: int) -> None:
+        """As above; a smaller one may have been committed meanwhile."""
+        super().found(key, min(known, self.known(key)), offset)
 
     def settled(self, incarnation: Incarnation) -> None:
         """Note that an incarnation was given its assignment: it is durable who has its place."""
@@ -312,12 +363,11 @@ class Member:
         """Commit in a generation that we have given no assignment yet: the group refuses it."""
         known = {key: self._checks.known(key) for key in self._partitions}
         places = {key: offset for key, offset in known.items() if offset >= 0}
-        acknowledged = self._checks.attempt(self._generation, places)
+        heard = self._checks.attempt(self._generation, places)
         codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
         for key, code in codes.items():
-            if code is ErrorCode.NONE:
-                acknowledged(key)  # a former coordinator's assignment holds
-            elif code is not None and not self._is_usual(code):
+            heard(key, code)  # where a former coordinator's assignment holds it is acknowledged
+            if code and not self._is_usual(code):
                 self._client.history.violate("group", f"a commit before a sync: {code.name}")
 
     async def _commit_late(self) -> None:
@@ -329,25 +379,25 @@ class Member:
         is_other = self._instance is not None and member != self._id
         if generation > self._generation or (generation == self._generation and not is_other):
             return
-        acknowledged = self._checks.attempt(generation, places)
+        heard = self._checks.attempt(generation, places)
         was_allowed = self._may_commit(self._former_incarnation)
         codes = await self._offsets.commit(places, generation=generation, member=member)
         for key, code in codes.items():
+            heard(key, code)
             if code is ErrorCode.NONE:
-                acknowledged(key)
                 self._committed(self._former_incarnation, key, was_allowed=was_allowed)
             elif code is not None and not self._is_usual(code):
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _commit(self, places: dict[Key, int]) -> bool:
         """Commit once. After an unknown outcome this member starts over, in a new generation."""
-        acknowledged = self._checks.attempt(self._generation, places)
+        heard = self._checks.attempt(self._generation, places)
         incarnation = self._incarnation
         was_allowed = self._may_commit(incarnation)
         codes = await self._offsets.commit(places, generation=self._generation, member=self._id)
         for key, code in codes.items():
+            heard(key, code)
             if code is ErrorCode.NONE:
-                acknowledged(key)
                 self._committed(incarnation, key, was_allowed=was_allowed)
             elif code is not None:
                 self._judge("commit", code)

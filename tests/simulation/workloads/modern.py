@@ -18,7 +18,7 @@ from simulation.client import FAILURES, METADATA_IDS_FROM, Client
 from simulation.history import History
 from simulation.retries import RETRIABLE
 from simulation.workloads.consumers import Consumer, Key
-from simulation.workloads.members import GroupChecks
+from simulation.workloads.members import GroupChecks, Outcome
 from simulation.workloads.offsets import GroupOffsets
 from simulation.workloads.workload import Workload
 
@@ -47,7 +47,7 @@ class ModernChecks(GroupChecks):
         super().owned(generation, key, member)
         self._newest[key] = max(self._newest.get(key, (-1, "")), (generation, member))
 
-    def attempt_by(self, member: str, epoch: int, places: dict[Key, int]) -> Callable[[Key], None]:
+    def attempt_by(self, member: str, epoch: int, places: dict[Key, int]) -> Outcome:
         """As `attempt`: only who has lost a partition to a later epoch commits it no more."""
         former = {
             key: newest
@@ -57,18 +57,18 @@ class ModernChecks(GroupChecks):
         if former:
             self._history.reach("a member of a consumer group commits with a former epoch")
         self.generation = -1
-        note = self.attempt(epoch, places)
+        judge = self.attempt(epoch, places)
 
-        def acknowledged(key: Key) -> None:
-            if key in former:
+        def heard(key: Key, code: ErrorCode | None) -> None:
+            if key in former and code is ErrorCode.NONE:
                 self._history.violate(
                     "former-owner-commits",
                     f"{places[key]} of {key} by {member} in epoch {epoch}, when {former[key]} "
                     "had it",
                 )
-            note(key)
+            judge(key, code)
 
-        return acknowledged
+        return heard
 
 
 class ModernMember:
@@ -224,12 +224,11 @@ class ModernMember:
         places = {key: self._consumer.positions[key] for key in sorted(self._owned)}
         if not places:
             return
-        acknowledged = self._checks.attempt_by(self._id, self._epoch, places)
+        heard = self._checks.attempt_by(self._id, self._epoch, places)
         codes = await self._offsets.commit(places, generation=self._epoch, member=self._id)
         for key, code in codes.items():
-            if code is ErrorCode.NONE:
-                acknowledged(key)
-            elif code is not None and code is not ErrorCode.STALE_MEMBER_EPOCH:
+            heard(key, code)
+            if code and code is not ErrorCode.STALE_MEMBER_EPOCH:
                 self._judge("commit", code)
         if None in codes.values():
             await self._leave()
@@ -240,12 +239,11 @@ class ModernMember:
         if self._former is None:
             return
         (member, epoch, places), self._former = self._former, None
-        acknowledged = self._checks.attempt_by(member, epoch, places)
+        heard = self._checks.attempt_by(member, epoch, places)
         codes = await self._offsets.commit(places, generation=epoch, member=member)
         for key, code in codes.items():
-            if code is ErrorCode.NONE:
-                acknowledged(key)
-            elif code is not None and code not in _FORMER and code not in RETRIABLE:
+            heard(key, code)
+            if code and code not in _FORMER and code not in RETRIABLE:
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _leave(self) -> None:

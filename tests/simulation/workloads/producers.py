@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ACKS_ALL = -1
 _NEVER = 1e9
+_BATCHES_KEPT = 5
+"""A partition knows a retry among so many of its producer's last batches, as in Kafka."""
 
 
 @dataclass(eq=False)
@@ -33,6 +35,8 @@ class Batch:
 
     writes: list[Write]
     since: float
+    number: int
+    """In its lane."""
     records: bytes = b""
 
 
@@ -47,6 +51,7 @@ class Lane:
     first_sequence: int = 0
     """The number of the record that has sequence 0 in this producer epoch."""
     sent: int = 0
+    batches: int = 0
     window: list[Batch] = field(default_factory=list)
     is_known: bool = False
     """Whether a broker knows its sequences. One that does not begins with any, as Kafka's do.
@@ -123,14 +128,18 @@ class Producer:
         in_flight_max = self.in_flight_max if lane.is_known else 1
         if len(self._lanes) > 1 and self.client.rng.random() < 0.4:
             return  # not every request has something for each partition
-        while len(lane.window) < in_flight_max:
+        while len(lane.window) < in_flight_max and (
+            # Beyond these the oldest one's retry might be refused while what follows is taken.
+            not lane.window or lane.batches < lane.window[0].number + _BATCHES_KEPT
+        ):
             lane.window.append(self._next_batch(lane))
 
     def _next_batch(self, lane: Lane) -> Batch:
         rng, history = self.client.rng, self.client.history
         if self.is_idempotent and not lane.window and lane.epoch != self._id[1]:
             self._begin_epoch(lane)
-        batch = Batch([], asyncio.get_running_loop().time())
+        batch = Batch([], asyncio.get_running_loop().time(), lane.batches)
+        lane.batches += 1
         for _ in range(rng.choice((1, 1, 2, 5))):
             write = Write(
                 producer=lane.name,
