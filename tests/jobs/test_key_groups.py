@@ -5,7 +5,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from headrace_jobs.transforms.key_groups import _pack, _unpacked
+from headrace_jobs.transforms.key_groups import _pack, _raw, _unpacked
 
 
 def readings(rng, count):
@@ -17,12 +17,37 @@ def readings(rng, count):
                 [None if at % 7 == 0 else f"h-{at}" for at in range(count)], pa.string()
             ),
             "usage": pa.array(rng.random(count)),
+            "partition": pa.array(np.zeros(count), pa.int32()),
             "offset": pa.array(np.arange(count), pa.int64()),
+            "record_topic": pa.array(["in"] * count, pa.string()),
+            "record_key": pa.array([b"%d" % (at % 3) for at in range(count)], pa.binary()),
             "record_value": pa.array(
                 [None if at % 5 == 0 else b"\xff%d" % at for at in range(count)], pa.binary()
             ),
+            "record_headers": pa.nulls(count, pa.string()),
         }
     )
+
+
+PAYLOAD = ["record_key", "record_value", "record_headers"]
+
+
+def assert_holds(given, payload, expected):
+    """What is folded has no payload, and whoever is rejected gets his own."""
+    plain = expected.drop(columns=PAYLOAD)
+    pd.testing.assert_frame_equal(given.drop(columns="payload_row"), plain)
+    # As a fold sorts and picks them.
+    picked = given.iloc[::-2].reset_index(drop=True)
+    raw = _raw(picked, payload)
+    want = expected.iloc[::-2].reset_index(drop=True)
+    names = ["record_topic", *PAYLOAD]
+    for name in names:
+        theirs = want[name]
+        pd.testing.assert_series_equal(
+            raw[name.removeprefix("record")], theirs, check_names=False, check_dtype=False
+        )
+    assert list(raw["_offset"]) == list(want["offset"])
+    assert list(_raw(picked[:0], payload).columns) == list(raw.columns)
 
 
 @pytest.mark.parametrize("counts", [(1,), (0, 3), (500, 1, 200)])
@@ -36,9 +61,9 @@ def test_each_group_gets_its_rows_whole_and_in_their_order(counts):
         # As it comes: in several frames of one group.
         frames = iter([rows.iloc[:1], rows.iloc[1:]])
         own = expected[expected["key_group"] == group].reset_index(drop=True)
-        pd.testing.assert_frame_equal(_unpacked(frames), own)
+        assert_holds(*_unpacked(frames), own)
 
 
 def test_rows_that_are_not_packed_stay_as_they_are():
     frame = readings(np.random.default_rng(1), 10).to_pandas()
-    pd.testing.assert_frame_equal(_unpacked(iter([frame[:4], frame[4:]])), frame)
+    assert_holds(*_unpacked(iter([frame[:4], frame[4:]])), frame)

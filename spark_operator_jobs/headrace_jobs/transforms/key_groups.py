@@ -38,7 +38,9 @@ KEY_GROUPS = 16
 TICK_RECORDS = 256
 
 # Beside the columns of the fold. `transformWithStateInPandas` renames those that begin with `_`.
-_RAW = ("record_topic", "record_key", "record_value", "record_headers")
+# These make up most of a row, and are read again only where it is late or malformed.
+_PAYLOAD = ("record_key", "record_value", "record_headers")
+_PAYLOAD_ROW = "payload_row"
 # Arrow and Spark turn these into the same values of pandas'.
 _PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
 _PACKED: Final = {"key_group": "INT", "rows": "BINARY"}
@@ -100,7 +102,7 @@ class GroupProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803 - the same
     ) -> Iterator[pd.DataFrame]:
         """Fold in the rows; return the query's output for this group."""
-        given = _unpacked(rows)
+        given, payload = _unpacked(rows)
         topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
         is_tick = given["offset"] < 0
         given = given[~is_tick].reset_index(drop=True)
@@ -112,8 +114,8 @@ class GroupProcessor(StatefulProcessor):
         state, step = self.fold(state, well_formed, now_ms=now_ms, is_silent=bool(is_tick.any()))
         self._state.update((state,))
         yield self._tagged("result", step.results)
-        yield self._tagged("rejected", _raw(malformed), _reason=malformed["reason"])
-        late = _raw(step.late).assign(_watermark_us=step.late["watermark_us"])
+        yield self._tagged("rejected", _raw(malformed, payload), _reason=malformed["reason"])
+        late = _raw(step.late, payload).assign(_watermark_us=step.late["watermark_us"])
         yield self._tagged("rejected", late, _reason="late: the watermark has passed its windows")
         at = ["topic", "partition"]
         bad = malformed.rename(columns={"record_topic": "topic"}).groupby(at).size()
@@ -224,12 +226,17 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _unpacked(frames: Iterator[pd.DataFrame]) -> pd.DataFrame:
+def _unpacked(frames: Iterator[pd.DataFrame]) -> tuple[pd.DataFrame, pa.Table | pd.DataFrame]:
+    """Return a group's rows without their payload, and the payload of each."""
     given = pd.concat(list(frames), ignore_index=True)
-    if set(given.columns) != set(_PACKED):
-        return given
-    tables = [pa.ipc.open_stream(packed).read_all() for packed in given["rows"]]
-    return pa.concat_tables(tables).to_pandas()
+    payload: pa.Table | pd.DataFrame
+    if set(given.columns) == set(_PACKED):
+        tables = [pa.ipc.open_stream(packed).read_all() for packed in given["rows"]]
+        table = pa.concat_tables(tables)
+        payload, given = table.select(_PAYLOAD), table.drop_columns(list(_PAYLOAD)).to_pandas()
+    else:
+        payload, given = given[[*_PAYLOAD]], given.drop(columns=[*_PAYLOAD])
+    return given.assign(**{_PAYLOAD_ROW: np.arange(len(given))}), payload
 
 
 def _with_clock(grouped: DataFrame) -> DataFrame:
@@ -268,6 +275,11 @@ def _without_null(rows: DataFrame, name: str) -> Column:
     return F.col(name)
 
 
-def _raw(rows: pd.DataFrame) -> pd.DataFrame:
-    named = rows[[*_RAW]].rename(columns=lambda name: name.removeprefix("record"))
-    return named.assign(_partition=rows["partition"], _offset=rows["offset"])
+def _raw(rows: pd.DataFrame, payload: pa.Table | pd.DataFrame) -> pd.DataFrame:
+    # Taking nothing from a table of many chunks would copy all of them.
+    found = payload.take(rows[_PAYLOAD_ROW].to_numpy(np.int64)) if len(rows) else payload[:0]
+    frame = found.to_pandas() if isinstance(found, pa.Table) else found
+    named = frame.set_axis(rows.index).rename(columns=lambda name: name.removeprefix("record"))
+    return named.assign(
+        _topic=rows["record_topic"], _partition=rows["partition"], _offset=rows["offset"]
+    )
