@@ -4,7 +4,8 @@ Preloads a topic, then runs each engine over all of it, to its end, and prints r
 second of the processors' time (all children counted) and the memory at most. What a start takes is
 measured by a run over a hundredth of the records, and taken away in the second figure. Outputs are
 compared: where a window differs, the status is 1. Flink SQL is one of the engines, in one thread;
-Kafka Streams, quixstreams, bytewax and pathway are not in it. Last, the driver of a live job is
+quixstreams and bytewax are two, from PyPI, in an environment of their own below `build/`. Kafka
+Streams and pathway are not in it. Last, the driver of a live job is
 killed, and the time is taken until its successor has written what came meanwhile.
 """
 
@@ -42,6 +43,12 @@ PARTITIONS = 4
 HOSTS, CPUS = 1000, 4
 NOON_MS = 1_769_860_800_000
 JAVA = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
+#: Engine in Python → the script that makes the windows, and what it needs.
+PYTHON_ENGINES = {
+    "quixstreams": ("quix_windows.py", "quixstreams==3.28.1"),
+    "bytewax": ("bytewax_windows.py", "bytewax[kafka]==0.21.1"),
+}
+ENGINES_VENV = Path(__file__).parents[2] / "build/engines"
 HANDWRITTEN = str(Path(__file__).with_name("handwritten_windows.py"))
 FLINK = str(Path(__file__).parents[1] / "conformance/engines/FlinkCpuWindows.java")
 DELIVERIES = ("at-least-once", "exactly-once")
@@ -137,6 +144,21 @@ def flink(bootstrap: str, source: str, target: str, place: str) -> list[str] | N
     return java_command(["-Xmx2g", *FLINK_JVM], *arguments, jars=jars)
 
 
+def python_engine(name: str, *places: str) -> list[str] | None:
+    """Return the command of an engine in Python, installed once; None where PyPI has none."""
+    script, needs = PYTHON_ENGINES[name]
+    venv = ENGINES_VENV / name
+    try:
+        if not (venv / "installed").exists():
+            subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+            subprocess.run([venv / "bin/pip", "install", "--quiet", needs], check=True)
+            (venv / "installed").touch()
+    except subprocess.CalledProcessError as error:
+        say(f"{name} is missing ({error}): it is NOT MEASURED")
+        return None
+    return [str(venv / "bin/python"), str(Path(__file__).with_name(script)), *places]
+
+
 def submit(jars: str) -> dict[str, str]:
     settings = {
         "spark.ui.enabled": "false",
@@ -177,6 +199,7 @@ class Engines:
                 ("cpu-load", "ours"),
                 ("hand-written PySpark", "theirs"),
                 ("Flink SQL", "flink"),
+                *((engine, engine) for engine in PYTHON_ENGINES),
             )
         }
         #: Engine → the table that it writes to.
@@ -194,6 +217,9 @@ class Engines:
             return [sys.executable, HANDWRITTEN, *places]
         if name == "Flink SQL":
             return flink(self._bootstrap, self._source, self.outputs[name], self._place(name))
+        if name in PYTHON_ENGINES:
+            output = self.outputs[name]
+            return python_engine(name, self._bootstrap, self._source, output, self._place(name))
         delivery = name.rpartition(" ")[2]
         job = self.job("support.counted_job", delivery, "--delivery", delivery)
         return [*job, "--available-now"]
