@@ -10,7 +10,7 @@ import multiprocessing
 import sys
 import time
 
-from simulation.mutants import MUTANTS, find
+from simulation.mutants import FOUND_AT, MUTANTS, find
 
 
 def main() -> int:
@@ -20,9 +20,12 @@ def main() -> int:
     parser.add_argument("--first", type=int, help="search from here, whatever seed is known")
     parser.add_argument("--seeds", type=int, help="instead of each mutant's own bound")
     parser.add_argument("--jobs", type=int, default=1, help="how many mutants at a time")
+    parser.add_argument("--unfound", action="store_true", help="only those without a known seed")
     options = parser.parse_args()
     gc.freeze()
-    names = [mutant.name for mutant in MUTANTS if options.name in mutant.name]
+    left_out = FOUND_AT if options.unfound else ()
+    names = [each.name for each in MUTANTS if options.name in each.name]
+    names = [name for name in names if name not in left_out]
     search = functools.partial(_search, first=options.first, seeds_max=options.seeds)
     missed = 0
     with multiprocessing.Pool(options.jobs, maxtasksperchild=1) as pool:
