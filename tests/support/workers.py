@@ -24,7 +24,7 @@ _LONG = ("spark", "slow", "java")
 #: Helpers that start brokers, or what talks to them, as processes.
 _STARTERS = (
     *("headrace_broker", "headrace_cluster", "kafka_cluster", "kafka_peer", "kube", "kube_cluster"),
-    *("monitoring", "raft_process", "spark_world", "up"),
+    *("monitoring", "spark_world", "up"),
 )
 #: Whose slow tests are left to `make test-all`: kills and cuts in every order, images, upgrades,
 #: searches for planted bugs, and a second look at what a quicker test shows already.
