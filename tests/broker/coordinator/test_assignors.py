@@ -136,6 +136,16 @@ def test_a_member_gets_what_has_a_replica_in_its_rack_where_that_costs_no_balanc
     assert target["b"][topic.topic_id] == {0, 2, 4}
 
 
+def test_who_has_too_much_gives_its_last_partitions_away() -> None:
+    topic = topic_view("t", 6)
+    members = {"a": frozenset({topic.topic_id})}
+    current = assign(assign_uniform, members, [topic])
+    members["b"] = frozenset({topic.topic_id})
+    target = assign(assign_uniform, members, [topic], current)
+    assert target["a"][topic.topic_id] == {0, 1, 2}
+    assert target["b"][topic.topic_id] == {3, 4, 5}
+
+
 def test_a_newcomer_of_a_thousand_costs_just_what_it_takes() -> None:
     topic = topic_view("t", 10_000)
     members = {f"m{index:04}": frozenset({topic.topic_id}) for index in range(999)}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace_broker.coordinator.consumer.heartbeat import decide_consumer_heartbeat
 from headrace_broker.coordinator.consumer.states import ConsumerGroupState, MemberState
 from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from headrace_broker.coordinator.records import (
@@ -16,6 +17,9 @@ from headrace_broker.coordinator.states import GroupState
 from headrace_broker.coordinator.transactional_offsets import decide_txn_commit
 from headrace_broker.protocol.codec import encode_bytes
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+)
 from headrace_broker.protocol.messages.records.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
 )
@@ -91,6 +95,24 @@ def test_a_member_from_the_future_is_fenced(epoch: int, code: ErrorCode) -> None
     simulation = ConsumerSimulation()
     simulation.join("a")
     assert simulation.heartbeat("a", member_epoch=epoch) is code
+
+
+@pytest.mark.parametrize(("epoch", "which"), [(1, "smaller"), (9, "greater")])
+def test_a_fenced_member_is_told_whether_it_is_behind_or_ahead(epoch: int, which: str) -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    simulation.join("b")
+    simulation.settle("a", "b")
+    simulation.join("c")
+    simulation.settle("a", "b", "c")
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=GROUP, member_id="m-a", member_epoch=epoch, topic_partitions=[]
+    )
+    with pytest.raises(ApiError, match=rf"a {which} member epoch \({epoch}\)") as caught:
+        decide_consumer_heartbeat(
+            simulation.shard, request, simulation.caller("a"), simulation.context
+        )
+    assert caught.value.code is ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_the_previous_epoch_is_accepted_when_the_answer_got_lost() -> None:

@@ -68,6 +68,15 @@ def test_a_restarted_static_member_with_another_subscription_starts_a_rebalance(
     assert simulation.group.state.value == "PreparingRebalance"
 
 
+def test_a_restarted_static_member_that_falls_silent_loses_its_place():
+    simulation = stable_static()
+    simulation.clients["b"] = Client(instance_id="i-b")
+    simulation.join("b")
+    assert len(simulation.group.members) == 2
+    simulation.advance(10_000)
+    assert not simulation.group.members
+
+
 def test_the_replacement_survives_a_failover():
     simulation = stable_static()
     simulation.clients["b"] = Client(instance_id="i-b")

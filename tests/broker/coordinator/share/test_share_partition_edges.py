@@ -69,6 +69,19 @@ def test_a_strict_fetch_makes_no_record_known_that_it_does_not_take():
     assert partition.end_offset == 10
 
 
+def test_a_strict_fetch_takes_no_more_records_than_it_asked_for_out_of_several_ranges():
+    partition = SharePartition(
+        0, [state(0, 2, RecordState.AVAILABLE), state(3, 9, RecordState.AVAILABLE, 1)]
+    )
+    assert acquire(partition, (0, 9), records_max=5, is_strict=True) == [(0, 2, 1), (3, 4, 2)]
+
+
+def test_a_fetch_that_has_its_number_of_records_takes_no_further_batch():
+    partition = SharePartition(0)
+    assert acquire(partition, (0, 4), (5, 9), records_max=5) == [(0, 4, 1)]
+    assert partition.end_offset == 5
+
+
 def test_offsets_without_records_behind_records_are_written():
     partition = SharePartition(0)
     marker = ReadBatch(first=3, last=3, can_be_delivered=False)

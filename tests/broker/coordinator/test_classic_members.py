@@ -1,0 +1,120 @@
+"""Members that speak the classic protocol in a consumer group, which may become a classic one."""
+
+from typing import Any
+
+import pytest
+
+from headrace_broker.coordinator import protocols
+from headrace_broker.coordinator.admin import describe_group
+from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from headrace_broker.protocol.messages.sync_group import SyncGroupRequest
+from support.consumer_groups import GROUP, ConsumerSimulation
+from support.groups import subscription
+
+
+def join_request(*assignors: str, member_id: str = "") -> JoinGroupRequest:
+    return JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=45_000,
+        rebalance_timeout_ms=60_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[
+            JoinGroupRequestProtocol(name=name, metadata=subscription("t")) for name in assignors
+        ],
+    )
+
+
+def classic_join(simulation: ConsumerSimulation, name: str, *assignors: str) -> Any:
+    """Join as an old client does, which is given its id at once; None: the answer has to wait."""
+    caller = simulation.caller(name, version=3)
+    request = join_request(*(assignors or ("range",)))
+    simulation.carry_out(
+        protocols.decide_join(simulation.shard, request, caller, simulation.context)
+    )
+    return simulation.answers.get(caller.ticket)
+
+
+def assignment(simulation: ConsumerSimulation, joined: Any) -> bytes:
+    caller = simulation.caller("", version=5)
+    request = SyncGroupRequest(
+        group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+    )
+    simulation.carry_out(
+        protocols.decide_sync(simulation.shard, request, caller, simulation.context)
+    )
+    return bytes(simulation.answers[caller.ticket].assignment)
+
+
+def test_a_classic_member_joins_a_consumer_group_that_has_members_and_gets_its_share() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    joined = classic_join(simulation, "old")
+    assert joined.error_code == ErrorCode.NONE
+    assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
+    assert joined.generation_id == simulation.group.epoch == 2
+    assert set(simulation.group.members) == {"m-a", joined.member_id}
+    simulation.heartbeat("a")
+    simulation.heartbeat("a")
+    request = join_request("range", member_id=joined.member_id)
+    caller = simulation.caller("old", version=9)
+    simulation.carry_out(
+        protocols.decide_join(simulation.shard, request, caller, simulation.context)
+    )
+    again = simulation.answers[caller.ticket]
+    member = simulation.group.members[joined.member_id]
+    assert [len(items) for items in member.assigned.values()] == [3]
+    assert assignment(simulation, again)
+
+
+def test_what_a_classic_member_subscribes_to_is_read_from_its_first_protocol() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    request = join_request("range", "strange")
+    request.protocols[1].metadata = b"of an assignor that has a format of its own"
+    caller = simulation.caller("old", version=3)
+    simulation.carry_out(
+        protocols.decide_join(simulation.shard, request, caller, simulation.context)
+    )
+    joined = simulation.answers[caller.ticket]
+    assert simulation.group.members[joined.member_id].topic_names == ("t",)
+
+
+def test_a_classic_member_whose_protocols_no_other_one_has_is_refused() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    classic_join(simulation, "old", "range")
+    with pytest.raises(ApiError) as caught:
+        classic_join(simulation, "other", "sticky")
+    assert caught.value.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_consumer_group_without_members_becomes_a_classic_one() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    simulation.leave("a")
+    classic_join(simulation, "old")
+    assert GROUP not in simulation.shard.consumer_groups
+    assert list(simulation.shard.groups) == [GROUP]
+
+
+def test_a_group_whose_last_native_member_leaves_goes_on_with_a_protocol_that_all_have() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    first = classic_join(simulation, "one", "sticky", "range")
+    second = classic_join(simulation, "two", "range")
+    simulation.leave("a")
+    assert not simulation.shard.consumer_groups
+    group = simulation.shard.groups[GROUP]
+    assert group.state is GroupState.PREPARING_REBALANCE
+    assert set(group.members) == {first.member_id, second.member_id}
+    # A coordinator that loads the group before they have joined again knows their subscriptions.
+    simulation.restart()
+    loaded = describe_group(simulation.shard, GROUP, 6)
+    assert (loaded.group_state, loaded.protocol_data) == ("Stable", "range")
+    assert [bytes(each.member_metadata) for each in loaded.members] == [subscription("t")] * 2
