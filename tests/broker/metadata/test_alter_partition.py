@@ -99,6 +99,25 @@ def test_what_does_not_hold_is_refused_with_kafkas_error(image, changes, code):
     assert after.partition("t", 0) == image.partition("t", 0)
 
 
+def test_of_what_one_request_asks_twice_the_second_is_refused(image):
+    topic_id, partition = image.topics["t"].topic_id, image.partition("t", 0)
+    asked = [
+        AlterPartitionRequestPartitionData(
+            partition_index=0,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr_with_epochs=[BrokerState(broker_id=node, broker_epoch=node) for node in isr],
+        )
+        for isr in ([1, 2], [1, 3])
+    ]
+    topic = AlterPartitionRequestTopicData(topic_id=topic_id, partitions=asked)
+    request = AlterPartitionRequest(broker_id=1, broker_epoch=1, topics=[topic])
+    decision = decide_alter_partition(image, request, POLICY)
+    outcomes = [each.error_code for each in decision.response.topics[0].partitions]
+    assert outcomes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert replayed(image, list(decision.records)).partition("t", 0).isr == (1, 2)
+
+
 def test_a_fenced_replica_is_not_eligible(image):
     decision = decide_fence_broker(image, 3, POLICY)
     image = replayed(image, list(decision.records))

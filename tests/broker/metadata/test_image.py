@@ -114,8 +114,9 @@ def test_a_fenced_broker_is_not_active_until_it_is_unfenced():
     )
     assert not image.brokers[1].fenced
     assert image.active_brokers() == []
-    image, _ = _replay(image, UnregisterBrokerRecord(broker_id=1, broker_epoch=1))
+    image, delta = _replay(image, UnregisterBrokerRecord(broker_id=1, broker_epoch=1))
     assert not image.brokers
+    assert delta.brokers_changed == {1}
 
 
 def test_an_emptied_configuration_is_forgotten():

@@ -9,6 +9,7 @@ from headrace_broker.metadata.auto_creation import (
     decide_auto_create_topics,
     decide_ensure_topic,
 )
+from headrace_broker.metadata.names import is_valid_topic_name
 from headrace_broker.metadata.settings.resources import ConfigSource, topic_resource
 from headrace_broker.metadata.topic_growth import decide_create_partitions
 from headrace_broker.metadata.topics import decide_delete_topics, new_topic_id
@@ -74,6 +75,8 @@ def test_a_topic_that_may_not_be_is_refused_with_its_reason(topic, code, says):
     assert results[topic.name].error_code == code
     assert says in results[topic.name].error_message
     assert after.topics == image.topics
+    has_bad_name = code is ErrorCode.INVALID_TOPIC_EXCEPTION and topic.name != "with.dot"
+    assert is_valid_topic_name(topic.name) is not has_bad_name
 
 
 def test_a_manual_assignment_excludes_counts():
