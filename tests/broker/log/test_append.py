@@ -72,6 +72,20 @@ def test_followers_take_offsets_and_epochs_as_they_come(new_log, tmp_path, clock
     follower.abandon()
 
 
+def test_a_follower_takes_nothing_that_was_changed_on_the_way(new_log, tmp_path, clock):
+    leader = new_log()
+    for _ in range(3):
+        append(leader, batch_of(b"a", b"b"))
+    follower = type(leader).open(tmp_path / "follower-0", leader.config, clock=clock)
+    wire = bytearray(b"".join(content(leader)))
+    wire[-1] ^= 1
+    with pytest.raises(ApiError, match="damaged") as caught:
+        follower.append_as_follower(wire)
+    assert caught.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert follower.log_end_offset == 0
+    follower.abandon()
+
+
 def test_a_follower_that_begins_within_a_batch_takes_the_whole_batch(new_log, tmp_path, clock):
     leader = new_log()
     for _ in range(3):

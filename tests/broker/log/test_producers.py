@@ -336,6 +336,18 @@ def test_a_marker_above_the_high_watermark_shows_nothing_after_a_clean_restart(n
     assert again.last_stable_offset == 2
 
 
+def test_a_producer_without_transactions_hides_no_marker_above_the_high_watermark(new_log):
+    log = new_log()
+    append(log, from_producer(0, producer_id=8))
+    append(log, from_producer(0, attributes=TRANSACTIONAL))
+    end(log, commit=True)
+    log.close()
+    again = new_log()
+    again.high_watermark = 2
+    again.recheck_markers()
+    assert again.last_stable_offset == 1, "the marker at 2 may yet be lost"
+
+
 def test_a_truncation_to_the_high_watermark_holds_no_ended_transaction_back(new_log):
     log = new_log()
     append(log, from_producer(0, attributes=TRANSACTIONAL))
