@@ -13,6 +13,7 @@ from support.log import START_MS, ManualClock, batch_of
 from support.metadata import creatable, create, image_with_brokers
 
 NODE = 1
+SCRUB_BYTES_PER_SECOND = 1_000_000_000
 
 
 @pytest.fixture
@@ -21,7 +22,10 @@ def compacted(tmp_path):
     path, clock = tmp_path / "data", ManualClock()
     directories = LogDirectories.open([path], path, node_id=NODE, cluster_id="", clock=clock)
     (directory,) = directories
-    config = parse_config(f"node.id={NODE}\nprocess.roles=broker,controller\nlog.dirs={path}\n")
+    config = parse_config(
+        f"node.id={NODE}\nprocess.roles=broker,controller\nlog.dirs={path}\n"
+        f"headrace.log.scrub.bytes.per.second={SCRUB_BYTES_PER_SECOND}\n"
+    )
     replicas = ReplicaManager(NODE, directories, config.static)
     topic = creatable(
         "t", cleanup_policy="compact", min_cleanable_dirty_ratio="0.0", segment_bytes="1048576"
@@ -65,6 +69,27 @@ def test_compaction_leaves_the_newest_record_of_a_key(compacted):
         await manager.stop()
         assert sum(segment.size for segment in partition.log.segments) < before / 2
         assert not partition.log.is_damaged
+
+    asyncio.run(scenario())
+
+
+def test_a_scrub_says_how_much_it_has_read_and_reads_no_faster_than_it_may(compacted, monkeypatch):
+    pauses = []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    async def scenario():
+        manager, partition = await compacted()
+        fill(partition)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        await manager.scrub()
+        monkeypatch.undo()
+        await manager.stop()
+        totals = manager._directory.scrub
+        assert totals.checked_bytes == sum(segment.size for segment in partition.log.segments)
+        assert sum(pauses) == pytest.approx(totals.checked_bytes / SCRUB_BYTES_PER_SECOND)
+        assert (totals.damage, totals.passes) == (0, 1)
 
     asyncio.run(scenario())
 

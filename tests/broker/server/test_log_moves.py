@@ -1,0 +1,92 @@
+"""Which replicas move between log directories: what clients chose, and what a process left."""
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.log.checkpoints import TopicPartition
+from headrace_broker.log.config import LogConfig
+from headrace_broker.log.log_directories import LogDirectories
+from headrace_broker.protocol.types import TopicId
+from headrace_broker.server.partitions import log_moves
+from headrace_broker.server.partitions.log_moves import LogMoves
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
+from support.log import ManualClock
+
+KEY = TopicPartition("t", 0)
+TOPIC_ID = TopicId(uuid.UUID(int=7))
+FORMER_TOPIC_ID = TopicId(uuid.UUID(int=6))
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open two log directories, "t" in the first of them, and perhaps an unfinished copy of a log
+    of that name in the second, which a former process left there."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    made = []
+
+    def open_both():
+        found = LogDirectories.open(paths, paths[0], node_id=1, cluster_id="", clock=ManualClock())
+        made.append(found)
+        return found
+
+    def abandon():
+        for each in made.pop():
+            each.abandon()
+
+    def open_with(copied=None):
+        if copied is not None:
+            _, target = open_both()
+            future = {"topic_id": copied, "log_start_offset": 0}
+            target.create_future(KEY, "move", LogConfig(), **future).close()
+            abandon()
+        directories = open_both()
+        source, _ = directories
+        log = source.create(*KEY, LogConfig(), topic_id=TOPIC_ID)
+        return directories, Partition("t", TOPIC_ID, 0, log, ReplicaHost(1))
+
+    yield open_with
+    abandon()
+
+
+@pytest.mark.parametrize(("copied", "is_wanted"), [(TOPIC_ID, True), (FORMER_TOPIC_ID, False)])
+def test_a_move_goes_on_after_a_restart_unless_it_was_a_former_topics(opened, copied, is_wanted):
+    async def scenario():
+        directories, partition = opened(copied)
+        moves = LogMoves(directories, partition.host)
+        moves.resume(partition)
+        assert (moves.future_of(partition) is not None) == is_wanted
+        await moves.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_in_its_place_is_not_copied(opened):
+    async def scenario():
+        directories, partition = opened()
+        moves = LogMoves(directories, partition.host)
+        moves.resume(partition)
+        assert len(moves) == 0
+        await moves.stop()
+
+    asyncio.run(scenario())
+
+
+def test_of_too_many_choices_those_go_that_were_made_first(opened, monkeypatch):
+    monkeypatch.setattr(log_moves, "CHOICES_MAX", 2)
+    directories, partition = opened()
+    moves = LogMoves(directories, partition.host)
+    first, second, third = (TopicPartition("new", index) for index in range(3))
+    moves.choose(first, Path("a"))
+    moves.choose(second, Path("a"))
+    moves.choose(first, Path("b"))
+    moves.choose(third, Path("a"))
+    assert [moves.take_choice(key) for key in (first, second, third)] == [
+        Path("b"),
+        None,
+        Path("a"),
+    ]
+    assert moves.take_choice(first) is None

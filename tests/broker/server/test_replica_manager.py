@@ -1,0 +1,73 @@
+"""What a broker's replicas do when the metadata changes; and where consumers are sent."""
+
+import asyncio
+
+import pytest
+
+from headrace_broker.log.log_directories import LogDirectories
+from headrace_broker.metadata.image import MetadataDelta
+from headrace_broker.metadata.records import FenceBrokerRecord, UnfenceBrokerRecord
+from headrace_broker.server.partitions.replica_manager import ReplicaManager
+from support.log import ManualClock
+from support.metadata import broker_record, creatable, create, image_of
+
+OWN_RACK = "r1"
+
+
+@pytest.fixture
+def leader(tmp_path):
+    """Make the replicas of broker 1, which leads "t"; broker 2 follows, in sync, in its own rack.
+
+    `learn(*records)` has the metadata change, and the broker learn of it.
+    """
+    path = tmp_path / "data"
+    directories = LogDirectories.open([path], path, node_id=1, cluster_id="", clock=ManualClock())
+    brokers = (broker_record(1, rack=OWN_RACK), broker_record(2, rack="r2"))
+    image, _ = create(image_of(*brokers), creatable("t", assignments=[[1, 2]]))
+    replicas = ReplicaManager(1, directories, {})
+    known = [image]
+
+    async def learn(*records):
+        if not records:
+            await replicas.apply(MetadataDelta.from_nothing(known[-1]), known[-1])
+            return replicas
+        offset = known[-1].offset + len(records)
+        image, delta = known[-1].replay_batch(records, offset=offset, epoch=0)
+        known.append(image)
+        await replicas.apply(delta, image)
+        return replicas
+
+    yield learn
+    for directory in directories:
+        directory.abandon()
+
+
+def test_a_follower_that_has_caught_up_joins_as_soon_as_it_is_not_fenced_any_more(leader):
+    async def scenario():
+        replicas = await leader()
+        partition = replicas.partition("t", 0)
+        requests = []
+        replicas.host.request_isr_update = lambda each: requests.append(each.leading.pending)
+        await leader(FenceBrokerRecord(id=2, epoch=2))
+        partition.leading.commit_isr((1,), partition.leading.partition_epoch + 1)
+        partition.record_fetch(2, 2, 0)
+        assert not requests
+        await leader(UnfenceBrokerRecord(id=2, epoch=2))
+        assert [update.nodes for update in requests] == [{1, 2}]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("rack", "chosen"), [(OWN_RACK, None), ("r2", 2), ("r3", None), ("", None)]
+)
+def test_kip_392_a_consumer_is_sent_to_a_follower_in_its_rack_if_the_leader_is_not_there(
+    leader, rack, chosen
+):
+    async def scenario():
+        replicas = await leader()
+        partition = replicas.partition("t", 0)
+        partition.record_fetch(2, 2, 0)
+        assert replicas.read_replica(partition, rack, 0) == chosen
+
+    asyncio.run(scenario())
