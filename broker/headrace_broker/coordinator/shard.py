@@ -56,10 +56,12 @@ class GroupShard:
         return group
 
     def find_or_create(self, group_id: str, *, has_room: bool) -> Group:
-        """Return the group; create it in memory if it is missing and the broker has room."""
+        """Return the group; create it in memory if it is missing and the broker has room.
+
+        The caller has made sure that the id is of no group of another kind.
+        """
         group = self.groups.get(group_id)
         if group is None:
-            self.check_no_share_group(group_id)
             if not has_room:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, "headrace.max.groups is reached")
             group = self.groups[group_id] = Group(group_id=group_id)
