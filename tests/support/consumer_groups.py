@@ -314,6 +314,7 @@ def check_group(group: ConsumerGroup) -> None:
     assert group.target_epoch <= group.epoch
     assert group.native_count == sum(item.classic is None for item in group.members.values())
     assert sum(group.subscriptions.values()) == len(group.members)
+    assert group.regexes.keys() <= group.patterns(), "what nobody subscribes to is forgotten"
 
 
 def check_moves(before: ConsumerGroup, after: ConsumerGroup) -> None:

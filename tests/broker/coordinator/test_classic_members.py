@@ -6,6 +6,7 @@ import pytest
 
 from headrace_broker.coordinator import protocols
 from headrace_broker.coordinator.admin import describe_group
+from headrace_broker.coordinator.consumer.embedded import read_assignment
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.join_group import (
@@ -40,7 +41,7 @@ def classic_join(simulation: ConsumerSimulation, name: str, *assignors: str) -> 
     return simulation.answers.get(caller.ticket)
 
 
-def assignment(simulation: ConsumerSimulation, joined: Any) -> bytes:
+def sync(simulation: ConsumerSimulation, joined: Any) -> Any:
     caller = simulation.caller("", version=5)
     request = SyncGroupRequest(
         group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
@@ -48,20 +49,20 @@ def assignment(simulation: ConsumerSimulation, joined: Any) -> bytes:
     simulation.carry_out(
         protocols.decide_sync(simulation.shard, request, caller, simulation.context)
     )
-    return bytes(simulation.answers[caller.ticket].assignment)
+    return simulation.answers[caller.ticket]
 
 
 def test_a_classic_member_joins_a_consumer_group_that_has_members_and_gets_its_share() -> None:
     simulation = ConsumerSimulation()
     simulation.join("a")
-    joined = classic_join(simulation, "old")
+    joined = classic_join(simulation, "old", "range", "sticky")
     assert joined.error_code == ErrorCode.NONE
     assert (joined.protocol_type, joined.protocol_name) == ("consumer", "range")
     assert joined.generation_id == simulation.group.epoch == 2
     assert set(simulation.group.members) == {"m-a", joined.member_id}
     simulation.heartbeat("a")
     simulation.heartbeat("a")
-    request = join_request("range", member_id=joined.member_id)
+    request = join_request("range", "sticky", member_id=joined.member_id)
     caller = simulation.caller("old", version=9)
     simulation.carry_out(
         protocols.decide_join(simulation.shard, request, caller, simulation.context)
@@ -69,7 +70,11 @@ def test_a_classic_member_joins_a_consumer_group_that_has_members_and_gets_its_s
     again = simulation.answers[caller.ticket]
     member = simulation.group.members[joined.member_id]
     assert [len(items) for items in member.assigned.values()] == [3]
-    assert assignment(simulation, again)
+    answer = sync(simulation, again)
+    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+    found = read_assignment(answer.assignment)
+    assert found is not None
+    assert [len(items) for items in found.partitions.values()] == [3]
 
 
 def test_what_a_classic_member_subscribes_to_is_read_from_its_first_protocol() -> None:
@@ -118,3 +123,18 @@ def test_a_group_whose_last_native_member_leaves_goes_on_with_a_protocol_that_al
     loaded = describe_group(simulation.shard, GROUP, 6)
     assert (loaded.group_state, loaded.protocol_data) == ("Stable", "range")
     assert [bytes(each.member_metadata) for each in loaded.members] == [subscription("t")] * 2
+
+
+@pytest.mark.parametrize("size_max", [1, 2])
+def test_a_classic_member_of_a_full_group_may_change_its_protocol(size_max: int) -> None:
+    simulation = ConsumerSimulation(size_max=size_max)
+    classic_join(simulation, "one")
+    classic_join(simulation, "two")
+    ids = list(simulation.shard.groups[GROUP].members)
+    assert len(ids) == 2
+    answer = simulation.join("one", member_id=ids[0])
+    if size_max < len(ids):
+        assert answer is ErrorCode.GROUP_ID_NOT_FOUND, "the group is too large for this protocol"
+    else:
+        assert answer.error_code == ErrorCode.NONE
+        assert set(simulation.group.members) == set(ids)

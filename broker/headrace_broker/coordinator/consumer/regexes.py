@@ -28,14 +28,6 @@ def decide_regexes(
             continue
         is_new = is_new or known is None or known.topics != found.topics
         step.emit_and_apply([regex_record(group_id, pattern, found)])
-    # Expressions that are no longer used, as when a member left right after it joined.
-    step.emit_and_apply(
-        [
-            regex_record(group_id, pattern, None)
-            for pattern in group.regexes
-            if pattern not in wanted
-        ]
-    )
     if is_new:
         metadata_hash = context.topics.metadata_hash(step.group.subscribed_topics())
         step.emit([epoch_record(group_id, group.epoch + 1, metadata_hash)])
