@@ -223,7 +223,6 @@ def test_a_topic_id_that_nobody_has_is_unknown(connection, new_topic):
 
 def test_offsets_are_listed_raw(connection, new_topic):
     topic = new_topic()
-    _append(connection, topic, build_batch([NewRecord(value=b"v")] * 3))
 
     def offset(timestamp):
         partition = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
@@ -233,7 +232,11 @@ def test_offsets_are_listed_raw(connection, new_topic):
         (found,) = answered.partitions
         return found.offset
 
-    assert (offset(-1), offset(-2), offset(-3)) == (3, 0, 0)
+    assert (offset(-1), offset(-2), offset(-3)) == (0, 0, -1)
+    _append(connection, topic, build_batch([NewRecord(value=b"v")], BatchFields(base_timestamp=-1)))
+    assert (offset(-1), offset(-2), offset(-3)) == (1, 0, 0), "no time is a time, too"
+    _append(connection, topic, build_batch([NewRecord(value=b"v")] * 3))
+    assert (offset(-1), offset(-2), offset(-3)) == (4, 0, 1)
 
 
 def _new_producer(connection):

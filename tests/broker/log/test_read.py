@@ -144,6 +144,15 @@ def test_an_empty_log_has_no_timestamps(new_log):
     assert log.fetch_offset_by_timestamp(0) is None
 
 
+def test_records_without_a_time_have_the_largest_one_until_others_come(new_log):
+    """As in Apache Kafka, where no time is -1."""
+    log = new_log()
+    append(log, batch_of(b"a", b"b", base_timestamp=-1), epoch=2)
+    assert log.max_timestamp_offset() == (0, -1, 2)
+    append(log, batch_of(b"c", base_timestamp=START_MS), epoch=2)
+    assert log.max_timestamp_offset() == (2, START_MS, 2)
+
+
 def test_readers_of_both_ends_see_the_same_bytes(new_log):
     log, batches = filled(new_log)
     assert [h.base_offset for h in headers_from(log, 0, 700)] == [h.base_offset for h, _ in batches]

@@ -41,9 +41,9 @@ def first_offset_at_or_after(
 
 
 def max_timestamp_record(segments: LogSegments, start_offset: int) -> TimestampOffset | None:
-    """Return the first record that has the largest timestamp of all."""
+    """Return the first record that has the largest timestamp of all; -1 is one, as in Kafka."""
     largest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
-    if largest is None or largest.max_timestamp < 0:
+    if largest is None:
         return None
     return _search_segment(largest, largest.max_timestamp, start_offset)
 
