@@ -1,5 +1,6 @@
 """Members that speak the classic protocol in a consumer group, which may become a classic one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,21 +10,22 @@ from headrace_broker.coordinator.admin import describe_group
 from headrace_broker.coordinator.consumer.embedded import read_assignment
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest
 from headrace_broker.protocol.messages.join_group import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,
 )
+from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequest
 from support.consumer_groups import GROUP, ConsumerSimulation
 from support.groups import subscription
 
 
-def join_request(*assignors: str, member_id: str = "") -> JoinGroupRequest:
+def join_request(*assignors: str) -> JoinGroupRequest:
     return JoinGroupRequest(
         group_id=GROUP,
         session_timeout_ms=45_000,
         rebalance_timeout_ms=60_000,
-        member_id=member_id,
         protocol_type="consumer",
         protocols=[
             JoinGroupRequestProtocol(name=name, metadata=subscription("t")) for name in assignors
@@ -31,10 +33,12 @@ def join_request(*assignors: str, member_id: str = "") -> JoinGroupRequest:
     )
 
 
-def classic_join(simulation: ConsumerSimulation, name: str, *assignors: str) -> Any:
+def classic_join(simulation: ConsumerSimulation, name: str, *assignors: str, **fields: Any) -> Any:
     """Join as an old client does, which is given its id at once; None: the answer has to wait."""
     caller = simulation.caller(name, version=3)
     request = join_request(*(assignors or ("range",)))
+    for key, value in fields.items():
+        setattr(request, key, value)
     simulation.carry_out(
         protocols.decide_join(simulation.shard, request, caller, simulation.context)
     )
@@ -62,12 +66,7 @@ def test_a_classic_member_joins_a_consumer_group_that_has_members_and_gets_its_s
     assert set(simulation.group.members) == {"m-a", joined.member_id}
     simulation.heartbeat("a")
     simulation.heartbeat("a")
-    request = join_request("range", "sticky", member_id=joined.member_id)
-    caller = simulation.caller("old", version=9)
-    simulation.carry_out(
-        protocols.decide_join(simulation.shard, request, caller, simulation.context)
-    )
-    again = simulation.answers[caller.ticket]
+    again = classic_join(simulation, "old", "range", "sticky", member_id=joined.member_id)
     member = simulation.group.members[joined.member_id]
     assert [len(items) for items in member.assigned.values()] == [3]
     answer = sync(simulation, again)
@@ -75,6 +74,75 @@ def test_a_classic_member_joins_a_consumer_group_that_has_members_and_gets_its_s
     found = read_assignment(answer.assignment)
     assert found is not None
     assert [len(items) for items in found.partitions.values()] == [3]
+
+
+def heartbeat(simulation: ConsumerSimulation, joined: Any) -> int:
+    caller = simulation.caller("", version=4)
+    request = HeartbeatRequest(
+        group_id=GROUP, generation_id=joined.generation_id, member_id=joined.member_id
+    )
+    simulation.carry_out(
+        protocols.decide_heartbeat(simulation.shard, request, caller, simulation.context)
+    )
+    code: int = simulation.answers[caller.ticket].error_code
+    return code
+
+
+def test_a_classic_member_is_told_to_join_again_when_the_group_has_changed() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a", topics=["other"])  # which nobody has to wait for
+    joined = classic_join(simulation, "old")
+    assert heartbeat(simulation, joined) == ErrorCode.NONE
+    simulation.join("b")
+    assert heartbeat(simulation, joined) == ErrorCode.REBALANCE_IN_PROGRESS
+    with pytest.raises(ApiError) as caught:
+        heartbeat(simulation, replace(joined, generation_id=joined.generation_id - 1))
+    assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
+    again = classic_join(simulation, "old", member_id=joined.member_id)
+    assert again.generation_id == simulation.group.epoch > joined.generation_id
+
+
+def test_who_is_named_twice_leaves_once() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    one, two = (classic_join(simulation, name) for name in ("one", "two"))
+    identities = [
+        MemberIdentity(member_id=name) for name in (one.member_id, one.member_id, "nobody")
+    ]
+    caller = simulation.caller("admin", version=5)
+    request = LeaveGroupRequest(group_id=GROUP, members=identities)
+    simulation.carry_out(
+        protocols.decide_leave(simulation.shard, request, caller, simulation.context)
+    )
+    assert [each.error_code for each in simulation.answers[caller.ticket].members] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+    ]
+    assert set(simulation.group.members) == {"m-a", two.member_id}
+
+
+def test_a_static_member_may_come_back_with_the_classic_protocol_as_the_last_of_all() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a", instance_id="i")
+    other = classic_join(simulation, "one")
+    assert classic_join(simulation, "two", group_instance_id="i") is None, "it waits for the others"
+    assert not simulation.shard.consumer_groups
+    group = simulation.shard.groups[GROUP]
+    assert group.state is GroupState.PREPARING_REBALANCE
+    assert set(group.members) == {other.member_id, group.static_members["i"]}
+    again = classic_join(simulation, "one", member_id=other.member_id)
+    assert again.error_code == ErrorCode.NONE
+    assert again.generation_id > other.generation_id
+    (waited,) = [
+        each
+        for each in simulation.answers.values()
+        if getattr(each, "member_id", "") == group.static_members["i"]
+    ]
+    assert (waited.error_code, waited.generation_id) == (ErrorCode.NONE, again.generation_id)
+    simulation.restart()
+    loaded = simulation.shard.groups[GROUP]
+    assert loaded.static_members == group.static_members
 
 
 def test_what_a_classic_member_subscribes_to_is_read_from_its_first_protocol() -> None:

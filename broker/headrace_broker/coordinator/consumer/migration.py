@@ -28,6 +28,7 @@ from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Mem
 from headrace_broker.coordinator.modern.assignment import Partitions, without_empty
 from headrace_broker.coordinator.modern.topics import TopicsView
 from headrace_broker.coordinator.rebalance import GroupStep, answer_parked, prepare_rebalance
+from headrace_broker.coordinator.records import ConsumerGroupRecord
 from headrace_broker.coordinator.shard import group_record, group_tombstone
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -184,7 +185,11 @@ def downgrade(
 
     `joining` is a member whose JoinGroup caused this: it has already joined that rebalance.
     """
-    group, shard = step.group, step.shard
+    group, shard, records = step.group, step.shard, step.decision.records
+    # Whoever replays a record of a consumer group begins one, and the classic group would be gone.
+    records[:] = [
+        item for item in records if not isinstance(item, ConsumerGroupRecord) or item.value is None
+    ]
     # The group contains what the step decided: these are the tombstones of everything in it.
     step.emit(group_tombstones(group))
     classic = _to_classic_group(group, gone, step.context.topics)
