@@ -8,6 +8,7 @@ situation that is new to you is one line in `MARKS`, and where it is seen, one `
 from typing import Any
 
 from headrace_broker.coordinator import offsets
+from headrace_broker.coordinator.consumer import classic_members, heartbeat, leaving
 from headrace_broker.coordinator.consumer import step as consumer_step
 from headrace_broker.coordinator.consumer.states import MemberState
 from headrace_broker.log import partition_log
@@ -69,6 +70,10 @@ MARKS: dict[str, int] = {
     "a member of a consumer group gives partitions up": 20,
     "a member of a consumer group is fenced": 20,
     "a partition waits until its former owner gives it up": 10,
+    "a classic group with members becomes a consumer group": 10,
+    "a consumer group with members becomes a classic one": 20,
+    "a group of both protocols begins a new life": 5,
+    "a member of a consumer group finds a classic one": 3,
     "records are deleted by request": 50,
     "a move between directories is asked for": 50,
     "a consumer validates its position against a new leader": 100,
@@ -285,6 +290,20 @@ def _check_producer(history: History, original: Any, *arguments: Any) -> Any:
 
 
 # ---- controllers, coordinators, sessions
+
+
+@observer(heartbeat, "upgrade")
+def _upgrade(history: History, original: Any, step: Any, classic: Any) -> None:
+    original(step, classic)
+    if classic.members:
+        history.reach("a classic group with members becomes a consumer group")
+
+
+@observer(leaving, "downgrade")
+@observer(classic_members, "downgrade")
+def _downgrade(history: History, original: Any, *arguments: Any) -> None:
+    original(*arguments)
+    history.reach("a consumer group with members becomes a classic one")
 
 
 _REFUSALS = {

@@ -55,6 +55,10 @@ class MemoryLog:
         self.may_commit.set()
         self.failure: Exception | None = None
 
+    @property
+    def end_offset(self) -> int:
+        return len(self.batches)
+
     async def append(self, batch: bytes) -> None:
         await self.may_commit.wait()
         if self.failure is not None:
@@ -168,6 +172,51 @@ def test_a_commit_is_answered_and_read_only_when_it_is_in_the_log():
         log.may_commit.set()
         assert (await writing).topics[0].partitions[0].error_code == ErrorCode.NONE
         assert await reading == 7
+
+    run(scenario)
+
+
+def test_what_was_loaded_is_told_only_when_it_is_committed():
+    """A new leader's log may end in records that are lost with it (as in Kafka's runtime)."""
+
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await commit(coordinator, 7)
+        member = await become_member(coordinator, timeout_ms=5_000)
+        log.may_commit.clear()
+        await coordinator.load(ONLY, log)
+        told = [
+            asyncio.ensure_future(work)
+            for work in (committed(coordinator), join(coordinator, member.member_id, 5_000))
+        ]
+        done, _ = await asyncio.wait(told, timeout=0.05)
+        assert not done
+        log.may_commit.set()
+        assert await told[0] == 7
+        assert (await told[1]).generation_id >= member.generation_id
+
+    run(scenario)
+
+
+def test_what_was_loaded_and_is_lost_with_its_leader_is_never_told():
+    class Former(MemoryLog):
+        async def wait_committed(self, end: int) -> None:
+            await super().wait_committed(end)
+            if self.failure is not None:
+                raise self.failure
+
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await commit(coordinator, 7)
+        former = Former()
+        former.batches = log.batches
+        former.may_commit.clear()
+        former.failure = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await coordinator.load(ONLY, former)
+        reading = asyncio.ensure_future(committed(coordinator))
+        await asyncio.sleep(0.05)
+        former.may_commit.set()
+        with pytest.raises(ApiError) as error:
+            await reading
+        assert error.value.code is ErrorCode.NOT_COORDINATOR
 
     run(scenario)
 

@@ -58,6 +58,9 @@ class Log:
         for batch in self.batches:
             yield batch
 
+    async def wait_committed(self):
+        await self.gate.wait()
+
     def delete_below(self, offset):
         self.deleted_below = offset
 
@@ -101,6 +104,25 @@ async def test_an_answer_waits_for_the_commit_and_so_does_a_read_behind_it():
     assert await written == KEY
     assert (await read).state_epoch == 1
     driver.close()
+
+
+@in_a_loop
+async def test_what_was_loaded_is_told_only_when_it_is_committed():
+    log = Log()
+    driver = await driver_of(log)
+    await driver.submit(initialize(KEY))
+    driver.close()
+    log.gate.clear()  # its leader is new, and most replicas do not have its end
+    successor = StateShardDriver(0, log, SystemClock())
+    successor.load()
+    await asyncio.sleep(0.05)
+    with pytest.raises(ApiError) as error:
+        successor.check_active()
+    assert error.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    log.gate.set()
+    await until_active(successor)
+    assert (await successor.submit(lambda shard: ([], shard.states[KEY]))).state_epoch == 1
+    successor.close()
 
 
 @in_a_loop

@@ -1,6 +1,6 @@
 """Planted bugs of consumer groups (KIP-848), of exhausted epochs, and of registrations."""
 
-from headrace_broker.coordinator.consumer import fencing, reconcile
+from headrace_broker.coordinator.consumer import fencing, migration, reconcile
 from headrace_broker.coordinator.transactions import init_producer
 from headrace_broker.server.partitions.replica_host import ReplicaHost
 from simulation.mutants.edited import edited
@@ -14,6 +14,10 @@ def _has_members(profile: Profile) -> bool:
 
 def _has_transactions(profile: Profile) -> bool:
     return "transactions" in profile.works
+
+
+def _has_both_protocols(profile: Profile) -> bool:
+    return "mixed" in profile.works
 
 
 def _has_members_without_fsync(profile: Profile) -> bool:
@@ -68,5 +72,38 @@ GROUP_MUTANTS = (
         needs=_has_members_without_fsync,
         seeds_max=100,
         seed_known=4025,
+    ),
+    Mutant(
+        name="a group that leaves the classic protocol forgets who has what",
+        owner=migration,
+        attribute="_assigned_to",
+        replace=edited("return _by_id(assignment.partitions, topics)", "return {}"),
+        nodes=1,
+        needs=_has_both_protocols,
+        since=5_000_000,
+        seeds_max=100,
+    ),
+    Mutant(
+        name="a group that goes back to the classic protocol begins at generation 0",
+        owner=migration,
+        attribute="_to_classic_group",
+        replace=edited("Generation(group.epoch)", "Generation(0)"),
+        nodes=1,
+        needs=_has_both_protocols,
+        since=5_000_000,
+        seeds_max=100,
+    ),
+    Mutant(
+        name="who is left in a group that goes back need not join again",
+        owner=migration,
+        attribute="downgrade",
+        replace=edited(
+            'prepare_rebalance(rebalance, "the last member of the consumer protocol is gone")',
+            "pass",
+        ),
+        nodes=1,
+        needs=_has_both_protocols,
+        since=5_000_000,
+        seeds_max=100,
     ),
 )

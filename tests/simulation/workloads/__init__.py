@@ -14,6 +14,7 @@ from simulation.workloads.ends import ENDS
 from simulation.workloads.features import FEATURES
 from simulation.workloads.former_processes import FORMER_PROCESSES
 from simulation.workloads.members import MEMBERS, STATIC_MEMBERS
+from simulation.workloads.mixed import MIXED
 from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
@@ -41,6 +42,7 @@ WORKLOADS: tuple[Workload, ...] = (
     DAMAGE,
     ENDS,
     FORMER_PROCESSES,
+    MIXED,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

@@ -70,6 +70,14 @@ class GroupChecks:
         self.generation = -1
         """The newest that has an assignment."""
 
+    def joined(self, member: str, generation: int, sent_at: float) -> bool:
+        """Note that a new member was let in; False where nobody can say into what."""
+        del member, generation, sent_at
+        return True
+
+    def left(self, member: str) -> None:
+        """Note that a member takes itself for none any more."""
+
     def owned(self, generation: int, key: Key, member: str) -> None:
         """Note that a member was given a partition."""
         owner = self._owners.setdefault((generation, key), member)
@@ -203,6 +211,9 @@ def _now() -> float:
 class Member:
     """One consumer that subscribes to all partitions; `instance` makes it a static member's."""
 
+    protocol = ("simulated", "even")
+    """The protocol's type and name."""
+
     def __init__(
         self,
         client: Client,
@@ -227,6 +238,8 @@ class Member:
         self._former_incarnation: Incarnation | None = None
         self._is_replaced = False
         self._working_id = ""
+        self._settled_id = ""
+        """The member id that was given an assignment last."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Join, work and leave, or die without a word, until it is over."""
@@ -242,7 +255,7 @@ class Member:
             if rng.random() < 0.2:
                 if rng.random() < 0.5:
                     await self._leave()
-                self._id = ""  # dies: its session runs out
+                self._forget_id()  # dies: its session runs out
             if self._is_replaced:
                 # Another process has this instance's place; this one takes it back some time.
                 self._is_replaced = False
@@ -264,8 +277,12 @@ class Member:
             rebalance_timeout_ms=REBALANCE_MS,
             member_id=self._id,
             group_instance_id=self._instance,
-            protocol_type="simulated",
-            protocols=[join_group.JoinGroupRequestProtocol(name="even", metadata=b"")],
+            protocol_type=self.protocol[0],
+            protocols=[
+                join_group.JoinGroupRequestProtocol(
+                    name=self.protocol[1], metadata=self._subscription()
+                )
+            ],
         )
         sent_at, is_new = _now(), not self._id
         joined = await self._call(ApiKey.JOIN_GROUP, request)
@@ -289,17 +306,20 @@ class Member:
             generation_id=self._generation,
             member_id=self._id,
             group_instance_id=self._instance,
-            protocol_type="simulated",
-            protocol_name="even",
+            protocol_type=self.protocol[0],
+            protocol_name=self.protocol[1],
             assignments=self._assign(members) if joined.leader == self._id else [],
         )
         answer = await self._call(ApiKey.SYNC_GROUP, sync)
         if answer.error_code:
             self._judge("sync", ErrorCode(answer.error_code))
             return None
-        count = len(answer.assignment) // 4
-        places = struct.unpack(f">{count}i", answer.assignment)
-        assigned = [self._partitions[place] for place in places]
+        if self._id != self._settled_id:
+            if not self._checks.joined(self._id, self._generation, sent_at):
+                await self._leave()
+                return None
+            self._settled_id = self._id
+        assigned = self._read_assignment(bytes(answer.assignment))
         for key in assigned:
             self._checks.owned(self._generation, key, self._instance or self._id)
         if self._incarnation is not None and isinstance(self._checks, StaticChecks):
@@ -310,14 +330,21 @@ class Member:
         return [
             sync_group.SyncGroupRequestAssignment(
                 member_id=member,
-                assignment=b"".join(
-                    struct.pack(">i", index)
-                    for index in range(len(self._partitions))
-                    if index % len(members) == place
-                ),
+                assignment=self._write_assignment(self._partitions[place :: len(members)]),
             )
             for place, member in enumerate(members)
         ]
+
+    def _subscription(self) -> bytes:
+        """Return what the assignor of this protocol hears of a member."""
+        return b""
+
+    def _write_assignment(self, keys: Sequence[Key]) -> bytes:
+        return b"".join(struct.pack(">i", self._partitions.index(key)) for key in keys)
+
+    def _read_assignment(self, assignment: bytes) -> list[Key]:
+        places = struct.unpack(f">{len(assignment) // 4}i", assignment)
+        return [self._partitions[place] for place in places]
 
     async def _work(self, assigned: list[Key], is_over: Callable[[], bool]) -> None:
         """Read what is ours from where the group stands, until the generation ends."""
@@ -421,7 +448,7 @@ class Member:
         return is_replaced or code in REJOIN or code in RETRIABLE
 
     async def _leave(self) -> None:
-        member, self._id = self._id, ""
+        member = self._forget_id()
         if not member and self._instance is not None:
             return  # by its instance id alone it would take away who has its place
         request = leave_group.LeaveGroupRequest(
@@ -435,11 +462,16 @@ class Member:
         except FAILURES:
             return
 
+    def _forget_id(self) -> str:
+        member, self._id = self._id, ""
+        self._checks.left(member)
+        return member
+
     def _judge(self, what: str, code: ErrorCode) -> None:
         is_fenced = code is ErrorCode.FENCED_INSTANCE_ID and self._instance is not None
         self._is_replaced = self._is_replaced or is_fenced
         if code is ErrorCode.UNKNOWN_MEMBER_ID or is_fenced:
-            self._id = ""
+            self._forget_id()
         elif not self._is_usual(code):
             self._client.history.violate("group", f"{what}: {code.name}")
 

@@ -57,7 +57,7 @@ class ModernChecks(GroupChecks):
         if former:
             self._history.reach("a member of a consumer group commits with a former epoch")
         self.generation = -1
-        judge = self.attempt(epoch, places)
+        judge = super().attempt(epoch, places)
 
         def heard(key: Key, code: ErrorCode | None) -> None:
             if key in former and code is ErrorCode.NONE:
@@ -98,6 +98,7 @@ class ModernMember:
     def _abandon(self) -> None:
         """Have nothing any more, and join again under the same id."""
         self._remember()
+        self._checks.left(self._id)
         self._epoch = _JOIN
         self._owned = set()
         self._consumer = None
@@ -145,7 +146,8 @@ class ModernMember:
         if client.rng.random() < 0.02:
             self._subscribed = sorted(client.rng.sample(self._topics, 1))
             self._says_owned = True
-        is_whole = self._epoch == _JOIN or self._says_owned
+        is_new, sent_at = self._epoch == _JOIN, asyncio.get_running_loop().time()
+        is_whole = is_new or self._says_owned
         owned: list[Any] | None = None
         if is_whole:
             for topic in self._topics:
@@ -175,6 +177,10 @@ class ModernMember:
             return
         self._says_owned = False
         self._epoch = response.member_epoch
+        if is_new and not self._checks.joined(self._id, self._epoch, sent_at):
+            await self._leave()
+            self._new_id()
+            return
         if response.assignment is not None:
             await self._assign(response.assignment)
         for key in sorted(self._owned):
@@ -247,6 +253,7 @@ class ModernMember:
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _leave(self) -> None:
+        self._checks.left(self._id)
         request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group_id=self._checks.group, member_id=self._id, member_epoch=_LEAVE
         )
@@ -285,7 +292,8 @@ def _start(scenario: "Scenario") -> list[Any]:
     return tasks
 
 
-def _settings(rng: random.Random, _profile: "Profile") -> dict[str, str]:
+def session_settings(rng: random.Random, _profile: "Profile") -> dict[str, str]:
+    """Let members of consumer groups be missed within a second or two."""
     return {
         "group.consumer.session.timeout.ms": str(rng.choice((700, 1500))),
         "group.consumer.min.session.timeout.ms": "500",
@@ -294,4 +302,4 @@ def _settings(rng: random.Random, _profile: "Profile") -> dict[str, str]:
     }
 
 
-MODERNS = Workload(name="modern", share=0.3, since=SINCE, start=_start, settings=_settings)
+MODERNS = Workload(name="modern", share=0.3, since=SINCE, start=_start, settings=session_settings)

@@ -21,6 +21,11 @@ _RECORD_OVERHEAD_BYTES: Final = 32  # the lengths and deltas of a record, at mos
 class OffsetsLog(Protocol):
     """One partition of `__consumer_offsets`, as its coordinator sees it."""
 
+    @property
+    def end_offset(self) -> Offset:
+        """The log's end."""
+        ...
+
     async def append(self, batch: bytes) -> None:
         """Append one batch and return once it is committed.
 
@@ -47,6 +52,11 @@ class PartitionOffsetsLog:
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self._partition = partition
         self._clock = clock
+
+    @property
+    def end_offset(self) -> Offset:
+        """The log's end."""
+        return self._partition.log.log_end_offset
 
     async def append(self, batch: bytes) -> None:
         """Append as the leader with acks=all, and wait for the high watermark."""

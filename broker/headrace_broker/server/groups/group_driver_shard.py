@@ -35,7 +35,7 @@ from headrace_broker.coordinator.records import CoordinatorRecord
 from headrace_broker.coordinator.shard import GroupShard, finish_loading, replay
 from headrace_broker.coordinator.share.heartbeat import decide_initialized
 from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
-from headrace_broker.protocol.types import PartitionIndex, TimestampMs
+from headrace_broker.protocol.types import Offset, PartitionIndex, TimestampMs
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.groups.group_driver_log import OffsetsLog, encode_batches
 from headrace_broker.server.groups.group_transactions import replay_batches
@@ -80,6 +80,8 @@ class _Unwritten:
     replies: list[tuple[Ticket, Any]] = field(default_factory=list)
     turn: tuple[Ticket, Callable[[], Awaitable[Any]]] | None = None
     """Work with its own append, between all records before and all after it."""
+    loaded_end: Offset | None = None
+    """Where the log ended when it was loaded, in the place of records."""
 
 
 class ShardDriver:
@@ -136,6 +138,9 @@ class ShardDriver:
         if self.status is ShardStatus.LOADING:
             self.shard = shard
             self.status = ShardStatus.ACTIVE
+            # What was loaded may not be committed yet, and lost with this leader: no answer may
+            # tell of it before it is.
+            self._queue(_Unwritten(self._due_s(), loaded_end=self.log.end_offset))
             self._carry_out(finish_loading(shard))
             self._carry_out(
                 finish_loading_modern_groups(shard, lambda key: self._context(key).config)
@@ -334,6 +339,10 @@ class ShardDriver:
             while self._unwritten:
                 if (turn := self._unwritten[0].turn) is not None:
                     await self._take(*turn)
+                    self._unwritten.popleft()
+                    continue
+                if (end := self._unwritten[0].loaded_end) is not None:
+                    await self.log.wait_committed(end)
                     self._unwritten.popleft()
                     continue
                 taken = list(takewhile(lambda item: item.turn is None, self._unwritten))

@@ -41,6 +41,9 @@ class ShareStateLog(Protocol):
         """Yield everything appended so far, as runs of whole batches."""
         ...
 
+    async def wait_committed(self) -> None:
+        """Return once everything appended so far is committed. Raises ApiError."""
+
     def delete_below(self, offset: int) -> None:
         """Delete records that are no longer needed. Raises ApiError."""
 
@@ -77,6 +80,13 @@ class PartitionShareStateLog:
     def read_all(self) -> AsyncIterator[bytes]:
         """Read up to the present end of the log."""
         return read_to_end(self._partition)
+
+    async def wait_committed(self) -> None:
+        """Wait for the high watermark: what is not committed may be lost with this leader."""
+        self._partition.check_leader(self._epoch)
+        committed = self._partition.wait_committed(self._partition.log.log_end_offset)
+        if committed is not None:
+            await committed
 
     def delete_below(self, offset: int) -> None:
         """Move the log start offset, here and at the followers."""

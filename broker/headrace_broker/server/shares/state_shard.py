@@ -61,6 +61,7 @@ class StateShardDriver:
                     for offset, record in decode_records(chunk):
                         replay(shard, record, offset)
                     await asyncio.sleep(0)  # other partitions are being served in between
+                await self._log.wait_committed()
             except (ApiError, DecodeError, OSError) as error:
                 log.warning("load failed", partition=self.index, error=str(error))
                 await asyncio.sleep(_RELOAD_DELAY_S)
