@@ -13,6 +13,7 @@ from headrace_operator.kubernetes.spark.states import (
     STABLE_SECONDS,
     Step,
     decide,
+    overdue_executors,
 )
 from headrace_operator.kubernetes.spark.status import render_status
 from headrace_operator.render.spark_submission import EXECUTORS_ANNOTATION, SUBMISSION_LABEL
@@ -403,3 +404,16 @@ def test_a_driver_on_a_lost_node_is_taken_for_gone_in_the_end():
     assert decide(early).step is Step.NOTHING
     world.loses_its_driver().pass_the_wait()
     assert (world.made, world.state) == (2, "SUBMITTED")
+
+
+def test_an_executor_on_a_lost_node_is_overdue_once_its_grace_is_long_over():
+    world = World().settle().runs()
+    pods = [{"metadata": {"name": name}, "spec": {"nodeName": "n"}} for name in ("stays", "goes")]
+    world.executors = pods
+    assert overdue_executors(world.seen()) == []
+    # Kubernetes writes here when the grace period ends.
+    pods[1]["metadata"]["deletionTimestamp"] = timestamp(world.now + dt.timedelta(seconds=30))
+    early = replace(world.seen(), now=world.now + dt.timedelta(seconds=29 + LOST_SECONDS))
+    assert overdue_executors(early) == []
+    late = replace(world.seen(), now=world.now + dt.timedelta(seconds=30 + LOST_SECONDS))
+    assert overdue_executors(late) == [pods[1]]

@@ -29,7 +29,13 @@ from headrace_operator.kubernetes.api.cache import trim
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
 from headrace_operator.kubernetes.spark.seen import Seen, State, is_terminating, other_writers
-from headrace_operator.kubernetes.spark.states import Decision, Step, decide
+from headrace_operator.kubernetes.spark.states import (
+    LOST_SECONDS,
+    Decision,
+    Step,
+    decide,
+    overdue_executors,
+)
 from headrace_operator.kubernetes.spark.status import refused, render_status, submitted
 from headrace_operator.render.names import MANAGED_BY
 from headrace_operator.render.spark import render_access, render_submission
@@ -137,8 +143,8 @@ class SparkRunner:
                 return ApplicationOutcome()
             seen, decision = fresh, decide(fresh)
         decision = await self._take(seen, decision)
+        again = await self._remove_lost_executors(seen, decision.again_seconds)
         status = await self._write_status(seen, decision)
-        again = decision.again_seconds
         return ApplicationOutcome(look_again_seconds=again, status=status)
 
     # Observation
@@ -291,6 +297,20 @@ class SparkRunner:
             return
         uid = seen.driver["metadata"]["uid"]
         await self._client.delete(seen.driver, uid=uid, grace_period=grace_period)
+
+    async def _remove_lost_executors(self, seen: Seen, again_seconds: float | None) -> float | None:
+        """Remove executors that nobody else removes; return when to look again."""
+        for pod in overdue_executors(seen):
+            if not await self._is_lost(pod):
+                continue
+            metadata = pod["metadata"]
+            await self._client.delete(pod, uid=metadata["uid"], grace_period=0)
+            message = f"{metadata['name']}: its node {pod['spec']['nodeName']} does not answer"
+            await self._event(seen, "SparkExecutorRemoved", message, kind="Warning")
+        if not any(is_terminating(pod) for pod in seen.executors):
+            return again_seconds
+        # Nodes are not watched.
+        return LOST_SECONDS if again_seconds is None else min(LOST_SECONDS, again_seconds)
 
     async def _resize(self, seen: Seen) -> None:
         """Write the number where the driver reads it; Spark then requests executors."""

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
-__all__ = ["Decision", "Step", "decide"]
+__all__ = ["LOST_SECONDS", "Decision", "Step", "decide", "overdue_executors"]
 
 #: A driver that ran this long did not fail because of its configuration: backoff starts over.
 STABLE_SECONDS = 600
 BACKOFF_SECONDS_MIN, BACKOFF_SECONDS_MAX = 1, 60
 DEFAULT_RETRY_SECONDS = 5
-#: How long beyond its grace period a driver on a lost node is awaited. Its node was given up before
+#: How long beyond its grace period a pod on a lost node is awaited. Its node was given up before
 #: that (300 s, unless the pod tolerates less); a Deployment's pods are replaced by then.
 LOST_SECONDS = 30.0
 #: No event tells when a foreign pod is gone.
@@ -103,13 +103,26 @@ def _decide_terminating(seen: Seen) -> Decision:
 
     On a node that does not answer, nothing confirms that: the pod counts as gone after a while.
     """
-    since = parse_time(seen.driver["metadata"]["deletionTimestamp"]) if seen.driver else None
-    late_seconds = (seen.now - since).total_seconds() if since else 0.0
     decision = _decide_ending(seen)
-    if seen.is_node_lost and late_seconds >= LOST_SECONDS:
+    if seen.is_node_lost and seen.driver and _late_seconds(seen.driver, seen.now) >= LOST_SECONDS:
         return replace(decision, step=Step.REMOVE, message="the driver's node does not answer")
     # Nodes are not watched.
     return replace(decision, again_seconds=LOST_SECONDS)
+
+
+def _late_seconds(pod: Mapping[str, Any], now: dt.datetime) -> float:
+    """Return how long ago a pod's grace period ended; its deletionTimestamp is that moment."""
+    since = parse_time(pod["metadata"].get("deletionTimestamp"))
+    return (now - since).total_seconds() if since else 0.0
+
+
+def overdue_executors(seen: Seen) -> list[Mapping[str, Any]]:
+    """Return executors that should be gone for so long that their nodes may be lost.
+
+    Spark counts a pod that still says that it runs, also one that is being deleted, and makes no
+    other in its place until it is gone.
+    """
+    return [pod for pod in seen.executors if _late_seconds(pod, seen.now) >= LOST_SECONDS]
 
 
 def _decide_ending(seen: Seen) -> Decision:
