@@ -249,7 +249,9 @@ def test_at_most_once_loses_no_more_than_the_batch_in_work_and_repeats_nothing(j
     assert max(found.values()) == 1
     lost = ALL - found
     assert sum(lost.values()) <= RECORDS_A_BATCH
-    assert {position // (RECORDS_A_BATCH // 2) for _, position in lost} <= {1}
+    # The group's offsets are committed by another thread, when the next batch may be in work.
+    in_work = {1, 2} if point == "group-commit" else {1}
+    assert {position // (RECORDS_A_BATCH // 2) for _, position in lost} <= in_work
 
 
 @only_long
@@ -266,6 +268,8 @@ def test_at_least_once_loses_nothing_and_repeats_no_more_than_the_batch_in_work(
 def test_a_zombie_that_wakes_after_its_successor_ran_changes_nothing(job, group_offsets):
     zombie = job.start()
     wait_until(lambda: sum(job.rows().values()) == RECORDS, STEP_SECONDS, "the rows")
+    last = job.checkpoint / "commits" / str(RECORDS // RECORDS_A_BATCH - 1)
+    wait_until(last.exists, STEP_SECONDS, "the end of the last batch")
     family = [psutil.Process(zombie.pid), *psutil.Process(zombie.pid).children(recursive=True)]
     for process in family:
         process.suspend()
