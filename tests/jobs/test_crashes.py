@@ -281,7 +281,10 @@ def test_a_zombie_that_wakes_after_its_successor_ran_changes_nothing(job, group_
     producer.produce(job.topic, "one more", partition=0)
     assert producer.flush(30) == 0
     wait_until(lambda: not zombie.is_running, STEP_SECONDS, "the zombie's end")
-    assert "is fenced and ends" in zombie.log_path.read_text()
+    # By the job's own fence, or by Spark's look at the checkpoint that another has written.
+    said = zombie.log_path.read_text()
+    fences = ("is fenced and ends", "concurrently using", "/commits/")
+    assert any(fence in said for fence in fences), said
     assert job.rows() == ALL
     assert job.run() == 0, job.output()
     assert job.rows() == ALL + Counter({(0, RECORDS // 2): 1})
