@@ -4,10 +4,15 @@ import json
 
 import pytest
 
+from headrace_operator.render.identity import Identity, Node
+from headrace_operator.render.pods import render_pool
+from headrace_operator.render.policies import render_pod_monitor, render_policies
+from headrace_operator.render.services import render_services
 from headrace_operator.render.spark import render_access, render_submission
 from headrace_operator.render.spark_pods import memory_mebibytes
 from headrace_operator.render.spark_settings import render_properties, spark_settings
 from headrace_operator.render.spark_submission import fingerprint, ignored_fields
+from support.operator_resources import cluster
 from support.spark_world import application, rendered, submission
 
 
@@ -93,6 +98,35 @@ def test_the_applications_cluster_is_a_label_of_its_pods():
     manifest = application()
     manifest["metadata"]["labels"] = {"headrace.dev/cluster": "cpu"}
     assert rendered(manifest, "Pod")["metadata"]["labels"]["headrace.dev/cluster"] == "cpu"
+
+
+def selects(selector, labels):
+    """Whether a label selector takes a pod, or a Service's plain labels do."""
+    wanted = selector.get("matchLabels", {} if "matchExpressions" in selector else selector)
+    exists = [each["key"] for each in selector.get("matchExpressions", ())]
+    return wanted.items() <= labels.items() and labels.keys() >= set(exists)
+
+
+def test_nothing_of_a_cluster_takes_a_jobs_pods_for_brokers():
+    """They have the cluster's label too: with a budget that counts them no drain would end."""
+    found = cluster()
+    node = Node(node_id=0, pool=found.spec.pools[0].name, ordinal=0)
+    identity = Identity(cluster_id="id", image="headrace:1", version="4.2", nodes=(node,))
+    manifest = application()
+    manifest["metadata"]["labels"] = {"headrace.dev/cluster": found.metadata.name}
+    job = rendered(manifest, "Pod")["metadata"]["labels"]
+    broker = render_pool(found, identity, found.spec.pools[0])["spec"]["template"]["metadata"]
+    objects = [*render_policies(found), *render_services(found, identity)]
+    objects += [render_pod_monitor(found)]
+    selectors = [
+        each["spec"].get("selector") or each["spec"].get("podSelector")
+        for each in objects
+        if "spec" in each
+    ]
+    assert len(selectors) >= 4
+    for selector in selectors:
+        assert selects(selector, broker["labels"])
+        assert not selects(selector, job)
 
 
 def test_labels_of_the_user_are_kept_and_do_not_replace_ours():

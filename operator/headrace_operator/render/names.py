@@ -20,10 +20,12 @@ __all__ = [
     "CONTROLLER_PORT",
     "HTTP_PORT",
     "MANAGED_BY",
+    "NAME",
     "POOL_LABEL",
     "REPLICATION_PORT",
     "RESERVED_PORTS",
     "bootstrap_service",
+    "broker_selector",
     "broker_service",
     "fitted",
     "headless_service",
@@ -37,6 +39,7 @@ __all__ = [
     "stateful_set",
 ]
 
+NAME = {"app.kubernetes.io/name": "headrace"}
 MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 CLUSTER_LABEL = "headrace.dev/cluster"
@@ -65,7 +68,7 @@ def fitted(name: str, length: int = LABEL_MAX) -> str:
 def labels(cluster: Cluster) -> dict[str, str]:
     """Return the labels of everything that belongs to the cluster."""
     return {
-        "app.kubernetes.io/name": "headrace",
+        **NAME,
         "app.kubernetes.io/part-of": "headrace",
         **MANAGED_BY,
         **selector(cluster),
@@ -83,11 +86,23 @@ def claim_labels(cluster: Cluster, pool: str) -> dict[str, str]:
 
 
 def selector(cluster: Cluster) -> dict[str, str]:
-    """Return the labels by which the cluster's pods are selected.
+    """Return the labels of all that is the cluster's; users' pods may have them as well.
 
     A StatefulSet copies its selector's labels to its claims: see `claim_labels` for those to avoid.
     """
     return {CLUSTER_LABEL: fitted(cluster.metadata.name)}
+
+
+def broker_selector(cluster: Cluster) -> dict[str, Any]:
+    """Return what selects the brokers' pods, and no others of the cluster: a job's, a producer's.
+
+    Those may carry the cluster's label too, for their series (docs/spark.md). A budget that counted
+    a Spark executor, which no workload owns, would let nobody be evicted.
+    """
+    return {
+        "matchLabels": selector(cluster),
+        "matchExpressions": [{"key": POOL_LABEL, "operator": "Exists"}],
+    }
 
 
 def pool_labels(cluster: Cluster, pool: str) -> dict[str, str]:

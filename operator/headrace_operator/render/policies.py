@@ -8,9 +8,9 @@ from headrace_operator.render.names import (
     CONTROLLER_PORT,
     HTTP_PORT,
     REPLICATION_PORT,
+    broker_selector,
     fitted,
     metadata,
-    selector,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
             # Kubernetes' default, set explicitly so that another value is corrected: a recovering
             # broker must not be evicted while another is down.
             "unhealthyPodEvictionPolicy": "IfHealthyBudget",
-            "selector": {"matchLabels": selector(cluster)},
+            "selector": broker_selector(cluster),
         },
     }
     yield {
@@ -52,7 +52,7 @@ def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
         "kind": "NetworkPolicy",
         "metadata": metadata(cluster, fitted(f"{name}-brokers")),
         "spec": {
-            "podSelector": {"matchLabels": selector(cluster)},
+            "podSelector": broker_selector(cluster),
             "policyTypes": ["Ingress"],
             "ingress": _ingress(cluster),
         },
@@ -60,7 +60,7 @@ def render_policies(cluster: Cluster) -> Iterator[dict[str, Any]]:
 
 
 def _ingress(cluster: Cluster) -> list[dict[str, Any]]:
-    brokers = {"podSelector": {"matchLabels": selector(cluster)}}
+    brokers = {"podSelector": broker_selector(cluster)}
     operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": OPERATOR_LABELS}}
     listeners = [_port(each.port) for each in cluster.spec.listeners]
     return [
@@ -88,7 +88,7 @@ def render_pod_monitor(cluster: Cluster) -> dict[str, Any]:
             labels=cluster.spec.monitoring.labels,
         ),
         "spec": {
-            "selector": {"matchLabels": selector(cluster)},
+            "selector": broker_selector(cluster),
             "podMetricsEndpoints": [
                 {
                     "port": "http",

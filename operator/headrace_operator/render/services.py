@@ -8,6 +8,7 @@ from headrace_operator.render.names import (
     BROKER_LABEL,
     CONTROLLER_PORT,
     HTTP_PORT,
+    NAME,
     POOL_LABEL,
     REPLICATION_PORT,
     bootstrap_service,
@@ -45,7 +46,7 @@ def render_services(cluster: Cluster, identity: Identity) -> Iterator[dict[str, 
             "clusterIP": "None",
             # Voters must find one another before any of them can be ready.
             "publishNotReadyAddresses": True,
-            "selector": selector(cluster),
+            "selector": selector(cluster) | NAME,
             "ports": ports,
         },
     )
