@@ -120,7 +120,6 @@ FOUND_AT = {
     "a new producer epoch leaves the batches of the former one": 4000005,
     "a group that leaves the classic protocol forgets who has what": 5000002,
     "a group that goes back to the classic protocol begins at generation 0": 5000002,
-    "who is left in a group that goes back need not join again": 5000068,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
