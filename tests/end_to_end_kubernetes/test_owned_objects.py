@@ -111,6 +111,13 @@ def kept(served: Served) -> dict[tuple[str, str], dict[str, Any]]:
     """What a Cluster at rest owns."""
     make(served, "kept")
     wait_until(lambda: ("StatefulSet", "kept-a") in owned(served, "kept"), 60, "its set")
+
+    def have_run() -> bool:
+        text = read(served, "ConfigMap", "kept-identity")["data"]["identity.json"]
+        return bool(text.count('"hasRun": true') == text.count('"nodeId"'))
+
+    # On a busy machine that is noted later than five seconds after all else.
+    wait_until(have_run, 120, "its brokers' first runs to be noted")
     found = owned(served, "kept")
     while True:
         time.sleep(5)
