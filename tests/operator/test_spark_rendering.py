@@ -5,6 +5,7 @@ import json
 import pytest
 
 from headrace_operator.render.identity import Identity, Node
+from headrace_operator.render.names import broker_query
 from headrace_operator.render.pods import render_pool
 from headrace_operator.render.policies import render_pod_monitor, render_policies
 from headrace_operator.render.services import render_services
@@ -127,6 +128,13 @@ def test_nothing_of_a_cluster_takes_a_jobs_pods_for_brokers():
     for selector in selectors:
         assert selects(selector, broker["labels"])
         assert not selects(selector, job)
+    # As the command line asks for them: it wants to know each one's pool.
+    asked = dict(part.partition("=")[::2] for part in broker_query(found.metadata.name).split(","))
+    assert all(
+        broker["labels"].get(key, "") == (value or broker["labels"][key])
+        for key, value in asked.items()
+    )
+    assert not asked.keys() <= job.keys()
 
 
 def test_labels_of_the_user_are_kept_and_do_not_replace_ours():

@@ -59,7 +59,7 @@ async def _read(
     tunnel: Tunnel, namespace: str, name: str | None
 ) -> str | tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a Cluster and its brokers' pods, or why none is found."""
-    from headrace_operator.render.names import CLUSTER_LABEL
+    from headrace_operator.render.names import broker_query
     from headrace_operator.resources import API_VERSION
 
     clusters = await tunnel.client.list(API_VERSION, "Cluster", namespace)
@@ -72,9 +72,8 @@ async def _read(
     if wanted not in names:
         return f"there is no Cluster {wanted}, but {', '.join(names)}"
     document = next(each for each in clusters if each["metadata"]["name"] == wanted)
-    return document, await tunnel.client.list(
-        "v1", "Pod", namespace, label_selector=f"{CLUSTER_LABEL}={wanted}"
-    )
+    query = broker_query(wanted)
+    return document, await tunnel.client.list("v1", "Pod", namespace, label_selector=query)
 
 
 def _open(

@@ -25,6 +25,7 @@ __all__ = [
     "REPLICATION_PORT",
     "RESERVED_PORTS",
     "bootstrap_service",
+    "broker_query",
     "broker_selector",
     "broker_service",
     "fitted",
@@ -103,6 +104,11 @@ def broker_selector(cluster: Cluster) -> dict[str, Any]:
         "matchLabels": selector(cluster),
         "matchExpressions": [{"key": POOL_LABEL, "operator": "Exists"}],
     }
+
+
+def broker_query(name: str) -> str:
+    """Return `broker_selector` of a Cluster of this name in the API's own notation."""
+    return f"{CLUSTER_LABEL}={fitted(name)},{POOL_LABEL}"
 
 
 def pool_labels(cluster: Cluster, pool: str) -> dict[str, str]:
