@@ -12,21 +12,20 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.codec import decode, encode_bytes
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.records import (
     consumer_protocol_assignment,
     consumer_protocol_subscription,
 )
-from simulation.client import METADATA_IDS_FROM, Client
+from simulation.client import Client
 from simulation.history import History
 from simulation.workloads.consumers import Key
 from simulation.workloads.members import Member, Outcome
 from simulation.workloads.modern import (
-    MEMBER_EPOCHS_FROM,
     ModernChecks,
     ModernMember,
+    raise_versions,
     session_settings,
 )
 from simulation.workloads.workload import Workload
@@ -173,9 +172,7 @@ def _start(scenario: "Scenario") -> list[Any]:
     tasks = []
     for number in range(rng.choice((3, 4))):
         client, process = scenario.client(f"mx{number}")
-        versions = client.versions
-        versions[ApiKey.METADATA] = max(versions[ApiKey.METADATA], METADATA_IDS_FROM)
-        versions[ApiKey.OFFSET_COMMIT] = max(versions[ApiKey.OFFSET_COMMIT], MEMBER_EPOCHS_FROM)
+        raise_versions(client)
         member = _live(client, checks, scenario.profile.places, scenario.is_over)
         tasks.append(scenario.loop.start_task(process, member))
     return tasks

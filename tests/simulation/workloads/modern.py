@@ -278,15 +278,20 @@ class ModernMember:
             self._client.history.violate("consumer-group", f"{what}: {code.name}")
 
 
+def raise_versions(client: Client) -> None:
+    """Let a client speak versions that know topic ids and member epochs."""
+    versions = client.versions
+    versions[ApiKey.METADATA] = max(versions[ApiKey.METADATA], METADATA_IDS_FROM)
+    versions[ApiKey.OFFSET_COMMIT] = max(versions[ApiKey.OFFSET_COMMIT], MEMBER_EPOCHS_FROM)
+
+
 def _start(scenario: "Scenario") -> list[Any]:
     checks = ModernChecks(scenario.history)
     rng = scenario.cluster.fork("moderns")
     tasks = []
     for number in range(rng.choice((2, 3))):
         client, process = scenario.client(f"mm{number}")
-        versions = client.versions
-        versions[ApiKey.METADATA] = max(versions[ApiKey.METADATA], METADATA_IDS_FROM)
-        versions[ApiKey.OFFSET_COMMIT] = max(versions[ApiKey.OFFSET_COMMIT], MEMBER_EPOCHS_FROM)
+        raise_versions(client)
         member = ModernMember(client, checks, list(scenario.profile.topics))
         tasks.append(scenario.loop.start_task(process, member.run(scenario.is_over)))
     return tasks

@@ -74,3 +74,15 @@ async def read_to_end(
         if not chunk:
             return
         yield chunk
+
+
+async def wait_all_committed(partition: Partition, epoch: LeaderEpoch) -> None:
+    """Wait until a partition that this broker leads in `epoch` is committed to its present end.
+
+    What is not committed may be lost with this leader, so no coordinator may act on it or tell of
+    it before. Raises ApiError.
+    """
+    partition.check_leader(epoch)
+    committed = partition.wait_committed(partition.log.log_end_offset)
+    if committed is not None:
+        await committed

@@ -14,7 +14,7 @@ from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
 from headrace_broker.server.clock import Clock
-from headrace_broker.server.partitions.elections import read_to_end
+from headrace_broker.server.partitions.elections import read_to_end, wait_all_committed
 from headrace_broker.server.partitions.partition import Partition
 
 _ACKS_ALL: Final = -1
@@ -82,11 +82,8 @@ class PartitionShareStateLog:
         return read_to_end(self._partition)
 
     async def wait_committed(self) -> None:
-        """Wait for the high watermark: what is not committed may be lost with this leader."""
-        self._partition.check_leader(self._epoch)
-        committed = self._partition.wait_committed(self._partition.log.log_end_offset)
-        if committed is not None:
-            await committed
+        """Wait for the high watermark."""
+        await wait_all_committed(self._partition, self._epoch)
 
     def delete_below(self, offset: int) -> None:
         """Move the log start offset, here and at the followers."""

@@ -15,7 +15,7 @@ from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
 from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
 from headrace_broker.server.clock import Clock
-from headrace_broker.server.partitions.elections import read_to_end
+from headrace_broker.server.partitions.elections import read_to_end, wait_all_committed
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.waiting import Acknowledge
 
@@ -69,10 +69,7 @@ class PartitionStateLog:
 
     async def wait_committed(self) -> None:
         """Wait for the commit: uncommitted records may be lost; their markers must not be sent."""
-        self._partition.check_leader(self.coordinator_epoch)
-        committed = self._partition.wait_committed(self._partition.log.log_end_offset)
-        if committed is not None:
-            await committed
+        await wait_all_committed(self._partition, self.coordinator_epoch)
 
 
 def encode_record(
