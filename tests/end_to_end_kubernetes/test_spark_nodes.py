@@ -1,12 +1,11 @@
 """Drivers and executors on nodes that are lost or drained: others take their places elsewhere.
 
 Drivers that are lost are Python scripts, without a JVM. The example's job is to lose its executors,
-and to count every reading all the same, which it does not yet. What runs where is asked of the API
+and to count every reading all the same. What runs where is asked of the API
 server: with several nodes logs cannot be relied on.
 """
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -229,10 +228,6 @@ def drained(node: str, role: str) -> Iterator[None]:
         kubectl("uncordon", node)
 
 
-@pytest.mark.skipif(
-    not os.environ.get("HEADRACE_EXECUTORS_OF_LOST_NODES"),
-    reason="OPEN: an executor is evicted, and Spark makes no other one (docs/kubernetes.md)",
-)
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_counts(

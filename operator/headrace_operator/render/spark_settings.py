@@ -75,8 +75,11 @@ def spark_settings(submission: Submission) -> dict[str, str]:
         "spark.kubernetes.container.image.pullSecrets": ",".join(
             spec.get("imagePullSecrets") or []
         ),
-        # Spark watches its executors, and polls this often in case the watch fails silently.
-        "spark.kubernetes.executor.apiPollingInterval": "10s",
+        # Spark watches its executors, and polls this often where the watch fails. One that registers
+        # and goes between two polls is counted for ever as one that starts, so no executor's life
+        # may be as short as that; one that did not register is waited for, by default ten minutes.
+        "spark.kubernetes.executor.apiPollingInterval": "3s",
+        "spark.kubernetes.allocation.executor.timeout": "60s",
         # A stream is planned while its executors start, not after that.
         "spark.scheduler.minRegisteredResourcesRatio": "0",
         **_dependencies(spec),
