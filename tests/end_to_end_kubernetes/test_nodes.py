@@ -20,7 +20,16 @@ from confluent_kafka.admin import (
 )
 
 from faults.workload import create_topic
-from support.kube import KubeLab, KubeOperator, get, kubectl
+from support.kube import (
+    OPERATOR,
+    KubeLab,
+    KubeOperator,
+    apply,
+    condition,
+    get,
+    kubectl,
+    resource,
+)
 from support.kube_cluster import KubeCluster
 from support.kube_rights import may_give_up_volumes
 from support.kube_traffic import judged, topic_of
@@ -33,6 +42,9 @@ BULK = "bulk"
 BULK_RECORDS, RECORD_BYTES = 3000, 10_000
 #: So that what was written while a broker was away takes it some fifteen seconds.
 RATE = RECORD_BYTES * BULK_RECORDS // 15
+#: A lab's node counts as not ready after 12 s; what the operator's pod tolerates, 30 s; its start,
+#: and the first look at everything.
+LOST_OPERATOR_SECONDS = 120
 RATE_SETTING = "follower.replication.throttled.rate"
 
 
@@ -204,6 +216,45 @@ def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
             wait_until(lambda: node in node_names(), 120, "the node to be back")
     assert node_of(cluster, pod) != node
     assert get(cluster.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
+
+
+@pytest.mark.slow
+def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
+    cluster: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+) -> None:
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    cluster.wait_ready()
+
+    def places() -> set[str]:
+        pods = get(operator.namespace, "pods", "-l", f"app.kubernetes.io/name={OPERATOR}")["items"]
+        return {each["spec"].get("nodeName", "") for each in pods}
+
+    if places() & {nodes[0]}:
+        # That node runs the lab's control plane.
+        with cordoned(nodes[0]):
+            operator.restart()
+            operator.wait_ready()
+            wait_until(lambda: nodes[0] not in places(), 60, "the operator on another node")
+    [node] = places()
+    reference = {"name": cluster.name}
+    topic = resource("Topic", cluster.namespace, "while-lost", clusterRef=reference, replicas=1)
+    try:
+        lab.run("lose", node)
+        apply(topic)
+        wait_until(
+            lambda: (
+                condition(get(cluster.namespace, "topic", "while-lost")).get("status") == "True"
+            ),
+            LOST_OPERATOR_SECONDS,
+            "another operator, and what it was asked for",
+        )
+        assert places() - {node}
+    finally:
+        lab.run("heal", node)
+        wait_until(lambda: node in node_names(), 120, "the node to be back")
+        kubectl("-n", cluster.namespace, "delete", "--ignore-not-found", "topic", "while-lost")
+    cluster.wait_ready(180)
 
 
 @pytest.mark.slow
