@@ -1,12 +1,17 @@
-"""The example `retail` on Kubernetes: one `kubectl apply -k`, a killed driver, an oracle."""
+"""The example `retail` on Kubernetes: one `kubectl apply -k`, an oracle.
+
+Its driver is killed, and PostgreSQL crashes.
+"""
 
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
 
-from support.kube import ROOT, get, kubectl
+from support.kube import ROOT, KubeLab, apply, get, kubectl
+from support.kube_postgres import KubePostgres, server_binaries
 from support.kube_spark import driver
 from support.processes import wait_until
 from support.retail import JOIN, oracle
@@ -29,8 +34,25 @@ for row in DeltaTable("/var/lib/headrace/sold").to_pyarrow_table().to_pylist():
 
 
 @pytest.fixture
-def shop(namespace: str) -> Iterator[str]:
+def database(new_namespace: Callable[..., str], lab: KubeLab) -> Iterator[KubePostgres | None]:
+    """PostgreSQL in the shop's namespace, told to the job as its page says; None: not here."""
+    binaries = server_binaries()
+    if not lab.is_there or binaries is None:
+        warnings.warn("no PostgreSQL for pods here: retail's table is not looked at", stacklevel=1)
+        yield None
+        return
+    namespace = new_namespace(**{"pod-security.kubernetes.io/enforce": "privileged"})
+    with KubePostgres(namespace, binaries) as running:
+        metadata = {"name": "retail-postgres", "namespace": namespace}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+        apply(secret | {"stringData": {"HEADRACE_RETAIL_DSN": running.dsn}})
+        yield running
+
+
+@pytest.fixture
+def shop(new_namespace: Callable[..., str], database: KubePostgres | None) -> Iterator[str]:
     """The example as users apply it, whose day ends, and with the oracle's range of the join."""
+    namespace = new_namespace() if database is None else database.namespace
     documents = list(yaml.safe_load_all(kubectl("kustomize", str(EXAMPLE))))
     for each in documents:
         if each["kind"] == "Deployment":
@@ -76,10 +98,19 @@ def stock(namespace: str) -> set[tuple[object, ...]]:
     return set({row[:2]: row for row in found}.values())
 
 
+def table(database: KubePostgres) -> list[tuple[object, ...]]:
+    """Return what PostgreSQL has of the stock."""
+    text = database.query("SELECT product, store, stock FROM retail_stock")
+    found = [line.rsplit("|", 2) for line in text.splitlines()]
+    return [(product, store, int(count)) for product, store, count in found]
+
+
 def test_the_shop_on_kubernetes_has_what_the_oracle_says_also_when_its_driver_is_killed(
-    shop: str,
+    shop: str, database: KubePostgres | None
 ) -> None:
     wait_until(lambda: bool(records(shop, "stock")), PATIENCE_SECONDS, "the first results")
+    if database:
+        database.crash()
     first = driver(shop, "retail")["metadata"]["uid"]
     kubectl("-n", shop, "delete", "pod", "retail-driver", "--grace-period=0", "--force")
     wait_until(
@@ -102,6 +133,10 @@ def test_the_shop_on_kubernetes_has_what_the_oracle_says_also_when_its_driver_is
     assert sorted(rows(shop, "reorders", *names)) == reorders
     assert sorted(sold(shop)) == sorted(expected["sold"])
     assert records(shop, "dead-letters") == []
+    if database:
+        # PostgreSQL is the last of the sinks to get a batch.
+        wait_until(lambda: set(table(database)) == counted, PATIENCE_SECONDS, "the stock's table")
+        assert len(table(database)) == len(counted)
     status = get(shop, "consumergroup", "retail-job")["status"]
     assert isinstance(status["lagRecords"], int), status
 
