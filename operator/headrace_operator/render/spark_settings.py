@@ -75,9 +75,9 @@ def spark_settings(submission: Submission) -> dict[str, str]:
         "spark.kubernetes.container.image.pullSecrets": ",".join(
             spec.get("imagePullSecrets") or []
         ),
-        # Spark watches its executors, and polls this often where the watch fails. One that registers
-        # and goes between two polls is counted for ever as one that starts, so no executor's life
-        # may be as short as that; one that did not register is waited for, by default ten minutes.
+        # Spark watches its executors, and polls this often where the watch fails. An executor that
+        # registers and goes between two polls counts for ever as one that starts: no life is as
+        # short as that. One that did not register is waited for, by default ten minutes.
         "spark.kubernetes.executor.apiPollingInterval": "3s",
         "spark.kubernetes.allocation.executor.timeout": "60s",
         # A stream is planned while its executors start, not after that.
