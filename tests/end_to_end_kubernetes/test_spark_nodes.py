@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from headrace_operator.kubernetes.spark.states import LOST_SECONDS
+from headrace_operator.render.spark_pods import LOST_NODE_TOLERATED_SECONDS
 from support.kube import ROOT, KubeLab, KubeOperator, condition, get, kubectl
 from support.kube_spark import KubeJob, driver, executors, readings
 from support.processes import wait_until
@@ -25,21 +26,10 @@ from support.processes import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 NODES_MIN = 3
-#: What Kubernetes waits before it takes pods away from a node that does not answer; 300 unsaid.
-TOLERATED_SECONDS = 10
 #: Until a lab's node counts as not ready, until somebody looks again, and the next pod's start.
 MORE_SECONDS = 90
 ALWAYS = {"type": "Always", "onFailureRetryInterval": 1}
 WAITS = "import time; print('started', flush=True); time.sleep(3600)"
-TOLERATIONS = [
-    {
-        "key": f"node.kubernetes.io/{taint}",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": TOLERATED_SECONDS,
-    }
-    for taint in ("not-ready", "unreachable")
-]
 
 
 def other_nodes(operator: KubeOperator) -> list[str]:
@@ -73,7 +63,7 @@ def is_running(job: KubeJob, *, besides: str = "") -> bool:
 def started(namespace: str, name: str, node: str) -> tuple[KubeJob, str]:
     """Start a job on a node; return it and the uid of its driver's pod."""
     job = KubeJob(namespace, name, WAITS, restartPolicy=ALWAYS)
-    job.spec["driver"] |= {"affinity": preferring(node), "tolerations": TOLERATIONS}
+    job.spec["driver"]["affinity"] = preferring(node)
     job.apply()
     wait_until(lambda: is_running(job), 120, "the driver to run")
     found = driver(namespace, name)
@@ -91,7 +81,7 @@ def test_a_driver_whose_node_is_lost_is_made_again_elsewhere_within_a_bound(
     try:
         lab.run("lose", node)
         began = time.monotonic()
-        bound = TOLERATED_SECONDS + 2 * LOST_SECONDS + MORE_SECONDS
+        bound = LOST_NODE_TOLERATED_SECONDS + 2 * LOST_SECONDS + MORE_SECONDS
         wait_until(lambda: is_running(job, besides=uid), bound, "a driver on another node")
         seconds = time.monotonic() - began
         found = driver(job.namespace, job.name)
@@ -148,7 +138,7 @@ def spread_job(
             spec = each["spec"]
             spec["volumes"] = [{"name": "checkpoint", "hostPath": {"path": str(folder)}}]
             spec["driver"]["affinity"] = avoiding(node)
-            spec["executor"] |= {"affinity": preferring(node), "tolerations": TOLERATIONS}
+            spec["executor"]["affinity"] = preferring(node)
     # The example's own producer would write on for ever.
     documents = [each for each in documents if each["kind"] != "Deployment"]
     text = yaml.safe_dump_all(documents)
@@ -261,7 +251,7 @@ def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_coun
     write()
     try:
         lab.run("lose", where)
-        bound = TOLERATED_SECONDS + 2 * LOST_SECONDS + 2 * MORE_SECONDS
+        bound = LOST_NODE_TOLERATED_SECONDS + 2 * LOST_SECONDS + 2 * MORE_SECONDS
         wait_until(lambda: executors_on(namespace).keys() - {second}, bound, "one elsewhere")
         assert set(executors_on(namespace).values()) != {where}
         write()

@@ -252,8 +252,57 @@ def test_sidecars_and_scheduling_are_taken_as_they_are():
     }
     spec = driver_of(driver=driver)["spec"]
     assert [each["name"] for each in spec["containers"]] == ["spark-kubernetes-driver", "proxy"]
-    assert spec["tolerations"] == driver["tolerations"]
+    assert spec["tolerations"][:1] == driver["tolerations"]
     assert spec["nodeSelector"] == {"disk": "ssd"}
+
+
+NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"
+
+
+def tolerated_seconds(spec):
+    return {each["key"]: each.get("tolerationSeconds") for each in spec.get("tolerations", [])}
+
+
+def test_a_lost_node_is_left_after_half_a_minute():
+    for policy in ("Always", "OnFailure"):
+        driver = driver_of(restartPolicy={"type": policy})
+        assert tolerated_seconds(driver["spec"]) == {NOT_READY: 30, UNREACHABLE: 30}
+    assert tolerated_seconds(executor_of()["spec"]) == {NOT_READY: 30, UNREACHABLE: 30}
+
+
+def test_a_driver_that_nobody_starts_again_waits_for_its_node():
+    assert tolerated_seconds(driver_of(restartPolicy={"type": "Never"})["spec"]) == {}
+    assert tolerated_seconds(driver_of()["spec"]) == {}
+
+
+@pytest.mark.parametrize("where", ["role", "template"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            {"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": 7},
+            {UNREACHABLE: 7, NOT_READY: 30},
+        ),
+        ({"operator": "Exists"}, {None: None}),
+        (
+            {"operator": "Exists", "effect": "NoSchedule"},
+            {None: None, NOT_READY: 30, UNREACHABLE: 30},
+        ),
+        (
+            {"key": NOT_READY, "operator": "Exists", "effect": "NoSchedule"},
+            {NOT_READY: 30, UNREACHABLE: 30},
+        ),
+    ],
+)
+def test_who_says_how_long_a_lost_node_is_tolerated_is_heard(where, given, expected):
+    role = (
+        {"tolerations": [given]}
+        if where == "role"
+        else {"template": {"spec": {"tolerations": [given]}}}
+    )
+    found = executor_of(executor=role)["spec"]["tolerations"]
+    assert found[0] == given
+    assert {each.get("key"): each.get("tolerationSeconds") for each in found} == expected
 
 
 def test_the_service_leads_to_the_ui_and_the_metrics_of_this_driver():

@@ -32,6 +32,10 @@ GROUP_ID = 185
 GRACE_SECONDS = 45
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 
+#: How long a node may be lost before Kubernetes gives up drivers and executors on it.
+LOST_NODE_TOLERATED_SECONDS = 30
+_LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
 # Executors connect to the address that the driver is bound to, which Spark announces. So they need
 # not resolve a name that did not exist a moment ago.
 ADDRESS_SETTINGS = (
@@ -97,7 +101,9 @@ def driver_pod_spec(submission: Submission) -> dict[str, Any]:
         {"name": "headrace-pod", "mountPath": POD_DIRECTORY, "readOnly": True},
     ]
     complete: dict[str, Any] = laid_over(pod, _template(driver, DRIVER_CONTAINER))
-    return complete
+    policy = (spec.get("restartPolicy") or {}).get("type", "Never")
+    # One that nobody would start again had better wait for its node to be back.
+    return complete if policy == "Never" else _leaving_lost_nodes(complete)
 
 
 def executor_template(submission: Submission) -> dict[str, Any]:
@@ -124,8 +130,34 @@ def executor_template(submission: Submission) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"labels": labels, "annotations": annotations},
-        "spec": laid_over(pod, _template(executor, EXECUTOR_CONTAINER)),
+        "spec": _leaving_lost_nodes(laid_over(pod, _template(executor, EXECUTOR_CONTAINER))),
     }
+
+
+def _leaving_lost_nodes(pod: dict[str, Any]) -> dict[str, Any]:
+    """Let Kubernetes give a pod up soon after its node is lost, unless the application says when.
+
+    What Kubernetes adds to pods that say nothing is 300 s.
+    """
+    given = pod.get("tolerations") or []
+    missing = [key for key in _LOST_NODE_TAINTS if not any(_covers(each, key) for each in given)]
+    ours = [
+        {
+            "key": key,
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_TOLERATED_SECONDS,
+        }
+        for key in missing
+    ]
+    return pod | {"tolerations": [*given, *ours]} if ours else pod
+
+
+def _covers(toleration: Mapping[str, Any], key: str) -> bool:
+    """Whether it says how long a pod stays on a node that is evicted from by the taint."""
+    is_for_all = not toleration.get("key") and toleration.get("operator") == "Exists"
+    is_evicting = toleration.get("effect") in (None, "", "NoExecute")
+    return is_evicting and (is_for_all or toleration.get("key") == key)
 
 
 def memory_mebibytes(text: str) -> int:
