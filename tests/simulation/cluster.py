@@ -312,8 +312,8 @@ class Cluster:
                 epochs.append(-1 if partition is None else int(partition.leader_epoch))
         return max(epochs)
 
-    def has_good_copy(self, node: Node, topic: str, index: int) -> bool:
-        """Whether the newest metadata of all says that another replica is in sync."""
+    def in_sync_beside(self, node: Node, topic: str, index: int) -> list[Node]:
+        """Return the other nodes that are in sync by the newest metadata of all."""
         images = [
             image.topics[topic].partitions[index]
             for item in self.nodes
@@ -322,9 +322,9 @@ class Cluster:
             and index in image.topics[topic].partitions
         ]
         if not images:
-            return False
+            return []
         newest = max(images, key=lambda each: each.partition_epoch)
-        return any(number != node.node_id for number in newest.isr)
+        return [each for each in self.nodes if each is not node and each.node_id in newest.isr]
 
     async def wait_scrubbed(self) -> None:
         """Wait until the node whose disk rots has looked at everything and is whole."""

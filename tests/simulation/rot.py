@@ -1,12 +1,15 @@
 """Bit rot: bytes of one node's logs are damaged while its process is down.
 
-One node of a seed, in some seeds: the replicas that are in sync with it keep good copies. A bit
+One node of a seed, in some seeds, and only what a replica that is in sync has as well: what nobody
+else has is lost with its disk. A bit
 of a batch's records flips, or a page of them turns to zeros; what of a header may flip unseen is
 `tests/broker/log/test_damage.py`'s to try.
 """
 
 import asyncio
+import math
 import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +83,23 @@ class Rot:
                 self._later(node, starts, attempts - 1)
             return
         for topic, index in self._cluster.profile.places:
-            if self._cluster.has_good_copy(node, topic, index) and self._rng.random() < 0.7:
-                self._damage_one(node, topic, index)
+            others = self._cluster.in_sync_beside(node, topic, index)
+            if others and self._rng.random() < 0.7:
+                self._damage_one(node, topic, index, others)
         node.start()
 
-    def _damage_one(self, node: Node, topic: str, index: int) -> None:
+    def _damage_one(self, node: Node, topic: str, index: int, others: Sequence[Node]) -> None:
+        kept = {
+            data[start - HEADER_SIZE : end]
+            for other in others
+            for _, data, _ in _logs_of(other, topic, index)
+            for start, end, _ in _records_of(data)
+        }
         batches = [
             (path, start, end, offset)
-            for directory in node.log_directories
-            for path in sorted((directory / f"{topic}-{index}").glob("*.log"))
-            for start, end, offset in _records_of(
-                path.read_bytes(), _recovery_point(directory, topic, index)
-            )
+            for path, data, covered in _logs_of(node, topic, index)
+            for start, end, offset in _records_of(data, covered)
+            if data[start - HEADER_SIZE : end] in kept
         ]
         if not batches:
             return
@@ -131,7 +139,15 @@ def _recovery_point(directory: Path, topic: str, index: int) -> int:
     return next((int(line.split()[2]) for line in lines if line.startswith(prefix)), 0)
 
 
-def _records_of(data: bytes, recovery_point: int) -> list[tuple[int, int, int]]:
+def _logs_of(node: Node, topic: str, index: int) -> Iterator[tuple[Path, bytes, int]]:
+    """Yield a replica's segments with their data, and the recovery point of their directory."""
+    for directory in node.log_directories:
+        covered = _recovery_point(directory, topic, index)
+        for path in sorted((directory / f"{topic}-{index}").glob("*.log")):
+            yield path, path.read_bytes(), covered
+
+
+def _records_of(data: bytes, recovery_point: float = math.inf) -> list[tuple[int, int, int]]:
     """Return of each batch below the recovery point where its records begin and end; its offset."""
     found: list[tuple[int, int, int]] = []
     start = 0

@@ -72,11 +72,11 @@ def _close(history: History, original: Any, driver: StateShardDriver) -> None:
     original(driver)
 
 
-@observer(StateShardDriver, "_load")
-async def _load(history: History, original: Any, driver: StateShardDriver) -> None:
-    await original(driver)
-    if driver._is_active and not driver._log.is_committed:
+@observer(PartitionShareStateLog, "wait_committed")
+async def _wait_committed(history: History, original: Any, log: PartitionShareStateLog) -> None:
+    if not log.is_committed:
         history.shares.moment(LOADED_UNCOMMITTED)
+    await original(log)
 
 
 @observer(StateShardDriver, "_start_over")

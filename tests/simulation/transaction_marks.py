@@ -44,7 +44,7 @@ TRANSACTION_MARKS: dict[str, int] = {
     "an open transaction is truncated": 5,
     "a marker is truncated": 5,
     "an aborted transaction's index entry is truncated": 3,
-    "an offset waits for its transaction": 20,
+    "an offset waits for its transaction": 10,
     "a transaction commits offsets with a former generation": 10,
 }
 

@@ -23,6 +23,7 @@ from simulation.history import History
 from simulation.workloads.consumers import Key
 from simulation.workloads.members import Member, Outcome
 from simulation.workloads.modern import (
+    LOST,
     ModernChecks,
     ModernMember,
     raise_versions,
@@ -94,6 +95,9 @@ class ClassicMember(Member):
 
     protocol = ("consumer", "range")
 
+    async def _commit_before_sync(self) -> None:
+        """Commit nothing: a consumer group, also Kafka's, takes it, whoever owns what by then."""
+
     def _subscription(self) -> bytes:
         topics = sorted({topic for topic, _ in self._partitions})
         found = consumer_protocol_subscription.ConsumerProtocolSubscription(
@@ -127,14 +131,20 @@ class ClassicMember(Member):
 
 
 class NativeMember(ModernMember):
-    """One that speaks KIP-848's protocol, and finds itself in a classic group after a pause."""
+    """One that speaks KIP-848's protocol, and finds itself in a classic group after a pause.
+
+    Or in none: the classic one that took its group's place may have ended as well.
+    """
+
+    lost = LOST | {ErrorCode.GROUP_ID_NOT_FOUND}
 
     def _judge(self, what: str, code: ErrorCode) -> None:
-        if code is ErrorCode.GROUP_ID_NOT_FOUND and what == "heartbeat":
-            self._client.history.reach("a member of a consumer group finds a classic one")
-            self._abandon()
-        else:
+        if code is not ErrorCode.GROUP_ID_NOT_FOUND:
             super()._judge(what, code)
+            return
+        if what == "heartbeat":
+            self._client.history.reach("a member of a consumer group finds a classic one")
+        self._abandon()
 
 
 def _embedded(message: Any) -> bytes:

@@ -31,8 +31,7 @@ SINCE = 4000
 REBALANCE_MS = 1500
 MEMBER_EPOCHS_FROM = 9
 _JOIN, _LEAVE = 0, -1
-_LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
-_FORMER = _LOST | {ErrorCode.STALE_MEMBER_EPOCH}
+LOST = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 
 
 class ModernChecks(GroupChecks):
@@ -73,6 +72,9 @@ class ModernChecks(GroupChecks):
 
 class ModernMember:
     """One consumer of all topics; the coordinator assigns."""
+
+    lost = LOST
+    """What a member hears that is none any more."""
 
     def __init__(self, client: Client, checks: ModernChecks, topics: Sequence[str]) -> None:
         self._client = client
@@ -249,7 +251,8 @@ class ModernMember:
         codes = await self._offsets.commit(places, generation=epoch, member=member)
         for key, code in codes.items():
             heard(key, code)
-            if code and code not in _FORMER and code not in RETRIABLE:
+            usual = self.lost | RETRIABLE | {ErrorCode.STALE_MEMBER_EPOCH}
+            if code and code not in usual:
                 self._client.history.violate("group", f"a late commit: {code.name}")
 
     async def _leave(self) -> None:
@@ -269,7 +272,7 @@ class ModernMember:
         return await self._client.call(caller, ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
 
     def _judge(self, what: str, code: ErrorCode) -> None:
-        if code in _LOST:
+        if code in self.lost:
             self._client.history.reach("a member of a consumer group is fenced")
             self._abandon()
         elif code in RETRIABLE:
