@@ -16,11 +16,15 @@ from headrace_broker.protocol.headers import response_header_version
 from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from headrace_broker.protocol.messages.fetch import FetchResponse
 from headrace_broker.server.follower.fetch_topics import Key
-from headrace_broker.server.follower.replica_fetcher import FetcherConfig, ReplicaFetcher
+from headrace_broker.server.follower.replica_fetcher import (
+    FetchedPartitions,
+    FetcherConfig,
+    ReplicaFetcher,
+)
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_host import ReplicaHost
 from headrace_broker.server.peers.peers import Address, PeerConnections
-from support.log import ManualClock
+from support.log import ManualClock, batch_of
 from support.waiting import until
 
 US, SOURCE = 2, 1
@@ -98,7 +102,7 @@ class Source:
         writer.write(struct.pack(">i", len(body)) + body)
 
 
-def _follower(directory, index, host):
+def _follower(directory, index, host, unsynced_max=None):
     log = PartitionLog.open(directory / f"t-{index}", LogConfig(), clock=ManualClock())
     partition = Partition("t", UUID(int=5), index, log, host)
     partition.apply(
@@ -110,6 +114,7 @@ def _follower(directory, index, host):
             isr=(SOURCE, US),
         ),
         1,
+        unsynced_max,
     )
     return Key(UUID(int=5).bytes, index), partition
 
@@ -147,5 +152,38 @@ def test_a_connection_that_hangs_is_closed_and_not_the_one_that_was_made_since(t
                 await peers.close()
                 for log in logs:
                     log.abandon()
+
+    asyncio.run(run())
+
+
+def test_an_offset_is_reported_only_when_it_is_on_disk_whoever_waited_for_an_earlier_one(tmp_path):
+    """A leader's next epoch comes while the follower waits for its disk; both go on."""
+
+    async def run():
+        waiting = []
+        host = ReplicaHost(US)
+        key, partition = _follower(tmp_path, 0, host, unsynced_max=0)
+        fetched = FetchedPartitions(
+            SOURCE, host, FetcherConfig(), schedule=lambda: None, spawn=waiting.append
+        )
+        partition.append_as_follower(batch_of(b"first"))
+        fetched.add(key, partition)
+        (first,) = waiting
+        first.send(None)
+        await until(lambda: partition.durable_end == 1)
+        # It is on disk, and who waited for that has not heard of it yet.
+        fetched.add(key, partition)
+        assert [position.fetch_offset for _, position in fetched.state.take().dirty] == [1]
+        partition.append_as_follower(batch_of(b"second", base_offset=1))
+        fetched.state.set(key, partition.position())
+        fetched.state.hold(key)
+        assert partition.durable_end == 1
+        with contextlib.suppress(StopIteration):
+            first.send(None)
+        assert fetched.state.take().dirty == []
+        await until(lambda: partition.durable_end == 2)
+        fetched.durable(key, partition)
+        assert [position.fetch_offset for _, position in fetched.state.take().dirty] == [2]
+        partition.log.close()
 
     asyncio.run(run())

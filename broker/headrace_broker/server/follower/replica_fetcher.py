@@ -103,7 +103,9 @@ class FetchedPartitions:
     async def _add_when_durable(self, key: Key, partition: Partition) -> None:
         if partition.flushing is not None:
             await partition.flushing.wait_durable()
-        if self._partitions.get(key) is partition:
+        # Where there is more again that is not on disk, it was asked for by another way meanwhile.
+        is_durable = partition.durable_end >= partition.log.log_end_offset
+        if self._partitions.get(key) is partition and is_durable:
             self._ask(key, partition)
 
     def _ask(self, key: Key, partition: Partition) -> None:
