@@ -88,9 +88,9 @@ def open_logs(directory: LogDirectory, config: LogConfig) -> None:
         directory.create(topic, partition, config, recovered=recovered)
 
 
-def compact(log: PartitionLog, now_ms: int) -> bool:
+def compact(log: PartitionLog, now_ms: int, *, is_everywhere: bool = True) -> bool:
     """Clean what is dirty enough; return whether anything was."""
-    compaction = Compaction.begin(log, now_ms)
+    compaction = Compaction.begin(log, now_ms, is_everywhere=is_everywhere)
     if compaction is None:
         return False
     compaction.run()

@@ -117,9 +117,18 @@ class CleanerRules:
     """Producers that have not expired: their sequences must not be lost."""
     now_ms: int
     delete_retention_ms: int
+    is_everywhere: bool = True
+    """Whether every replica has what is cleaned; tombstones and markers are deleted only then.
+
+    One that comes back and does not find them would keep what they ended.
+    """
     last_batches: set[int] = field(default_factory=set)
     """Last offsets of these producers' newest batches among the cleaned segments."""
     open_batches: OpenBatches = field(default_factory=OpenBatches)
+
+    def is_over(self, horizon: int | None) -> bool:
+        """Whether a tombstone or marker with this delete horizon may go."""
+        return horizon is not None and self.now_ms > horizon and self.is_everywhere
 
     def note_last_batches(self, sources: Iterable[LogSegment]) -> None:
         """Find each producer's newest batches to be cleaned, which are kept even if they are empty.
@@ -197,7 +206,7 @@ def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | by
         for record in records
         if not gone
         and rules.keys.is_newest(record)
-        and (record.value is not None or horizon is None or rules.now_ms <= horizon)
+        and (record.value is not None or not rules.is_over(horizon))
     ]
     if not kept and header.last_offset not in rules.last_batches:
         return None
@@ -226,7 +235,7 @@ def _clean_marker(batch: bytes, header: Header, rules: CleanerRules) -> bytes | 
     if not header.has_delete_horizon:
         horizon = rules.now_ms + rules.delete_retention_ms
         return _rebuild(header, list(iterate_records(batch)), horizon)
-    return batch if rules.now_ms <= header.base_timestamp else None
+    return None if rules.is_over(header.base_timestamp) else batch
 
 
 def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearray:

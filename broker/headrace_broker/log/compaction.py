@@ -44,8 +44,18 @@ class Compaction:
     _is_complete: bool = False
 
     @classmethod
-    def begin(cls, log: PartitionLog, now_ms: int, keys_max: int = KEYS_MAX) -> Self | None:
-        """Decide what a pass would clean; None if it is not worth it."""
+    def begin(
+        cls,
+        log: PartitionLog,
+        now_ms: int,
+        keys_max: int = KEYS_MAX,
+        *,
+        is_everywhere: bool = True,
+    ) -> Self | None:
+        """Decide what a pass would clean; None if it is not worth it.
+
+        `is_everywhere` says that all replicas are in sync, and thus have what is committed.
+        """
         if not log.config.compacts or log.is_damaged or log.is_being_copied:
             return None
         first_dirty = max(log.cleaner_offset, log.log_start_offset)
@@ -62,6 +72,7 @@ class Compaction:
             producers=frozenset(producer_id for producer_id, _ in log.producers.items()),
             now_ms=now_ms,
             delete_retention_ms=log.config.delete_retention_ms,
+            is_everywhere=is_everywhere,
         )
         _log.debug(
             "compaction begins", log=str(log.directory), end_offset=_next_base(log, candidates[-1])

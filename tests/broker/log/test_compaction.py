@@ -250,6 +250,29 @@ def test_a_marker_stays_until_its_records_are_gone_and_their_readers_too(new_log
     assert [r.value for r in records_of(log) if r.key == b"k"] == [b"again"]
 
 
+def test_tombstones_and_markers_stay_while_a_replica_is_away(new_log):
+    """One that came back would keep the deleted record, and take the aborted one for committed."""
+    log = new_log(**SETTINGS, delete_retention_ms=100)
+    put(log, b"k", b"v")
+    put(log, b"aborted", b"v", **in_transaction(3))
+    put(log, b"k", None)
+    end(log, 3, commit=False)
+    for number in range(1, 8):
+        put(log, b"aborted", b"again", **in_transaction(3, number))
+    end(log, 3, commit=True)  # whose marker tells the producer's epoch from then on
+    now_ms, kept = START_MS, []
+    for is_everywhere in (False, False, False, True):
+        put(log, b"z", b"%d" % now_ms)
+        commit(log)
+        log.cleaner_offset = 0
+        assert compact(log, now_ms, is_everywhere=is_everywhere)
+        tombstones = [record.offset for record in records_of(log) if record.value is None]
+        markers = [header.base_offset for header in headers_from(log, 0) if header.is_control]
+        kept.append((tombstones, markers))
+        now_ms += 200
+    assert kept == [([2], [3, 11])] * 3 + [([], [11])]
+
+
 def test_a_map_that_is_full_leaves_the_rest_for_the_next_pass(new_log):
     log = new_log(**SETTINGS)
     for number in range(100):

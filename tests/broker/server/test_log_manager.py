@@ -6,10 +6,11 @@ import pytest
 
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.metadata.image import MetadataDelta
+from headrace_broker.protocol.batch import iterate_records
 from headrace_broker.server.config.broker_config import parse_config
 from headrace_broker.server.partitions.log_manager import LogManager
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
-from support.log import START_MS, ManualClock, batch_of
+from support.log import START_MS, ManualClock, batch_of, content
 from support.metadata import creatable, create, image_with_brokers
 
 NODE = 1
@@ -69,6 +70,32 @@ def test_compaction_leaves_the_newest_record_of_a_key(compacted):
         await manager.stop()
         assert sum(segment.size for segment in partition.log.segments) < before / 2
         assert not partition.log.is_damaged
+
+    asyncio.run(scenario())
+
+
+def test_a_tombstone_stays_until_all_replicas_are_in_sync(compacted):
+    async def scenario():
+        manager, partition = await compacted()
+        partition.append(batch_of(None, key=b"gone"), 1, START_MS)
+        fill(partition)
+
+        async def is_there():
+            partition.log.cleaner_offset = 0
+            await manager.compact()
+            return any(
+                record.value is None
+                for batch in content(partition.log)
+                for record in iterate_records(batch)
+            )
+
+        assert await is_there()
+        manager._clock.time_ms += 10**9
+        partition.replicas, partition.in_sync_replicas = (NODE, NODE + 1), (NODE,)
+        assert await is_there()
+        partition.in_sync_replicas = (NODE + 1, NODE)
+        assert not await is_there()
+        await manager.stop()
 
     asyncio.run(scenario())
 

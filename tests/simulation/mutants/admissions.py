@@ -13,6 +13,7 @@ from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.metadata.brokers import liveness
 from headrace_broker.server.api import list_offsets
 from headrace_broker.server.fetch.fetch_sessions import FetchSession
+from headrace_broker.server.follower.replica_fetcher import FetchedPartitions
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
@@ -152,6 +153,22 @@ ADMISSION_MUTANTS = (
         "is_newest",
         edited("record.offset >= self._offsets.get", "record.offset < self._offsets.get"),
         needs=_compacts,
+    ),
+    _rule(
+        "tombstones and markers go while a replica is away",
+        cleaner.CleanerRules,
+        "is_over",
+        edited(" and self.is_everywhere", ""),
+        seeds_max=1000,
+        seed_known=5000313,
+    ),
+    _rule(
+        "who waited for an offset's fsync reports what came after it",
+        FetchedPartitions,
+        "_add_when_durable",
+        edited(" and is_durable", ""),
+        seeds_max=1000,
+        seed_known=5000883,
     ),
     _rule(
         "retention knows no time",

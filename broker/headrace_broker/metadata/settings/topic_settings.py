@@ -101,7 +101,9 @@ _TABLE = (
         "delete.retention.ms",
         _LONG,
         86_400_000,
-        "How long a compacted topic keeps tombstones; a reader from offset 0 must be done by then.",
+        "How long a compacted topic keeps tombstones; a reader from offset 0 must be done by then. "
+        "While a replica is not in sync they are kept for longer: without them it would keep what "
+        "they delete.",
         _NOT_NEGATIVE,
     ),
     _flag(

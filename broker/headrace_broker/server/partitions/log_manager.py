@@ -144,7 +144,9 @@ class LogManager:
         for partition in self._partitions():
             if partition.log.is_abandoned or not partition.log.config.compacts:
                 continue
-            compaction = Compaction.begin(partition.log, self._clock.now_ms())
+            compaction = Compaction.begin(
+                partition.log, self._clock.now_ms(), is_everywhere=partition.is_everywhere
+            )
             if compaction is None:
                 continue
             try:

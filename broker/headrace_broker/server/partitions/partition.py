@@ -285,6 +285,11 @@ class Partition:
         return self._commit_waiters.future(offset)
 
     @property
+    def is_everywhere(self) -> bool:
+        """Whether all replicas are in sync, and thus have what is committed."""
+        return set(self.replicas) <= set(self.in_sync_replicas)
+
+    @property
     def durable_end(self) -> Offset:
         """The offset up to which this replica counts: its log end, or where its fsyncs reached."""
         return self.log.log_end_offset if self.flushing is None else self.flushing.durable_end
