@@ -3,10 +3,10 @@
 Preloads a topic, then runs each engine over all of it, to its end, and prints records for each
 second of the processors' time (all children counted) and the memory at most. What a start takes is
 measured by a run over a hundredth of the records, and taken away in the second figure. Outputs are
-compared: where a window differs, the status is 1. Flink SQL is one of the engines, in one thread;
-quixstreams and bytewax are two, from PyPI, in an environment of their own below `build/`. Kafka
-Streams and pathway are not in it. Last, the driver of a live job is
-killed, and the time is taken until its successor has written what came meanwhile.
+compared: where a window differs, the status is 1. Flink SQL and Kafka Streams are two of the
+engines, in one thread each; quixstreams and bytewax are two more, from PyPI, in an environment of
+their own below `build/`. pathway is not one. Last, the driver of a live job is killed, and the time
+is taken until its successor has written what came meanwhile.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from support.headrace_broker import HeadraceBroker  # noqa: E402 - found by the 
 from support.kafka_peer import (  # noqa: E402 - found by the path above
     FLINK_JVM,
     JavaMissingError,
+    engine_jar_directory,
     flink_jar_directory,
     java_command,
 )
@@ -50,6 +51,7 @@ PYTHON_ENGINES = {
 }
 ENGINES_VENV = Path(__file__).parents[2] / "build/engines"
 HANDWRITTEN = str(Path(__file__).with_name("handwritten_windows.py"))
+STREAMS = str(Path(__file__).with_name("StreamsWindows.java"))
 FLINK = str(Path(__file__).parents[1] / "conformance/engines/FlinkCpuWindows.java")
 DELIVERIES = ("at-least-once", "exactly-once")
 RECOVERY_SECONDS_MAX = 300
@@ -60,7 +62,7 @@ BROKER = {
 
 
 def preload(bootstrap: str, topic: str, records: int) -> None:
-    """CPU readings of 150 bytes, in order of time, spread over the partitions by host."""
+    """CPU readings of 150 bytes, by CPU, in order of time, spread over the partitions by host."""
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
     )
@@ -74,10 +76,10 @@ def preload(bootstrap: str, topic: str, records: int) -> None:
             "occurred_at": NOON_MS + number * 1000 // per_second,
             "padding": "x" * 40,
         }
-        value = json.dumps(reading)
+        value, key = json.dumps(reading), f"{reading['hostname']}/{cpu}"
         while True:
             try:
-                producer.produce(topic, value, partition=host % PARTITIONS)
+                producer.produce(topic, value, key=key, partition=host % PARTITIONS)
             except BufferError:
                 producer.poll(0.1)
             else:
@@ -144,6 +146,16 @@ def flink(bootstrap: str, source: str, target: str, place: str) -> list[str] | N
     return java_command(["-Xmx2g", *FLINK_JVM], *arguments, jars=jars)
 
 
+def streams(*places: str) -> list[str] | None:
+    """Return the command that makes the windows by Kafka Streams; None where it is missing."""
+    try:
+        jars = engine_jar_directory()
+    except (JavaMissingError, subprocess.SubprocessError) as error:
+        say(f"Kafka Streams is missing ({error}): it is NOT MEASURED")
+        return None
+    return java_command(["-Xmx2g"], STREAMS, *places, jars=jars)
+
+
 def python_engine(name: str, *places: str) -> list[str] | None:
     """Return the command of an engine in Python, installed once; None where PyPI has none."""
     script, needs = PYTHON_ENGINES[name]
@@ -199,6 +211,7 @@ class Engines:
                 ("cpu-load", "ours"),
                 ("hand-written PySpark", "theirs"),
                 ("Flink SQL", "flink"),
+                ("Kafka Streams", "streams"),
                 *((engine, engine) for engine in PYTHON_ENGINES),
             )
         }
@@ -217,6 +230,8 @@ class Engines:
             return [sys.executable, HANDWRITTEN, *places]
         if name == "Flink SQL":
             return flink(self._bootstrap, self._source, self.outputs[name], self._place(name))
+        if name == "Kafka Streams":
+            return streams(self._bootstrap, self._source, self.outputs[name], self._place(name))
         if name in PYTHON_ENGINES:
             output = self.outputs[name]
             return python_engine(name, self._bootstrap, self._source, output, self._place(name))
