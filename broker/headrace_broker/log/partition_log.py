@@ -705,11 +705,15 @@ class PartitionLog:
         """Cut the log where damage begins, to replicate it again; return the new end.
 
         Only for a replica that its leader does not count: the records that it cuts were committed.
+        A compacted log goes as a whole: the others may have deleted the tombstones and markers of
+        records that were never cleaned here.
         """
         found = self.damages
         if found:
             first = found[0].first_offset
-            if first <= max(self.log_start_offset, self.segments.first.base_offset):
+            if self.config.compacts or first <= max(
+                self.log_start_offset, self.segments.first.base_offset
+            ):
                 self.truncate_fully_and_start_at(self.log_start_offset)
             else:
                 self.truncate_to(first)

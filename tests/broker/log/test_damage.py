@@ -231,6 +231,21 @@ def test_compaction_does_not_give_damage_a_new_checksum(tmp_path):
     log.abandon()
 
 
+def test_a_compacted_log_is_replicated_again_as_a_whole(tmp_path):
+    """Tombstones of what it has before the damage may be gone from its leader's log."""
+    closed = Closed(tmp_path / "topic-0", cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    victim = closed.files(".log")[1]
+    _change(victim, victim.stat().st_size - 3)
+    log = closed.open()
+    _scrub(log)
+    assert log.damages[0].first_offset > log.log_start_offset
+    assert log.cut_damage() == log.log_start_offset
+    for batch in closed.batches:
+        log.append_as_follower(bytearray(batch))
+    assert content(log) == closed.batches
+    log.abandon()
+
+
 def test_times_are_looked_up_around_damage(tmp_path):
     closed = Closed(tmp_path / "topic-0")
     _change(closed.files(".log")[0], 70)
