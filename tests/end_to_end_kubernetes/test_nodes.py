@@ -74,6 +74,18 @@ def cluster(nodes: list[str], shared_namespace: str) -> Iterator[KubeCluster]:
         yield running
 
 
+@pytest.fixture
+def spread(nodes: list[str], namespace: str) -> Iterator[KubeCluster]:
+    """A cluster whose brokers are on nodes of their own: one of them may be lost with its node.
+
+    After a loss two are on one node, where their volumes are.
+    """
+    with KubeCluster(namespace) as running:
+        assert nodes
+        assert len({node_of(running, pod) for pod in running.pods()}) == len(running.pods())
+        yield running
+
+
 def node_of(cluster: KubeCluster, pod: str) -> str:
     """Return the node that a pod runs on; '' while it has none."""
     found = cluster.pods().get(pod, {})
@@ -187,44 +199,44 @@ def test_all_nodes_are_drained_one_right_after_the_other(
 
 @pytest.mark.slow
 def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
-    cluster: KubeCluster, nodes: list[str], lab: KubeLab
+    spread: KubeCluster, nodes: list[str], lab: KubeLab
 ) -> None:
     if not lab.is_there:
         pytest.skip("NODES: only a lab's node may be powered off")
     during = "the loss of a node for good"
     # The first one runs the lab's control plane.
-    pod = next(name for name in cluster.pods() if node_of(cluster, name) not in ("", nodes[0]))
-    node = node_of(cluster, pod)
-    with judged(cluster, during) as workload:
+    pod = next(name for name in spread.pods() if node_of(spread, name) not in ("", nodes[0]))
+    node = node_of(spread, pod)
+    with judged(spread, during) as workload:
         try:
             lab.run("lose", node)
             workload.progress()
             kubectl("delete", "node", node)
             kubectl(
-                *("-n", cluster.namespace, "delete", "pod", pod, "--grace-period=0", "--force"),
+                *("-n", spread.namespace, "delete", "pod", pod, "--grace-period=0", "--force"),
                 "--wait=false",
             )
-            claims = [name for name in cluster.claims() if name.endswith(f"-{pod}")]
-            kubectl("-n", cluster.namespace, "delete", "pvc", "--wait=false", *claims)
+            claims = [name for name in spread.claims() if name.endswith(f"-{pod}")]
+            kubectl("-n", spread.namespace, "delete", "pvc", "--wait=false", *claims)
             # One that was made meanwhile waits for the node of the old claim.
-            kubectl("-n", cluster.namespace, "delete", "pod", pod, "--wait=false", check=False)
+            kubectl("-n", spread.namespace, "delete", "pod", pod, "--wait=false", check=False)
             workload.progress()
-            cluster.wait_ready(180)
-            cluster.wait_in_sync(topic_of(during), 120)
+            spread.wait_ready(180)
+            spread.wait_in_sync(topic_of(during), 120)
         finally:
             lab.run("heal", node)
             wait_until(lambda: node in node_names(), 120, "the node to be back")
-    assert node_of(cluster, pod) != node
-    assert get(cluster.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
+    assert node_of(spread, pod) != node
+    assert get(spread.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
 
 
 @pytest.mark.slow
 def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
-    cluster: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+    spread: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
 ) -> None:
     if not lab.is_there:
         pytest.skip("NODES: only a lab's node may be powered off")
-    cluster.wait_ready()
+    spread.wait_ready()
 
     def places() -> set[str]:
         pods = get(operator.namespace, "pods", "-l", f"app.kubernetes.io/name={OPERATOR}")["items"]
@@ -237,15 +249,13 @@ def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
             operator.wait_ready()
             wait_until(lambda: nodes[0] not in places(), 60, "the operator on another node")
     [node] = places()
-    reference = {"name": cluster.name}
-    topic = resource("Topic", cluster.namespace, "while-lost", clusterRef=reference, replicas=1)
+    reference = {"name": spread.name}
+    topic = resource("Topic", spread.namespace, "while-lost", clusterRef=reference, replicas=1)
     try:
         lab.run("lose", node)
         apply(topic)
         wait_until(
-            lambda: (
-                condition(get(cluster.namespace, "topic", "while-lost")).get("status") == "True"
-            ),
+            lambda: condition(get(spread.namespace, "topic", "while-lost")).get("status") == "True",
             LOST_OPERATOR_SECONDS,
             "another operator, and what it was asked for",
         )
@@ -253,44 +263,44 @@ def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
     finally:
         lab.run("heal", node)
         wait_until(lambda: node in node_names(), 120, "the node to be back")
-        kubectl("-n", cluster.namespace, "delete", "--ignore-not-found", "topic", "while-lost")
-    cluster.wait_ready(180)
+        kubectl("-n", spread.namespace, "delete", "--ignore-not-found", "topic", "while-lost")
+    spread.wait_ready(180)
 
 
 @pytest.mark.slow
 def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
-    cluster: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+    spread: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
 ) -> None:
     if not lab.is_there:
         pytest.skip("NODES: only a lab's node may be powered off")
-    cluster.wait_ready()
-    pod = next(name for name in cluster.pods() if node_of(cluster, name) not in ("", nodes[0]))
-    node = node_of(cluster, pod)
-    [claim] = [name for name in cluster.claims() if name.endswith(f"-{pod}")]
-    before = cluster.claims()[claim]["metadata"]["uid"]
+    spread.wait_ready()
+    pod = next(name for name in spread.pods() if node_of(spread, name) not in ("", nodes[0]))
+    node = node_of(spread, pod)
+    [claim] = [name for name in spread.claims() if name.endswith(f"-{pod}")]
+    before = spread.claims()[claim]["metadata"]["uid"]
     during = "the loss of a node, whose volume the operator gives up"
 
     def says(*words: str) -> bool:
-        message = cluster.condition().get("message", "")
+        message = spread.condition().get("message", "")
         return all(word in message for word in (f"(pod {pod}) waits for node {node}", *words))
 
-    with judged(cluster, during) as workload, may_give_up_volumes(operator):
+    with judged(spread, during) as workload, may_give_up_volumes(operator):
         try:
             lab.run("lose", node)
             wait_until(lambda: says("it is not ready since"), 90, "the operator to say so")
             kubectl("delete", "node", node)
             wait_until(lambda: says(claim, "does not exist any more"), 180, "it to say that, too")
-            assert cluster.claims()[claim]["metadata"]["uid"] == before
+            assert spread.claims()[claim]["metadata"]["uid"] == before
             workload.progress()
-            cluster.pool["storage"]["lostNodePolicy"] = "Replace"
-            cluster.apply()
-            cluster.wait_ready(240)
-            cluster.wait_in_sync(topic_of(during), 120)
+            spread.pool["storage"]["lostNodePolicy"] = "Replace"
+            spread.apply()
+            spread.wait_ready(240)
+            spread.wait_in_sync(topic_of(during), 120)
         finally:
             lab.run("heal", node)
             wait_until(lambda: node in node_names(), 120, "the node to be back")
-    assert cluster.claims()[claim]["metadata"]["uid"] != before
-    assert node_of(cluster, pod) != node
+    assert spread.claims()[claim]["metadata"]["uid"] != before
+    assert node_of(spread, pod) != node
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from support.wire import RawConnection
 #: The listener that tests come in by.
 LISTENER = "external"
 READY_SECONDS = 120.0
+_CLOSE_SECONDS = 90
 
 
 class KubeCluster:
@@ -241,7 +242,12 @@ class GroupReader:
         if not self._is_stopping.is_set():
             self._is_stopping.set()
             self._thread.join()
-            self._consumer.close()
+            # librdkafka's may wait for ever, where no signal reaches it, after brokers were away.
+            closing = threading.Thread(target=self._consumer.close, daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
+            if closing.is_alive():
+                raise TimeoutError(f"the consumer did not close within {_CLOSE_SECONDS} s")
 
     def _revoked(self, consumer: Consumer, _: object) -> None:
         with suppress(KafkaException):
