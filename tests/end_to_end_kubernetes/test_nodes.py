@@ -224,8 +224,7 @@ def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
             spread.wait_ready(180)
             spread.wait_in_sync(topic_of(during), 120)
         finally:
-            lab.run("heal", node)
-            wait_until(lambda: node in node_names(), 120, "the node to be back")
+            lab.heal(node)
     assert node_of(spread, pod) != node
     assert get(spread.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
 
@@ -261,8 +260,7 @@ def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
         )
         assert places() - {node}
     finally:
-        lab.run("heal", node)
-        wait_until(lambda: node in node_names(), 120, "the node to be back")
+        lab.heal(node)
         kubectl("-n", spread.namespace, "delete", "--ignore-not-found", "topic", "while-lost")
     spread.wait_ready(180)
 
@@ -297,10 +295,43 @@ def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
             spread.wait_ready(240)
             spread.wait_in_sync(topic_of(during), 120)
         finally:
-            lab.run("heal", node)
-            wait_until(lambda: node in node_names(), 120, "the node to be back")
+            lab.heal(node)
     assert spread.claims()[claim]["metadata"]["uid"] != before
     assert node_of(spread, pod) != node
+
+
+@pytest.mark.slow
+def test_two_brokers_that_a_node_takes_with_it_are_named_and_go_on_when_it_is_back(
+    namespace: str, nodes: list[str], lab: KubeLab
+) -> None:
+    """Nobody leads the metadata quorum meanwhile, and the one that is left can decide nothing."""
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    pools = [
+        {
+            "name": name,
+            "replicas": replicas,
+            "storage": {"size": "1Gi", "deletionPolicy": "Delete"},
+            "podTemplate": {"spec": {"nodeSelector": {"kubernetes.io/hostname": node}}},
+        }
+        for name, replicas, node in (("a", 2, nodes[1]), ("b", 1, nodes[0]))
+    ]
+    with KubeCluster(namespace, pools=pools) as cluster:
+
+        def says(*words: str) -> bool:
+            message = cluster.condition().get("message", "")
+            return all(word in message for word in words)
+
+        try:
+            lab.run("lose", nodes[1])
+            wait_until(
+                lambda: says(*(f"(pod c-a-{each}) waits for node {nodes[1]}" for each in (0, 1))),
+                90,
+                "both to be named",
+            )
+        finally:
+            lab.heal(nodes[1])
+        cluster.wait_ready(180)
 
 
 @pytest.mark.slow
@@ -341,6 +372,5 @@ def test_a_broker_whose_zone_is_lost_says_the_one_that_it_moved_to(
                 cluster.wait_in_sync(topic_of(during), 120)
                 wait_until(told, 60, "the zone that it moved to")
             finally:
-                lab.run("heal", node)
-                wait_until(lambda: node in node_names(), 120, "the node to be back")
+                lab.heal(node)
         assert len(set(cluster.racks().values())) == len(racks) - 1

@@ -89,7 +89,7 @@ def test_a_driver_whose_node_is_lost_is_made_again_elsewhere_within_a_bound(
         assert seconds > LOST_SECONDS, "a node that was lost a moment ago may be back in the next"
         assert job.resource()["status"]["executionAttempts"] == 2
     finally:
-        lab.run("heal", node)
+        lab.heal(node)
     # The former one ends where it was, and takes nothing with it.
     time.sleep(5)
     assert driver(job.namespace, job.name)["metadata"]["uid"] == found["metadata"]["uid"]
@@ -256,7 +256,7 @@ def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_coun
         assert set(executors_on(namespace).values()) != {where}
         write()
     finally:
-        lab.run("heal", where)
+        lab.heal(where)
     found = driver(namespace, "cpu-load")
     assert found["metadata"]["uid"] == before
     # Its driver goes on elsewhere from the same checkpoint.

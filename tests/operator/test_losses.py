@@ -1,6 +1,7 @@
 """Nodes that are lost with brokers' volumes: what is said, and when a volume is given up."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,16 @@ def test_by_default_a_lost_volume_waits_for_a_person_who_learns_what_to_do() -> 
     assert not replaced(found)
     assert "broker 2 (pod c-a-1) waits for node node2 with its volume data-0-c-a-1" in said(found)
     assert "delete the claim, then the pod; storage.lostNodePolicy: Replace" in said(found)
+
+
+def test_all_brokers_of_a_lost_node_are_named_at_once() -> None:
+    lost = {"is_registered": False, "is_ready": False, "loss": replace(GONE, is_gone=False)}
+    brokers = (broker(1), broker(2, address="c-a-1", **lost), broker(3, address="c-a-2", **lost))
+    seen = ObservedCluster(brokers=brokers, is_reachable=False, quorum=None)
+    found = plan(Observed(cluster=seen), desired(cluster=cluster([{"name": "a", "replicas": 3}])))
+    (waiting,) = found.waiting
+    for name in ("broker 2 (pod c-a-1) waits", "broker 3 (pod c-a-2) waits"):
+        assert name in waiting.message
 
 
 def test_where_the_pool_says_so_the_volume_is_given_up() -> None:

@@ -28,6 +28,7 @@ _LAB_CLASS = "standard"
 OPERATOR = "headrace-operator"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 _OPERATOR_SECONDS = 180
+_NODE_SECONDS = 60
 _CONTROL_PLANE_SECONDS = 180
 _READS_MAX = 20
 _READ_AGAIN_SECONDS = 0.5
@@ -318,6 +319,21 @@ class KubeLab:
         if done.returncode:
             raise RuntimeError(f"kubelab {' '.join(arguments)}: {done.stderr}")
 
+    def heal(self, node: str) -> None:
+        """Bring a lost or cut node back, and wait until it takes pods.
+
+        Its kubelet ends where the container runtime is slow to begin, and is started again.
+        """
+        for is_last in (False, True):
+            self.run("heal", node)
+            try:
+                wait_until(lambda: _takes_pods(node), _NODE_SECONDS, f"{node} to be back")
+            except TimeoutError:
+                if is_last:
+                    raise
+            else:
+                return
+
     def add_volumes(self, count: int) -> None:
         """See to it that so many volumes are free."""
         volumes = json.loads(kubectl("get", "pv", "-o", "json"))["items"]
@@ -344,6 +360,14 @@ class KubeLab:
             _CONTROL_PLANE_SECONDS,
             "the API server to be ready",
         )
+
+
+def _takes_pods(node: str) -> bool:
+    """Whether a node is ready, and not cordoned."""
+    text = kubectl("get", "node", node, "--ignore-not-found", "-o", "json")
+    found = json.loads(text or "{}")
+    is_open = bool(found) and not {"taints", "unschedulable"} & found["spec"].keys()
+    return is_open and condition(found).get("status") == "True"
 
 
 def collect(namespace: str, test: str) -> Path:

@@ -98,7 +98,7 @@ class Chaos:
             self._has_api = True
         if self._away is not None:
             node, self._away = self._away, None
-            self.lab.run("heal", node)
+            self.lab.heal(node)
             self._tell(f"{node} is back")
 
     def _tell(self, said: str) -> None:

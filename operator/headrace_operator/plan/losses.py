@@ -34,18 +34,19 @@ def plan_losses(observed: Observed, cluster: Cluster) -> Iterator[Action | Waiti
     if seen is None:
         return
     policies = {pool.name: pool.storage.lost_node_policy for pool in cluster.spec.pools}
+    waits: list[str] = []
     for broker in seen.brokers:
         loss = broker.loss
         if loss is None:
             continue
         if not (loss.is_gone and loss.volumes and policies.get(broker.pool) == "Replace"):
-            yield _wait(cluster, f"{_where(broker, loss)}; {_way_out(loss)}")
+            waits.append(f"{_where(broker, loss)}; {_way_out(loss)}")
             continue
         risks = list(_risks(seen, broker))
         if risks:
             more = [f"and {len(risks) - RISKS_SHOWN} more"] if len(risks) > RISKS_SHOWN else []
             reasons = "; ".join(risks[:RISKS_SHOWN] + more)
-            yield _wait(cluster, f"{_where(broker, loss)}; it is not replaced: {reasons}")
+            waits.append(f"{_where(broker, loss)}; it is not replaced: {reasons}")
         else:
             yield ReplaceVolumes(
                 resource=cluster.key,
@@ -53,6 +54,9 @@ def plan_losses(observed: Observed, cluster: Cluster) -> Iterator[Action | Waiti
                 machine=loss.machine,
                 volumes=loss.volumes,
             )
+    if waits:
+        # One for all: a condition says the first of what is waited for.
+        yield _wait(cluster, "; ".join(waits))
 
 
 def _risks(seen: ObservedCluster, broker: ObservedBroker) -> Iterator[str]:
