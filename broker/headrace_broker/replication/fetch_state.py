@@ -93,7 +93,12 @@ class FetchState(Generic[Key]):
         """Return the next request, and count it as sent."""
         self._number += 1
         number, epoch = self._number, self.epoch
-        held = {key: self._dirty.pop(key) for key in self._held & self._dirty.keys()}
+        held: dict[Key, Position] = {}
+        if self._held:
+            # In the order of the dirty ones: that of a set is another in each process.
+            held = {key: self._dirty[key] for key in self._dirty if key in self._held}
+            for key in held:
+                del self._dirty[key]
         dirty = list(self._dirty.items())
         forgotten = [key for key in self._forgotten if key not in self._dirty]
         for key, position in dirty:
@@ -114,4 +119,4 @@ class FetchState(Generic[Key]):
 
     def keys(self) -> list[Key]:
         """Every fetched partition."""
-        return list(self._sent.keys() | self._dirty.keys())
+        return list(self._sent | self._dirty)

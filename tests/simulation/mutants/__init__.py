@@ -120,8 +120,6 @@ FOUND_AT = {
     "a new producer epoch leaves the batches of the former one": 4000005,
     "a group that leaves the classic protocol forgets who has what": 5000002,
     "a group that goes back to the classic protocol begins at generation 0": 5000002,
-    "tombstones and markers go while a replica is away": 5000313,
-    "who waited for an offset's fsync reports what came after it": 5000883,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

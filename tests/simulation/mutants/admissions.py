@@ -160,7 +160,6 @@ ADMISSION_MUTANTS = (
         "is_over",
         edited(" and self.is_everywhere", ""),
         seeds_max=1000,
-        seed_known=5000313,
     ),
     _rule(
         "who waited for an offset's fsync reports what came after it",
@@ -168,7 +167,6 @@ ADMISSION_MUTANTS = (
         "_add_when_durable",
         edited(" and is_durable", ""),
         seeds_max=1000,
-        seed_known=5000883,
     ),
     _rule(
         "retention knows no time",

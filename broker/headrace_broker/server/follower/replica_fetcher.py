@@ -86,7 +86,7 @@ class FetchedPartitions:
         self._spawn = spawn
         self.state: FetchState[Key] = FetchState()
         self._partitions: dict[Key, Partition] = {}
-        self._delayed: set[Key] = set()
+        self._delayed: dict[Key, None] = {}
         self._backoff = 0.0
         self._retry_delayed: asyncio.TimerHandle | None = None
 
@@ -109,7 +109,7 @@ class FetchedPartitions:
             self._ask(key, partition)
 
     def _ask(self, key: Key, partition: Partition) -> None:
-        self._delayed.discard(key)
+        self._delayed.pop(key, None)
         self.state.release(key)
         self.state.set(key, partition.position())
         self._schedule()
@@ -117,7 +117,7 @@ class FetchedPartitions:
     def remove(self, key: Key) -> None:
         """Stop fetching a partition."""
         self._partitions.pop(key, None)
-        self._delayed.discard(key)
+        self._delayed.pop(key, None)
         self.state.remove(key)
 
     def close(self) -> None:
@@ -255,7 +255,7 @@ class FetchedPartitions:
     def _delay(self, key: Key) -> None:
         """Ask again after a pause, or when the metadata changes."""
         self.state.remove(key)
-        self._delayed.add(key)
+        self._delayed[key] = None
         if self._retry_delayed is None:
             loop = asyncio.get_running_loop()
             self._retry_delayed = loop.call_later(self.back_off(), self._ask_delayed)
