@@ -165,7 +165,7 @@ ADMISSION_MUTANTS = (
         "who waited for an offset's fsync reports what came after it",
         FetchedPartitions,
         "_add_when_durable",
-        edited(" and is_durable", ""),
+        edited(" and _is_durable(partition)", ""),
         seeds_max=1000,
     ),
     _rule(

@@ -93,19 +93,17 @@ class FetchedPartitions:
     def add(self, key: Key, partition: Partition) -> None:
         """Fetch a partition from its log end on."""
         self._partitions[key] = partition
-        flushing = partition.flushing
-        if flushing is not None and partition.durable_end < partition.log.log_end_offset:
+        if _is_durable(partition):
+            self._ask(key, partition)
+        else:
             # A fetch offset says what this replica has, and that counts only once it is synced.
             self._spawn(self._add_when_durable(key, partition))
-        else:
-            self._ask(key, partition)
 
     async def _add_when_durable(self, key: Key, partition: Partition) -> None:
         if partition.flushing is not None:
             await partition.flushing.wait_durable()
         # Where there is more again that is not on disk, it was asked for by another way meanwhile.
-        is_durable = partition.durable_end >= partition.log.log_end_offset
-        if self._partitions.get(key) is partition and is_durable:
+        if self._partitions.get(key) is partition and _is_durable(partition):
             self._ask(key, partition)
 
     def _ask(self, key: Key, partition: Partition) -> None:
@@ -161,15 +159,14 @@ class FetchedPartitions:
             self._host.on_failure(failure)  # which removes the partition here
             return
         if partition.flushing is not None:
-            if key in self.state and partition.durable_end < partition.log.log_end_offset:
+            if key in self.state and not _is_durable(partition):
                 # Until the fsync, no request for another partition may report this one's offset.
                 self.state.hold(key)
             to_sync.append((key, partition))
 
     def durable(self, key: Key, partition: Partition) -> None:
         """An fsync has ended: report the partition's offset, if all of its log is on disk."""
-        is_followed = self._partitions.get(key) is partition
-        if is_followed and partition.durable_end >= partition.log.log_end_offset:
+        if self._partitions.get(key) is partition and _is_durable(partition):
             self.state.release(key)
 
     def _is_usual(self, key: Key, partition: Partition, data: Any) -> bool:
@@ -275,6 +272,11 @@ class FetchedPartitions:
             and self._host.node_id not in partition.in_sync_replicas
             and self._host.follower_throttle.is_exceeded(self._host.now_ms())
         )
+
+
+def _is_durable(partition: Partition) -> bool:
+    """Whether the replica counts up to its log end."""
+    return partition.durable_end >= partition.log.log_end_offset
 
 
 class ReplicaFetcher:
