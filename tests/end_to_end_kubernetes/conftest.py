@@ -89,6 +89,14 @@ def lab() -> KubeLab:
     return KubeLab()
 
 
+@pytest.fixture
+def nodes_lab(lab: KubeLab) -> KubeLab:
+    """The lab, a node of which may be powered off; elsewhere that is said loudly."""
+    if not lab.is_there:
+        pytest.skip("NODES: only a lab's node may be powered off")
+    return lab
+
+
 @pytest.fixture(scope="session")
 def operator(lab: KubeLab) -> Iterator[KubeOperator]:
     """The operator of this run, installed."""

@@ -199,17 +199,15 @@ def test_all_nodes_are_drained_one_right_after_the_other(
 
 @pytest.mark.slow
 def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
-    spread: KubeCluster, nodes: list[str], lab: KubeLab
+    spread: KubeCluster, nodes: list[str], nodes_lab: KubeLab
 ) -> None:
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     during = "the loss of a node for good"
     # The first one runs the lab's control plane.
     pod = next(name for name in spread.pods() if node_of(spread, name) not in ("", nodes[0]))
     node = node_of(spread, pod)
     with judged(spread, during) as workload:
         try:
-            lab.run("lose", node)
+            nodes_lab.run("lose", node)
             workload.progress()
             kubectl("delete", "node", node)
             kubectl(
@@ -224,17 +222,15 @@ def test_a_node_that_is_lost_for_good_with_its_volume_is_replaced(
             spread.wait_ready(180)
             spread.wait_in_sync(topic_of(during), 120)
         finally:
-            lab.heal(node)
+            nodes_lab.heal(node)
     assert node_of(spread, pod) != node
     assert get(spread.namespace, "pvc", claims[0])["status"]["phase"] == "Bound"
 
 
 @pytest.mark.slow
 def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
-    spread: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+    spread: KubeCluster, nodes: list[str], nodes_lab: KubeLab, operator: KubeOperator
 ) -> None:
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     spread.wait_ready()
 
     def places() -> set[str]:
@@ -251,7 +247,7 @@ def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
     reference = {"name": spread.name}
     topic = resource("Topic", spread.namespace, "while-lost", clusterRef=reference, replicas=1)
     try:
-        lab.run("lose", node)
+        nodes_lab.run("lose", node)
         apply(topic)
         wait_until(
             lambda: condition(get(spread.namespace, "topic", "while-lost")).get("status") == "True",
@@ -260,17 +256,15 @@ def test_an_operator_whose_node_is_lost_goes_on_elsewhere_within_a_bound(
         )
         assert places() - {node}
     finally:
-        lab.heal(node)
+        nodes_lab.heal(node)
         kubectl("-n", spread.namespace, "delete", "--ignore-not-found", "topic", "while-lost")
     spread.wait_ready(180)
 
 
 @pytest.mark.slow
 def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
-    spread: KubeCluster, nodes: list[str], lab: KubeLab, operator: KubeOperator
+    spread: KubeCluster, nodes: list[str], nodes_lab: KubeLab, operator: KubeOperator
 ) -> None:
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     spread.wait_ready()
     pod = next(name for name in spread.pods() if node_of(spread, name) not in ("", nodes[0]))
     node = node_of(spread, pod)
@@ -284,7 +278,7 @@ def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
 
     with judged(spread, during) as workload, may_give_up_volumes(operator):
         try:
-            lab.run("lose", node)
+            nodes_lab.run("lose", node)
             wait_until(lambda: says("it is not ready since"), 90, "the operator to say so")
             kubectl("delete", "node", node)
             wait_until(lambda: says(claim, "does not exist any more"), 180, "it to say that, too")
@@ -295,18 +289,16 @@ def test_a_volume_of_a_lost_node_is_given_up_where_the_pool_says_so(
             spread.wait_ready(240)
             spread.wait_in_sync(topic_of(during), 120)
         finally:
-            lab.heal(node)
+            nodes_lab.heal(node)
     assert spread.claims()[claim]["metadata"]["uid"] != before
     assert node_of(spread, pod) != node
 
 
 @pytest.mark.slow
 def test_two_brokers_that_a_node_takes_with_it_are_named_and_go_on_when_it_is_back(
-    namespace: str, nodes: list[str], lab: KubeLab
+    namespace: str, nodes: list[str], nodes_lab: KubeLab
 ) -> None:
     """Nobody leads the metadata quorum meanwhile, and the one that is left can decide nothing."""
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     pools = [
         {
             "name": name,
@@ -323,23 +315,21 @@ def test_two_brokers_that_a_node_takes_with_it_are_named_and_go_on_when_it_is_ba
             return all(word in message for word in words)
 
         try:
-            lab.run("lose", nodes[1])
+            nodes_lab.run("lose", nodes[1])
             wait_until(
                 lambda: says(*(f"(pod c-a-{each}) waits for node {nodes[1]}" for each in (0, 1))),
                 90,
                 "both to be named",
             )
         finally:
-            lab.heal(nodes[1])
+            nodes_lab.heal(nodes[1])
         cluster.wait_ready(180)
 
 
 @pytest.mark.slow
 def test_a_broker_whose_zone_is_lost_says_the_one_that_it_moved_to(
-    namespace: str, nodes: list[str], lab: KubeLab, operator: KubeOperator
+    namespace: str, nodes: list[str], nodes_lab: KubeLab, operator: KubeOperator
 ) -> None:
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     listed = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
     zones = {
         each["metadata"]["name"]: each["metadata"]["labels"].get("topology.kubernetes.io/zone")
@@ -364,7 +354,7 @@ def test_a_broker_whose_zone_is_lost_says_the_one_that_it_moved_to(
         node = node_of(cluster, pod)
         with judged(cluster, during) as workload:
             try:
-                lab.run("lose", node)
+                nodes_lab.run("lose", node)
                 kubectl("delete", "node", node)
                 workload.progress()
                 wait_until(lambda: node_of(cluster, pod) not in ("", node), 180, "another node")
@@ -372,5 +362,5 @@ def test_a_broker_whose_zone_is_lost_says_the_one_that_it_moved_to(
                 cluster.wait_in_sync(topic_of(during), 120)
                 wait_until(told, 60, "the zone that it moved to")
             finally:
-                lab.heal(node)
+                nodes_lab.heal(node)
         assert len(set(cluster.racks().values())) == len(racks) - 1

@@ -72,14 +72,12 @@ def started(namespace: str, name: str, node: str) -> tuple[KubeJob, str]:
 
 
 def test_a_driver_whose_node_is_lost_is_made_again_elsewhere_within_a_bound(
-    shared_namespace: str, operator: KubeOperator, lab: KubeLab
+    shared_namespace: str, operator: KubeOperator, nodes_lab: KubeLab
 ) -> None:
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
     node = other_nodes(operator)[0]
     job, uid = started(shared_namespace, "lost", node)
     try:
-        lab.run("lose", node)
+        nodes_lab.run("lose", node)
         began = time.monotonic()
         bound = LOST_NODE_TOLERATED_SECONDS + 2 * LOST_SECONDS + MORE_SECONDS
         wait_until(lambda: is_running(job, besides=uid), bound, "a driver on another node")
@@ -89,7 +87,7 @@ def test_a_driver_whose_node_is_lost_is_made_again_elsewhere_within_a_bound(
         assert seconds > LOST_SECONDS, "a node that was lost a moment ago may be back in the next"
         assert job.resource()["status"]["executionAttempts"] == 2
     finally:
-        lab.heal(node)
+        nodes_lab.heal(node)
     # The former one ends where it was, and takes nothing with it.
     time.sleep(5)
     assert driver(job.namespace, job.name)["metadata"]["uid"] == found["metadata"]["uid"]
@@ -119,15 +117,14 @@ PATIENCE_SECONDS = 240
 
 @pytest.fixture
 def spread_job(
-    new_namespace: Callable[..., str], operator: KubeOperator, lab: KubeLab
+    new_namespace: Callable[..., str], operator: KubeOperator, nodes_lab: KubeLab
 ) -> Iterator[tuple[str, str]]:
     """The example, whose executors go to another node than the driver's; yield (namespace, node).
 
     Its checkpoint is on a folder of this machine, which all of a lab's nodes have, in the place of
     a volume that several nodes may write.
     """
-    if not lab.is_there:
-        pytest.skip("NODES: only a lab's node may be powered off")
+    assert nodes_lab.is_there
     node = other_nodes(operator)[0]
     namespace = new_namespace(**{"pod-security.kubernetes.io/enforce": "privileged"})
     folder = Path(tempfile.mkdtemp(prefix="headrace-checkpoint-"))
@@ -221,7 +218,7 @@ def drained(node: str, role: str) -> Iterator[None]:
 @pytest.mark.spark
 @pytest.mark.timeout(1200)
 def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_counts(
-    spread_job: tuple[str, str], lab: KubeLab
+    spread_job: tuple[str, str], nodes_lab: KubeLab
 ) -> None:
     namespace, node = spread_job
 
@@ -250,13 +247,13 @@ def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_coun
         [(second, where)] = executors_on(namespace).items()
     write()
     try:
-        lab.run("lose", where)
+        nodes_lab.run("lose", where)
         bound = LOST_NODE_TOLERATED_SECONDS + 2 * LOST_SECONDS + 2 * MORE_SECONDS
         wait_until(lambda: executors_on(namespace).keys() - {second}, bound, "one elsewhere")
         assert set(executors_on(namespace).values()) != {where}
         write()
     finally:
-        lab.heal(where)
+        nodes_lab.heal(where)
     found = driver(namespace, "cpu-load")
     assert found["metadata"]["uid"] == before
     # Its driver goes on elsewhere from the same checkpoint.
