@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any, Self
 
-from support.kube import apply, get, kubectl
+from support.kube import apply, condition, get, kubectl
 from support.processes import wait_until
 
 _PASSWORD = "headrace"  # noqa: S105 - of a throwaway server
@@ -22,17 +22,11 @@ exec postgres -c listen_addresses='*' -c unix_socket_directories=/data
 """
 
 
-def server_binaries() -> Path | None:
-    """Return the folder of the newest PostgreSQL server's programs here; None: there is none."""
-    found = Path("/usr/lib/postgresql").glob("*/bin/postgres")
-    return max((path.parent for path in found), default=None)
-
-
 class KubePostgres:
     """A pod, and a Service, both called `postgres`."""
 
     def __init__(self, namespace: str, binaries: Path) -> None:
-        """Let the namespace allow pods that mount folders of their node."""
+        """Let the namespace allow pods that mount folders of their node. `binaries`: below /usr."""
         self.namespace = namespace
         self._binaries = Path("/host") / binaries.relative_to("/usr")
 
@@ -67,8 +61,7 @@ class KubePostgres:
         return kubectl("-n", self.namespace, "exec", "postgres", "--", *command)
 
     def _is_ready(self) -> bool:
-        conditions = get(self.namespace, "pod", "postgres").get("status", {}).get("conditions", [])
-        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        return condition(get(self.namespace, "pod", "postgres")).get("status") == "True"
 
     def _pod(self) -> dict[str, Any]:
         # The image's libraries first: only what it lacks comes from this machine.
