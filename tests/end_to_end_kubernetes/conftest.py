@@ -32,7 +32,8 @@ _SCOPE = os.environ.get("HEADRACE_TEST_SCOPE", "")
 _NAMESPACES_MAX = 12
 _NAMESPACE_SECONDS = 120
 _NAMES = [f"{_SCOPE or 'headrace-test'}-{number}" for number in range(_NAMESPACES_MAX)]
-_VOLUMES = 120
+#: Free ones of the lab for a namespace: a volume that was used once is not free again.
+_VOLUMES = 60
 _MISSING = "KUBECONFIG is not set: no end-to-end test on Kubernetes was run"
 
 
@@ -98,10 +99,8 @@ def nodes_lab(lab: KubeLab) -> KubeLab:
 
 
 @pytest.fixture(scope="session")
-def operator(lab: KubeLab) -> Iterator[KubeOperator]:
+def operator() -> Iterator[KubeOperator]:
     """The operator of this run, installed."""
-    if lab.is_there:
-        lab.add_volumes(_VOLUMES)
     image = os.environ.get("HEADRACE_TEST_IMAGE", "")
     found = KubeOperator(scope=_SCOPE, namespaces=_NAMES if _SCOPE else [], image=image)
     found.install()
@@ -123,10 +122,12 @@ def _note_rights(request: pytest.FixtureRequest, rights: set[Right]) -> Iterator
         # It may be gone: then the next test's operator does the same again.
         with suppress(RuntimeError, IndexError):
             rights |= used(request.getfixturevalue("operator").metrics())
+    if "served" in request.fixturenames:
+        rights |= used(request.getfixturevalue("served").metrics())
 
 
 @pytest.fixture(scope="session")
-def new_namespace(operator: KubeOperator) -> Iterator[Callable[..., str]]:
+def new_namespace(operator: KubeOperator, lab: KubeLab) -> Iterator[Callable[..., str]]:
     """Return a function that makes an empty namespace; all are deleted before the operator goes."""
     assert operator.pods()
     names = itertools.cycle(_NAMES)
@@ -137,6 +138,8 @@ def new_namespace(operator: KubeOperator) -> Iterator[Callable[..., str]]:
         while kubectl("get", "namespace", "--ignore-not-found", "-o", "name", name := next(names)):
             assert time.monotonic() < deadline, "no namespace is free"
             time.sleep(0.2)
+        if lab.is_there:
+            lab.add_volumes(_VOLUMES)
         metadata = {"name": name, "labels": {**RESTRICTED, **labels}}
         apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         made.append(name)

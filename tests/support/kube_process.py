@@ -103,10 +103,14 @@ class OperatorProcess:
         except OSError as error:
             return getattr(error, "code", 0), str(error)
 
+    def metrics(self) -> str:
+        """Return its metrics page; without a sample where nobody answers."""
+        return self.fetch("/metrics")[1]
+
     def metric(self, name: str, *labels: str) -> float:
         """Return the sum of a metric's samples that have all these `label="value"`."""
         total = 0.0
-        for line in self.fetch("/metrics")[1].splitlines():
+        for line in self.metrics().splitlines():
             is_it = line.startswith((f"{name}{{", f"{name} "))
             if is_it and all(label in line for label in labels):
                 total += float(line.rpartition(" ")[2])
@@ -144,6 +148,10 @@ class Served:
         self.operator.stop()
         self.broker.stop()
         self.remove()
+
+    def metrics(self) -> str:
+        """Return its operator's metrics page."""
+        return self.operator.metrics()
 
     def remove(self) -> None:
         """Delete the namespaces."""
