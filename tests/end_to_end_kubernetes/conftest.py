@@ -122,8 +122,10 @@ def _note_rights(request: pytest.FixtureRequest, rights: set[Right]) -> Iterator
         # It may be gone: then the next test's operator does the same again.
         with suppress(RuntimeError, IndexError):
             rights |= used(request.getfixturevalue("operator").metrics())
-    if "served" in request.fixturenames:
-        rights |= used(request.getfixturevalue("served").metrics())
+    served = request.node.funcargs.get("served")
+    if served is not None:
+        # Its operator may have been stopped: then it has no page.
+        rights |= used(served.metrics())
 
 
 @pytest.fixture(scope="session")
