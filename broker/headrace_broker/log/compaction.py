@@ -23,7 +23,11 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.files import LogDirectoryFailure, remove_quietly, sync_file
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.recovery import adopt_segment
-from headrace_broker.log.segments.segment import RELATIVE_OFFSET_MAX, LogSegment
+from headrace_broker.log.segments.segment import (
+    RELATIVE_OFFSET_MAX,
+    LogSegment,
+    SuspectedDamage,
+)
 from headrace_broker.log.segments.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
 from headrace_broker.protocol.errors import DecodeError
 from headrace_broker.protocol.types import Offset
@@ -40,6 +44,8 @@ class Compaction:
     candidates: list[LogSegment]
     rules: CleanerRules
     first_dirty_offset: int
+    truncations: int
+    """The log's number of truncations when this pass began."""
     _cleaned: list[tuple[list[LogSegment], LogSegment]] = field(default_factory=list)
     _is_complete: bool = False
 
@@ -83,19 +89,27 @@ class Compaction:
             candidates=candidates,
             rules=rules,
             first_dirty_offset=first_dirty,
+            truncations=log.truncations,
         )
 
     def run(self) -> None:
         """Read the dirty part's keys and write the cleaned segments."""
         try:
             self._clean()
-        except (LogDirectoryFailure, DecodeError):
+        except (LogDirectoryFailure, DecodeError, SuspectedDamage):
             if self._has_sources():
                 raise
-            # Retention or truncation removed a segment during the read; `finish` cleans up.
+            # Retention or truncation removed records during the read; `finish` cleans up.
 
     def _has_sources(self) -> bool:
-        return all(self.log.segments.holds(source) for source in self.candidates)
+        """Whether the candidates are still the log's, each with all its records.
+
+        A truncation may have cut the last of them, which may have grown again since.
+        """
+        log = self.log
+        return log.truncations == self.truncations and all(
+            log.segments.holds(source) for source in self.candidates
+        )
 
     def _clean(self) -> None:
         keys = self.rules.keys
@@ -114,9 +128,14 @@ class Compaction:
         self._is_complete = True
 
     def finish(self) -> bool:
-        """Replace the source segments by the cleaned ones; return whether that was possible."""
+        """Replace the source segments by the cleaned ones; return whether that was possible.
+
+        Damage that was found meanwhile was skipped by the read: its records would seem never to
+        have been there.
+        """
         log = self.log
-        if not (self._is_complete and self._has_sources()) or log.is_being_copied:
+        is_usable = self._is_complete and self._has_sources()
+        if not is_usable or log.is_damaged or log.is_being_copied:
             for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
                 remove_quietly(path)
             return False

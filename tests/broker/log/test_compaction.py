@@ -317,6 +317,58 @@ def test_retention_during_a_pass_wins(new_log):
     assert content(log) == kept
 
 
+def damage_is_found(log):
+    """A reader meets a changed bit of the first segment."""
+    path = log.segments.first.path
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    assert log.look_for_damage(log.segments.first, len(data) // 2)
+
+
+def cut_below_the_candidates(log):
+    log.truncate_to(log.segments.first.base_offset + 3)
+
+
+def cut_within_the_last_candidate(log):
+    log.truncate_to(log.segments.inactive[-1].base_offset + 3)
+
+
+def cut_and_filled_again(log):
+    cut_within_the_last_candidate(log)
+    for _ in range(3):
+        put(log, b"other", b"y")
+    log.roll(START_MS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        damage_is_found,
+        cut_below_the_candidates,
+        cut_within_the_last_candidate,
+        cut_and_filled_again,
+    ],
+)
+@pytest.mark.parametrize("is_before_the_read", [True, False])
+def test_a_pass_over_what_is_no_longer_the_log_is_given_up(new_log, change, is_before_the_read):
+    log = new_log(**SETTINGS, index_interval_bytes=0)
+    for _ in range(40):
+        put(log, b"k", b"x" * 100)
+    commit(log)
+    compaction = Compaction.begin(log, START_MS)
+    if not is_before_the_read:
+        compaction.run()
+    change(log)
+    sizes = [segment.size for segment in log.segments]
+    if is_before_the_read:
+        compaction.run()
+    assert not compaction.finish()
+    assert [segment.size for segment in log.segments] == sizes
+    assert list(log.directory.glob("*.cleaned")) == []
+    assert log.is_damaged == bool(log.damages) == (change is damage_is_found)
+
+
 @pytest.mark.parametrize("crash_at", range(1, 9))
 def test_a_crash_anywhere_in_the_swap_loses_nothing(new_log, folder, tmp_path, clock, crash_at):
     log = new_log(**SETTINGS)
