@@ -394,8 +394,6 @@ class PartitionLog:
             self.segments.remove(segment)
             self.removal.schedule(segment, 0)
         self.segments.active.truncate(offset)
-        if self.is_damaged:
-            self.is_damaged = bool(self.damages)
         # Before anything is appended: otherwise a power cut could bring the old tail back in front
         # of records that are appended and flushed in later segments.
         self.segments.active.sync()
@@ -419,6 +417,8 @@ class PartitionLog:
 
     def _truncated(self, offset: int) -> None:
         self._truncations += 1
+        if self.is_damaged:
+            self.is_damaged = bool(self.damages)
         self.removal.run_all()
         sync_directory(self.directory)
         self.reader.forget()
@@ -717,7 +717,6 @@ class PartitionLog:
                 self.truncate_fully_and_start_at(self.log_start_offset)
             else:
                 self.truncate_to(first)
-            self.is_damaged = False
         return self.log_end_offset
 
     @property

@@ -246,6 +246,23 @@ def test_a_compacted_log_is_replicated_again_as_a_whole(tmp_path):
     log.abandon()
 
 
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_log_is_whole_again_once_its_damage_is_truncated(tmp_path, is_whole):
+    closed = Closed(tmp_path / "topic-0")
+    victim = closed.files(".log")[1]
+    _change(victim, victim.stat().st_size - 3)
+    log = closed.open()
+    _scrub(log)
+    assert log.is_damaged
+    if is_whole:
+        log.truncate_fully_and_start_at(closed.end + 100)
+    else:
+        log.truncate_to(log.damages[0].first_offset)
+    assert log.damages == []
+    assert not log.is_damaged
+    log.abandon()
+
+
 def test_times_are_looked_up_around_damage(tmp_path):
     closed = Closed(tmp_path / "topic-0")
     _change(closed.files(".log")[0], 70)
