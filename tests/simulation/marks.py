@@ -223,11 +223,13 @@ def _truncation_offset(
 
 
 @observer(LogSegment, "truncate")
-def _truncate_segment(history: History, original: Any, segment: LogSegment, offset: int) -> Any:
+def _truncate_segment(
+    history: History, original: Any, segment: LogSegment, position: int, end: int
+) -> Any:
     last = segment.offset_index.last
-    if last is not None and last[0] + segment.base_offset >= offset:
+    if last is not None and last[0] + segment.base_offset >= end:
         history.reach("a truncation below an index entry")
-    return original(segment, offset)
+    return original(segment, position, end)
 
 
 @observer(PartitionLog, "truncate_to")

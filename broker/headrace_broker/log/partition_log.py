@@ -378,27 +378,37 @@ class PartitionLog:
         """Move the log's end up to an offset; there are no batches in between."""
         if offset > self.log_end_offset:
             self.log_end_offset = Offset(offset)
+            # A start takes the end from the active segment, and must not find records missing.
+            self.roll(self._clock.now_ms())
             self.reader.forget()
 
     # ---- truncation
 
     def truncate_to(self, offset: int) -> None:
-        """Cut every batch with a record at or above `offset`, where a follower has diverged."""
+        """Cut every batch with a record at or above `offset`, where a follower has diverged.
+
+        The log then ends where the last batch that is left ends: below `offset` if that is within
+        a batch, or where compaction has removed batches. (Kafka's log ends at `offset`. A start
+        would find records missing in front of that, and the leader's whole batch not follow.)
+        """
         if offset >= self.log_end_offset:
             return
-        if offset < self.segments.first.base_offset:
+        last = self.segments.floor(offset)
+        if last is None:
             self.truncate_fully_and_start_at(offset)
             return
-        self.before_truncation(offset)
-        for segment in [held for held in self.segments if held.base_offset > offset]:
-            self.segments.remove(segment)
-            self.removal.schedule(segment, 0)
-        self.segments.active.truncate(offset)
+        position, end = self._around_damage(lambda: last.end_below(offset))
+        self.before_truncation(end)
+        for segment in self.segments.from_offset(offset):
+            if segment is not last:
+                self.segments.remove(segment)
+                self.removal.schedule(segment, 0)
+        last.truncate(position, end)
         # Before anything is appended: otherwise a power cut could bring the old tail back in front
         # of records that are appended and flushed in later segments.
-        self.segments.active.sync()
-        self._truncated(offset)
-        self.log_start_offset = Offset(min(self.log_start_offset, offset))
+        last.sync()
+        self._truncated(end)
+        self.log_start_offset = Offset(min(self.log_start_offset, end))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and start at `offset`: the leader's log begins above this one's end."""

@@ -185,6 +185,20 @@ def test_a_truncation_is_followed(directories):
     assert life.b._recovery_points[KEY] <= life.log.log_end_offset
 
 
+def test_no_record_is_missing_of_a_log_that_ended_behind_its_last_batch(directories):
+    life = directories()
+    fill(life.log)
+    life.log.skip_to(90)
+    life.move()
+    assert life.log.log_end_offset == 90
+    for each in life.all:
+        each.close()
+    life.open()
+    log = life.b.create(*KEY, life.config, topic_id=TOPIC_ID)
+    assert log.log_end_offset == 90
+    assert not log.is_damaged
+
+
 def test_nothing_is_compacted_while_it_is_copied(directories):
     config = LogConfig(segment_bytes=500, cleanup_policy=frozenset({"compact"}))
     life = directories(config=config)

@@ -1,7 +1,8 @@
 """A random life of a log beside a list that says what must be in it.
 
 The model keeps every batch's bytes. After each step that lives through a restart, a kill (files
-copied as they are, the newest one cut anywhere) or a truncation, log and model must agree.
+copied as they are, the newest one cut anywhere), a truncation or a compaction, log and model must
+agree.
 """
 
 import os
@@ -17,14 +18,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
-from support.log import START_MS, ManualClock, batch_of, content
+from headrace_broker.protocol.batch import iterate_records
+from support.log import START_MS, ManualClock, batch_of, compact, content
 
 LIMITS = {"max_examples": 40, "stateful_step_count": 30, "deadline": None}
 BIG = 1 << 20
 
 
 class LogLife(RuleBasedStateMachine):
-    """Appends, reads, flushes, truncations, deletions, clean and unclean restarts."""
+    """Appends, reads, flushes, truncations, compactions, deletions, clean and unclean restarts."""
 
     def __init__(self):
         super().__init__()
@@ -34,10 +36,17 @@ class LogLife(RuleBasedStateMachine):
         self.time_ms = START_MS
 
     @initialize(
-        segment=st.sampled_from([300, 1000, 5000]), interval=st.sampled_from([0, 100, 4096])
+        segment=st.sampled_from([300, 1000, 5000]),
+        interval=st.sampled_from([0, 100, 4096]),
+        compacts=st.booleans(),
     )
-    def begin(self, segment, interval):
-        self.config = LogConfig(segment_bytes=segment, index_interval_bytes=interval)
+    def begin(self, segment, interval, compacts):
+        self.config = LogConfig(
+            segment_bytes=segment,
+            index_interval_bytes=interval,
+            cleanup_policy=frozenset({"compact", "delete"} if compacts else {"delete"}),
+            min_cleanable_dirty_ratio=0.0,
+        )
         self.batches = []
         self.sequence = 0
         self.flushed = 0
@@ -53,11 +62,16 @@ class LogLife(RuleBasedStateMachine):
             log_start_offset=self.log.log_start_offset if hasattr(self, "log") else 0,
         )
 
-    @rule(sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4), epoch=st.integers(0, 3))
-    def append(self, sizes, epoch):
+    @rule(
+        sizes=st.lists(st.integers(0, 40), min_size=1, max_size=4),
+        epoch=st.integers(0, 3),
+        key=st.sampled_from([b"a", b"b", b"c"]),
+    )
+    def append(self, sizes, epoch, key):
         self.time_ms += 1
         batch = batch_of(
             *[b"x" * size for size in sizes],
+            key=key,
             base_timestamp=self.time_ms,
             producer_id=1,
             producer_epoch=0,
@@ -73,6 +87,8 @@ class LogLife(RuleBasedStateMachine):
     def append_the_newest_again(self):
         if self.batches and self.log.producers.get(1):
             first, last, batch = self.batches[-1]
+            if next(iterate_headers(batch))[1].record_count <= last - first:
+                return  # compaction has taken some of its records
             info = self.log.append_as_leader(bytes(8) + batch[8:], 0, now_ms=START_MS)
             assert (info.first_offset, info.last_offset, info.is_duplicate) == (first, last, True)
 
@@ -86,7 +102,7 @@ class LogLife(RuleBasedStateMachine):
         self.log.truncate_to(offset)
         if offset < before:
             self.batches = [each for each in self.batches if each[1] < offset]
-            self.flushed = min(self.flushed, offset)
+            self.flushed = min(self.flushed, self.log.log_end_offset)
             state = self.log.producers.get(1)
             self.sequence = state.last_sequence + 1 if state else 0
 
@@ -96,6 +112,29 @@ class LogLife(RuleBasedStateMachine):
         self.log.delete_records_before(offset)
         self.log.high_watermark = self.log.log_end_offset
         self.log.apply_retention(START_MS)
+
+    @rule()
+    def compact(self):
+        """Leave the newest record of each key, and holes between the batches."""
+        self.log.roll(START_MS)
+        self.log.high_watermark = self.log.log_end_offset
+        before = self.newest()
+        if compact(self.log, START_MS):
+            self.flushed = self.log.flush()
+            self.batches = [
+                (header.base_offset, header.last_offset, segment.read_batch(position, header))
+                for segment in self.log.segments
+                for position, header in segment.headers(0)
+            ]
+            assert self.newest() == before
+
+    def newest(self):
+        return {
+            record.key: record.offset
+            for batch in content(self.log)
+            for record in iterate_records(batch)
+            if record.offset >= self.log.log_start_offset
+        }
 
     @rule()
     def restart(self):
@@ -141,8 +180,11 @@ class LogLife(RuleBasedStateMachine):
         assert data.startswith(batch)
         expected = b"".join(b for start, _, b in visible if start >= first)
         assert expected.startswith(data)
+        offsets = [record.offset for record in iterate_records(data[: len(batch)])]
+        if not offsets or offsets[-1] < self.log.log_start_offset:
+            return  # compaction has taken the records that were left
         found = self.log.fetch_offset_by_timestamp(next(iterate_headers(batch))[1].max_timestamp)
-        assert found.offset == max(first, self.log.log_start_offset)
+        assert found.offset == next(each for each in offsets if each >= self.log.log_start_offset)
 
     @invariant()
     def the_log_holds_what_the_model_holds(self):
@@ -151,8 +193,10 @@ class LogLife(RuleBasedStateMachine):
         start = self.log.log_start_offset
         visible = [each[2] for each in self.batches if each[1] >= start]
         assert content(self.log) == visible
-        if self.batches:
-            assert self.log.log_end_offset >= self.batches[-1][1] + 1
+        assert not self.log.is_damaged
+        ends = [self.log.segments.active.base_offset, *(each[1] + 1 for each in self.batches)]
+        assert self.log.log_end_offset == max(ends)
+        assert self.log.recovery_point <= self.log.log_end_offset
 
     def teardown(self):
         if hasattr(self, "log"):

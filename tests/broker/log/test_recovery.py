@@ -245,12 +245,11 @@ def test_truncation_cuts_whole_batches_and_forgets_what_they_said(new_log):
         )
     before = content(log)
     log.truncate_to(13)
-    assert log.log_end_offset == 13
+    assert log.log_end_offset == 12, "a batch is cut as a whole"
     assert content(log) == before[:6]
     assert log.producers.get(1).last_sequence == 11
     assert log.leader_epochs.entries == [(0, 0), (1, 8)]
     log.truncate_to(100)
-    log.truncate_to(12)
     append(log, batch_of(b"new"), epoch=5)
     assert log.leader_epochs.end_offset_for(1) == (1, 12)
     assert log.leader_epochs.end_offset_for(4) == (1, 12)
@@ -261,6 +260,38 @@ def test_truncation_cuts_whole_batches_and_forgets_what_they_said(new_log):
     assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
     assert append(log, batch_of(b"later")).first_offset == 1000
     assert len(log.producers) == 0
+
+
+@pytest.mark.parametrize("offset", [13, 25], ids=["within a batch", "in a hole"])
+def test_a_truncated_log_ends_where_what_is_left_ends(new_log, tmp_path, folder, clock, offset):
+    """Otherwise a clean start would find records missing, and the leader's batch not follow."""
+    log, leader = new_log(), PartitionLog.open(tmp_path / "leader", LogConfig(), clock=clock)
+    for number in [*range(10), 15, 16]:
+        batch = batch_of(b"x", b"y", base_offset=2 * number)
+        for each in (log, leader):
+            each.append_as_follower(bytearray(batch))
+    log.truncate_to(offset)
+    end = 12 if offset == 13 else 20
+    assert log.log_end_offset == end
+    log.close()
+    again = PartitionLog.open(folder, LogConfig(), clock=clock, recovery_point=end)
+    assert not again.is_damaged
+    assert again.log_end_offset == end
+    again.append_as_follower(leader.read(end, 1000, upper_bound=34, at_least_one=True))
+    assert content(again) == content(leader)
+    again.abandon()
+    leader.abandon()
+
+
+def test_damage_where_a_log_is_cut_is_found_and_ends_nothing(new_log):
+    log = filled(new_log, index_interval_bytes=0)
+    segment = log.segments.active
+    end = log.log_end_offset
+    with segment.path.open("r+b") as file:  # a length that leads to nowhere
+        file.seek(segment.offset_index.last[1] + 8)
+        file.write(b"\xff\xff")
+    log.truncate_to(end - 1)
+    assert log.log_end_offset < end
 
 
 def test_a_half_finished_swap_is_finished_and_other_leftovers_go(new_log, folder, clock):

@@ -386,7 +386,7 @@ LOG_RULES = (
         "a truncation is not fsynced",
         _DEFINES_LOG["truncate_to"],
         "truncate_to",
-        edited("self.segments.active.sync()", "pass"),
+        edited("last.sync()", "pass"),
         needs=_has_fsyncs,
         seeds_max=1000,
     ),

@@ -290,14 +290,19 @@ class LogSegment:
 
     # ---- change
 
-    def truncate(self, offset: int) -> int:
-        """Cut every batch with a record at or above `offset`; return the bytes removed."""
-        position = self.position_of(offset)
-        removed = self.size - position
-        self.truncate_at(position, offset)
-        return removed
+    def end_below(self, offset: int) -> tuple[int, int]:
+        """Return position and offset of the end of the batches that are wholly below `offset`.
 
-    def truncate_at(self, position: int, next_offset: int) -> None:
+        Raises SuspectedDamage.
+        """
+        position, next_offset = self.position_of(offset), self.base_offset
+        entry = self.offset_index.floor_by_value(position - 1)
+        for _, header in self.headers(entry[1] if entry else 0, position):
+            next_offset = header.last_offset + 1
+        ends = [each.next_offset for each in self.damages if each.start < position]
+        return position, max([next_offset, *ends])
+
+    def truncate(self, position: int, next_offset: int) -> None:
         """Cut at a batch's position, before which every offset is below `next_offset`."""
         with failing_the_directory(self.path):
             os.ftruncate(self._fd if self._fd >= 0 else self._open(), position)
