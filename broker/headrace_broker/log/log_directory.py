@@ -354,25 +354,26 @@ class LogDirectory:
         """Lower every checkpoint on disk to `offset` before records are appended there.
 
         Otherwise recovery after a power cut would trust bytes that were written after a truncation
-        and are covered by no fsync; a leader would serve them as committed.
+        and are covered by no fsync; a leader would serve them as committed, or hide or not compact
+        what was appended below.
         """
-        for offsets, name in (
-            (self._recovery_points, RECOVERY_POINT_NAME),
-            (self._high_watermarks, HIGH_WATERMARK_NAME),
-        ):
+        for offsets, name in self._checkpoints():
             if offsets.get(key, 0) > offset:
                 offsets[key] = offset
                 write_offsets(self.path / name, offsets)
 
-    def _forget(self, key: TopicPartition) -> None:
-        """Remove a deleted partition from the checkpoints before its name is used again."""
-        self._deleted.discard(key)
-        for offsets, name in (
+    def _checkpoints(self) -> tuple[tuple[dict[TopicPartition, int], str], ...]:
+        return (
             (self._recovery_points, RECOVERY_POINT_NAME),
             (self._log_starts, LOG_START_NAME),
             (self._high_watermarks, HIGH_WATERMARK_NAME),
             (self._cleaner_offsets, CLEANER_NAME),
-        ):
+        )
+
+    def _forget(self, key: TopicPartition) -> None:
+        """Remove a deleted partition from the checkpoints before its name is used again."""
+        self._deleted.discard(key)
+        for offsets, name in self._checkpoints():
             if offsets.pop(key, 0):
                 write_offsets(self.path / name, offsets)
 
@@ -382,9 +383,8 @@ class LogDirectory:
             return
         logs = self.logs
         for key in self._deleted:
-            for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
+            for offsets, _ in self._checkpoints():
                 offsets.pop(key, None)
-            self._cleaner_offsets.pop(key, None)
         self._deleted.clear()
         for key, log in logs.items():
             self._recovery_points[key] = log.recovery_point

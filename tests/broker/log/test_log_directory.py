@@ -1,6 +1,7 @@
 """A log directory: its lock, its identity, its checkpoints, clean and unclean ends."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -132,19 +133,21 @@ def points(directory, name):
     return {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
 
 
-@pytest.mark.parametrize("name", ["recovery-point-offset", "replication-offset"])
+@pytest.mark.parametrize(
+    "name", ["recovery-point-offset", "replication-offset", "log-start-offset", "cleaner-offset"]
+)
 def test_no_checkpoint_on_disk_stays_above_a_truncation(open_directory, name):
     directory = open_directory()
-    log = directory.create("events", 0, CONFIG)
-    for _ in range(10):
-        append(log, batch_of(b"value"))
+    log = directory.create("events", 0, replace(CONFIG, cleanup_policy=frozenset({"compact"})))
+    for _ in range(5):
+        append(log, batch_of(b"value", b"value", key=b"k"))
     log.flush()
-    log.high_watermark = 10
+    log.high_watermark = log.cleaner_offset = log.delete_records_before(10)
     directory.checkpoint()
     assert points(directory, f"{name}-checkpoint") == {"events 0": 10}
-    log.truncate_to(4)
+    log.truncate_to(5)
     # What is appended now is on no disk yet, and recovery must not take it on trust.
-    append(log, batch_of(b"other"))
+    append(log, batch_of(b"other", key=b"k"))
     assert points(directory, f"{name}-checkpoint") == {"events 0": 4}
     log.truncate_fully_and_start_at(2)
     assert points(directory, f"{name}-checkpoint") == {"events 0": 2}
