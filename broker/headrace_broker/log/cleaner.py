@@ -5,13 +5,16 @@ only reads inactive segments and none of the log's own state, so it may run in a
 `compaction` decides what is cleaned and puts the result in place.
 """
 
+import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from struct import pack_into
 from typing import Final
+
+import structlog
 
 from headrace_broker.log.batches import Header, newest_timestamp, read_header
 from headrace_broker.log.markers import read_marker
@@ -28,10 +31,12 @@ from headrace_broker.protocol.batch import (
 )
 from headrace_broker.protocol.batch_header import MAX_TIMESTAMP_POSITION, seal
 from headrace_broker.protocol.compression import Compression
+from headrace_broker.protocol.errors import DecodeError
 
 KEYS_MAX: Final = 500_000
 """Keys of one pass, about 100 bytes each; further keys wait for the next pass."""
 _KEY_HASH_SIZE: Final = 16
+_log = structlog.get_logger(__name__)
 
 
 class AbortedBatches:
@@ -92,7 +97,19 @@ class KeyMap:
             if len(self._offsets) + max(header.record_count, 0) > self.keys_max and self._offsets:
                 return False
             if not header.is_control and not aborted.holds(header):
-                for record in iterate_records(segment.read_batch(position, header)):
+                batch = segment.read_batch(position, header)
+                try:
+                    records = list(iterate_records(batch))
+                except DecodeError as error:
+                    # Once, as each batch is new to one pass only.
+                    _log.warning(
+                        "records of a batch do not parse; it is kept as it is",
+                        path=str(segment.path),
+                        base_offset=header.base_offset,
+                        error=str(error),
+                    )
+                    records = []
+                for record in records:
                     if record.key is not None and record.offset >= start:
                         self._offsets[_hash(record.key)] = record.offset
             self.end_offset = header.last_offset + 1
@@ -174,7 +191,11 @@ def clean_segments(
     cleaned.create()
     for source in sources:
         for position, header in source.headers(0):
-            batch = clean_batch(source.read_batch(position, header), header, rules)
+            whole = source.read_batch(position, header)
+            batch: bytes | bytearray | None = whole
+            # Before a topic was compacted, it took batches by their headers.
+            with suppress(DecodeError, struct.error):
+                batch = clean_batch(whole, header, rules)
             if batch is not None:
                 at = cleaned.write(memoryview(batch))
                 kept = read_header(batch)
@@ -191,7 +212,8 @@ def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | by
     """Return what stays of a batch: all of it, the batch with fewer records, or None.
 
     Base offset, last offset and sequences stay what they were, so that offsets keep their meaning
-    and a producer's next batch still follows.
+    and a producer's next batch still follows. Raises DecodeError where the records do not parse,
+    and struct.error where their timestamps have no place.
     """
     if header.is_control:
         return _clean_marker(batch, header, rules)
@@ -200,18 +222,15 @@ def clean_batch(batch: bytes, header: Header, rules: CleanerRules) -> bytes | by
         return batch
     horizon: int | None = header.base_timestamp if header.has_delete_horizon else None
     gone = rules.aborted.holds(header)
-    records = [] if header.record_count == 0 else list(iterate_records(batch))
     kept = [
         record
-        for record in records
-        if not gone
-        and rules.keys.is_newest(record)
-        and (record.value is not None or not rules.is_over(horizon))
+        for record in (() if gone or header.record_count == 0 else iterate_records(batch))
+        if rules.keys.is_newest(record) and (record.value is not None or not rules.is_over(horizon))
     ]
     if not kept and header.last_offset not in rules.last_batches:
         return None
     sets_horizon = horizon is None and any(record.value is None for record in kept)
-    if len(kept) == len(records) and not sets_horizon:
+    if len(kept) == header.record_count and not sets_horizon:
         return batch
     if sets_horizon:
         horizon = rules.now_ms + rules.delete_retention_ms
@@ -262,7 +281,7 @@ def _rebuild(header: Header, kept: list[Record], horizon: int | None) -> bytearr
     batch = build_batch(records, **options)
     if not kept:
         # As in Kafka: the producer's age is counted from this timestamp.
-        pack_into(">q", batch, MAX_TIMESTAMP_POSITION, header.max_timestamp)
+        struct.pack_into(">q", batch, MAX_TIMESTAMP_POSITION, header.max_timestamp)
         seal(batch)
     return batch
 

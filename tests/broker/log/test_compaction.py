@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.segments.time_lookup import max_timestamp_record
 from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
+from headrace_broker.protocol.batch_header import HEADER_SIZE, MAX_TIMESTAMP_POSITION, seal
 from headrace_broker.protocol.compression import Compression
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from support.log import START_MS, append, batch_of, compact, content, headers_from, marker, open_at
@@ -416,6 +418,66 @@ def test_a_topics_own_compression_replaces_the_producers(new_log):
     (header,) = headers_from(log, 0)
     assert header.compression == Compression.ZSTD
     assert [r.value for r in records_of(log)] == [b"value" * 20] * 50
+
+
+def malformed(place, **options):
+    """Build a batch whose checksum holds, and whose records do not parse."""
+    records = [NewRecord(key=b"k", value=b"malformed", timestamp=START_MS)] * 3
+    batch = build_batch(records, **options)
+    batch[place] ^= 0x7F
+    seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize("place", [HEADER_SIZE, HEADER_SIZE + 20, -1])
+def test_a_batch_whose_records_do_not_parse_is_kept_as_it_is(new_log, place, capsys):
+    # A topic that is not compacted takes batches by their headers.
+    log = new_log(segment_bytes=1000)
+    put(log, b"k", b"older")
+    append(log, malformed(place))
+    put(log, b"k", b"old")
+    put(log, b"k", b"new")
+    kept = content(log)[1]
+    log.update_config(replace(log.config, **SETTINGS))
+    for _ in range(3):
+        commit(log)
+        assert compact(log, START_MS)
+        assert kept in content(log)
+        put(log, b"k", b"newer")
+    assert [r.value for b in content(log) if b != kept for r in iterate_records(b)] == [
+        b"newer",
+        b"newer",
+    ]
+    assert capsys.readouterr().out.count("records of a batch do not parse") == 1
+
+
+def test_a_batch_with_timestamps_beyond_all_numbers_is_kept_as_it_is(new_log):
+    log = new_log(segment_bytes=1000)
+    records = [NewRecord(key=key, value=b"v", timestamp=START_MS + 9) for key in (b"k", b"l")]
+    batch = build_batch([NewRecord(key=b"k", timestamp=START_MS), *records])
+    batch[MAX_TIMESTAMP_POSITION - 8 : MAX_TIMESTAMP_POSITION] = b"\x7f" + b"\xff" * 7
+    seal(batch)
+    append(log, batch)
+    put(log, b"k", b"v")
+    kept = content(log)
+    log.update_config(replace(log.config, **SETTINGS))
+    commit(log)
+    assert compact(log, START_MS)
+    assert content(log) == kept
+
+
+def test_an_aborted_batch_goes_whether_or_not_its_records_parse(new_log):
+    log = new_log(segment_bytes=1000)
+    append(log, malformed(HEADER_SIZE, **in_transaction(1)))
+    append(log, malformed(HEADER_SIZE, **in_transaction(2)))
+    end(log, 1, commit=False)
+    end(log, 2, commit=True)
+    put(log, b"k", b"v")
+    log.update_config(replace(log.config, **SETTINGS))
+    log.producers = type(log.producers)()  # which have expired
+    commit(log)
+    assert compact(log, START_MS)
+    assert [h.producer_id for h in headers_from(log, 0) if not h.is_control] == [2, -1]
 
 
 def test_timestamps_too_far_in_the_past_are_refused_where_the_topic_says_so(new_log):
