@@ -42,26 +42,33 @@ def document(
     }
 
 
+def cluster_document(uid: str = "uid-c", version: int = 1) -> dict[str, Any]:
+    metadata = {"name": "c", "namespace": "default", "uid": uid, "resourceVersion": str(version)}
+    return {"apiVersion": API_VERSION, "kind": "Cluster", "metadata": metadata, "spec": {}}
+
+
 class Seen:
-    """An informer and what it feeds."""
+    """An informer and what it feeds. There is the Cluster."""
 
     def __init__(self) -> None:
         self.register, self.marks = Register(), Marks()
         self.queue = WorkQueue(lambda: 0.0, random.Random(7))
         self.informer = Informer(Store(), self.register, self.queue, self.marks)  # type: ignore[arg-type]  # it only marks
+        self.see((cluster_document(), False))
 
     def see(self, *events: tuple[dict[str, Any], bool]) -> "Seen":
         for obj, is_gone in events:
             self.informer.see(obj, is_gone=is_gone)
         return self
 
-    def departed(self) -> list[str]:
-        return [each.metadata.name for each in self.register.departed(CLUSTER)]
+    def departed(self, cluster_uid: str = "uid-c") -> list[str]:
+        return [each.metadata.name for each in self.register.departed(CLUSTER, cluster_uid)]
 
-    def planned(self, topic_id: str = "id-1") -> list[str]:
+    def planned(self, topic_id: str = "id-1", cluster_uid: str = "uid-c") -> list[str]:
         """Return the topics that would be deleted."""
         topics = {"t": ObservedTopic(partitions=1, replicas=1, topic_id=topic_id)}
-        resources = [*self.register.of_cluster(CLUSTER), *self.register.departed(CLUSTER)]
+        departed = self.register.departed(CLUSTER, cluster_uid)
+        resources = [*self.register.of_cluster(CLUSTER), *departed]
         planned = plan(observed(topics=topics), desired_of(cluster(), resources))
         return [each.topic for each in planned.actions if isinstance(each, DeleteTopic)]
 
@@ -111,6 +118,24 @@ def test_who_becomes_leader_leaves_old_deletions_to_whoever_led_then():
     assert seen.departed() == ["t"]
     seen.register.settle_old(-1)
     assert seen.departed() == []
+
+
+def test_a_later_cluster_with_the_same_name_keeps_what_was_deleted_in_the_former_one():
+    seen = Seen().see((document(), False), gone(deletionPolicy="Delete"))
+    again = cluster_document("uid-d", version=9)
+    seen.see((cluster_document(version=8), True), (again, False))
+    # With retained volumes it is the same topic, with the same id.
+    assert seen.planned(cluster_uid="uid-d") == []
+    seen.register.settle_former(CLUSTER, "uid-d")
+    assert seen.departed() == []
+
+
+def test_a_topic_that_is_deleted_without_its_cluster_leaves_nothing_to_delete():
+    seen = Seen().see((document(), False), (cluster_document(version=8), True))
+    seen.see(gone(deletionPolicy="Delete"))
+    assert seen.departed("") == []
+    seen.see((cluster_document("uid-d", version=9), False))
+    assert seen.planned(cluster_uid="uid-d") == []
 
 
 def test_an_older_state_than_the_known_one_is_ignored():

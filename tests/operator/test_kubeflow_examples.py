@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.control_plane import ControlPlane, find_programs
+from support.control_plane import own_api_server
 from support.kube import get, kubectl
 from support.kube_process import OperatorProcess
 from support.processes import wait_until
@@ -74,14 +74,8 @@ def examples() -> Path:
 def world(examples: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An API server with an operator that runs SparkApplications; the examples."""
     folder = tmp_path_factory.mktemp("examples")
-    if (programs := find_programs(folder / "programs")) is None:
-        pytest.skip("NOT TESTED: no etcd and kube-apiserver (KUBEBUILDER_ASSETS, KUBELAB)")
     with ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane(folder / "plane", *programs))
-        patched = stack.enter_context(pytest.MonkeyPatch.context())
-        patched.setenv("KUBECONFIG", str(plane.kubeconfig))
-        kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[2] / "crds"))
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        stack.enter_context(own_api_server(folder))
         operator = OperatorProcess(folder, [NAMESPACE], {}, "--spark-runner")
         stack.enter_context(operator)
         kind = "crd/sparkapplications.sparkoperator.k8s.io"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from support.control_plane import ControlPlane, find_programs
+from support.control_plane import own_api_server
 from support.headrace_broker import HeadraceBroker
 from support.kube import ROOT, condition, kubectl, resource
 from support.kube_api import GROUP_VERSION, Api
@@ -97,15 +97,8 @@ def hole() -> socket.socket:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("scale")
-    programs = find_programs(folder / "programs")
-    if programs is None:
-        pytest.skip("NOT TESTED: no etcd and kube-apiserver (KUBEBUILDER_ASSETS, KUBELAB)")
     with ExitStack() as stack:
-        plane = stack.enter_context(ControlPlane(folder / "plane", *programs))
-        patched = stack.enter_context(pytest.MonkeyPatch.context())
-        patched.setenv("KUBECONFIG", str(plane.kubeconfig))
-        kubectl("apply", "--server-side", "-k", str(ROOT / "crds"))
-        kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        stack.enter_context(own_api_server(folder))
         kubectl("create", "namespace", NAMESPACE)
         names = [f"c-{number}" for number in range(CLUSTERS)]
         brokers = {

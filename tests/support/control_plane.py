@@ -7,12 +7,15 @@ them), or the lab's (KUBELAB), or those on PATH. Nothing is shared with a cluste
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+import pytest
 import yaml
 
+from support.kube import ROOT, kubectl
 from support.processes import LOOPBACK, ManagedProcess, free_port
 
 _READY_SECONDS = 90.0
@@ -39,6 +42,19 @@ def find_programs(folder: Path) -> tuple[list[str], list[str]] | None:
     subprocess.run(["zstd", "-q", "-d", "-f", str(packed), "-o", str(program)], check=True)
     program.chmod(0o755)
     return [etcd], [str(program), "apiserver"]
+
+
+@contextmanager
+def own_api_server(folder: Path) -> Iterator[None]:
+    """Let KUBECONFIG name a new API server that has Headrace's kinds; skip without the programs."""
+    if (programs := find_programs(folder / "programs")) is None:
+        pytest.skip("NOT TESTED: no etcd and kube-apiserver (KUBEBUILDER_ASSETS, KUBELAB)")
+    plane = ControlPlane(folder / "plane", *programs)
+    with plane, pytest.MonkeyPatch.context() as patched:
+        patched.setenv("KUBECONFIG", str(plane.kubeconfig))
+        kubectl("apply", "--server-side", "-k", str(ROOT / "crds"))
+        kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        yield
 
 
 class ControlPlane:

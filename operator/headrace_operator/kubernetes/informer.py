@@ -114,13 +114,21 @@ class Informer:
         ):
             return
         if is_gone:
-            if resource.spec.deletion_policy == "Delete" or _is_paused(resource):
-                self._register.depart(resource)
+            cluster_uid = self._uid_of(cluster_key(resource))
+            # Without its Cluster there is nothing to clean up.
+            is_kept = resource.spec.deletion_policy == "Delete" and cluster_uid
+            if is_kept or _is_paused(resource):
+                self._register.depart(resource, cluster_uid)
             self._forget(resource)
         else:
             self._register.upsert(resource)
             if known is None or _intent_of(known) != _intent_of(resource):
                 self._mark_managed(resource)
+
+    def _uid_of(self, cluster: ClusterKey) -> str:
+        """Return the uid of the Cluster; '' if there is none."""
+        found = self._store.get("Cluster", *cluster)
+        return str(found["metadata"]["uid"]) if found is not None else ""
 
     def _forget(self, resource: Managed) -> None:
         rivals = self._register.with_rivals({resource.key})

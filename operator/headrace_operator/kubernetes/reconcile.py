@@ -204,16 +204,19 @@ class _Pass:
             self._scope = "health"
         self._is_first_round = True
         self._now_ms = int(time.time() * 1000)
+        self._written = around.clusters(key)
+        self._cluster_uid = _uid_of(self._written)
+        around.register.settle_former(key, self._cluster_uid)
 
     async def run(self) -> Outcome:
         began = time.process_time()
-        cluster = written = self._around.clusters(self._key)
+        cluster = self._written
         performed: list[Action] = []
         held: list[Failure] = []
         failures: tuple[Failure, ...] = ()
         observed, desired, planned = Observed(), Desired(), Plan()
         for _ in range(ROUNDS_MAX):
-            cluster, held_back = await self._effective(written)
+            cluster, held_back = await self._effective(self._written)
             desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
             planned = _with_spec_checked(plan(observed, desired), desired, held_back)
@@ -259,7 +262,7 @@ class _Pass:
         if cluster is None:
             return desired_of(None, resources)
         if is_complete:
-            resources = [*resources, *register.departed(self._key)]
+            resources = [*resources, *register.departed(self._key, self._cluster_uid)]
         return replace(
             desired_of(cluster, resources),
             is_complete=is_complete,
@@ -269,7 +272,8 @@ class _Pass:
     def _dirty(self) -> list[Managed]:
         """Return the dirty resources, also deleted ones, and all that describe the same things."""
         register, keys = self._around.register, self._dirt.keys
-        gone = [each for each in register.departed(self._key) if each.key in keys]
+        departed = register.departed(self._key, self._cluster_uid)
+        gone = [each for each in departed if each.key in keys]
         found = {each.key: each for each in register.with_rivals(keys)}
         found |= {rival.key: rival for each in gone for rival in register.describing(each)}
         mine = [each for each in found.values() if cluster_key(each) == self._key]
@@ -287,7 +291,7 @@ class _Pass:
             busy |= {each.resource for each in planned.problems}
         else:
             busy = set()
-        for resource in self._around.register.departed(self._key):
+        for resource in self._around.register.departed(self._key, self._cluster_uid):
             if (
                 resource.key in deleted
                 and resource.key not in busy
@@ -348,7 +352,8 @@ class _Pass:
         desired: Desired,
         observed: Observed,
     ) -> tuple[Failure, ...]:
-        if cluster is None:
+        if cluster is None or _uid_of(self._around.clusters(self._key)) != self._cluster_uid:
+            # A new Cluster with this name has the same addresses, and this plan is not for it.
             return ()
         failures: list[Failure] = []
         failures += await self._scale([each for each in actions if isinstance(each, ScaleTarget)])
@@ -416,6 +421,10 @@ class _Pass:
             resync_seconds=resync,
             unfinished=frozenset(unfinished),
         )
+
+
+def _uid_of(cluster: Cluster | None) -> str:
+    return cluster.metadata.uid if cluster is not None else ""
 
 
 def _generations_of(desired: Desired) -> dict[Key, int]:

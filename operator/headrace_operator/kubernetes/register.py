@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -54,6 +55,15 @@ def age_of(resource: Managed) -> tuple[str, str, str]:
     return (metadata.creation_timestamp or "", metadata.namespace, metadata.name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Departed:
+    """A deleted resource, when that was (monotonic), and the uid of the Cluster that it was in."""
+
+    resource: Managed
+    at: float
+    cluster_uid: str
+
+
 class Register:
     """All watched Topics and ConsumerGroups."""
 
@@ -62,7 +72,7 @@ class Register:
         self._resources: dict[Key, Managed] = {}
         self._by_cluster: dict[ClusterKey, set[Key]] = defaultdict(set)
         self._by_identity: dict[_Identity, set[Key]] = defaultdict(set)
-        self._departed: dict[Key, tuple[float, Managed]] = {}
+        self._departed: dict[Key, _Departed] = {}
 
     def get(self, key: Key) -> Managed | None:
         """Return a resource, or None."""
@@ -103,29 +113,45 @@ class Register:
         keys = self._by_identity[_identity(resource)]
         return sorted((self._resources[key] for key in keys), key=age_of)
 
-    def depart(self, resource: Managed) -> None:
-        """Keep the last state of a deleted resource whose deletion leaves work to do."""
+    def depart(self, resource: Managed, cluster_uid: str) -> None:
+        """Keep the last state of a deleted resource whose deletion leaves work to do.
+
+        The work is only for this very Cluster, and not for a later one with the same name.
+        """
         marked = resource.metadata.deletion_timestamp or _GONE
         metadata = msgspec.structs.replace(resource.metadata, deletion_timestamp=marked)
-        gone = msgspec.structs.replace(resource, metadata=metadata)
-        self._departed[resource.key] = (time.monotonic(), gone)
+        self._departed[resource.key] = _Departed(
+            resource=msgspec.structs.replace(resource, metadata=metadata),
+            at=time.monotonic(),
+            cluster_uid=cluster_uid,
+        )
 
-    def departed(self, cluster: ClusterKey) -> list[Managed]:
+    def departed(self, cluster: ClusterKey, cluster_uid: str) -> list[Managed]:
         """Return deleted resources with work left that were not recreated."""
         return [
-            resource
-            for key, (_, resource) in self._departed.items()
-            if key not in self._resources and cluster_key(resource) == cluster
+            each.resource
+            for key, each in self._departed.items()
+            if key not in self._resources
+            and cluster_key(each.resource) == cluster
+            and each.cluster_uid == cluster_uid
         ]
 
     def settle(self, key: Key) -> None:
         """Remove a deleted resource: no work is left."""
         self._departed.pop(key, None)
 
+    def settle_former(self, cluster: ClusterKey, cluster_uid: str) -> None:
+        """Remove what was deleted in former Clusters with this name: their data went with them."""
+        self._departed = {
+            key: each
+            for key, each in self._departed.items()
+            if cluster_key(each.resource) != cluster or each.cluster_uid == cluster_uid
+        }
+
     def settle_old(self, age_seconds: float) -> None:
         """Remove what was deleted longer ago: the leader at that time has handled it."""
         oldest = time.monotonic() - age_seconds
-        self._departed = {key: each for key, each in self._departed.items() if each[0] >= oldest}
+        self._departed = {key: each for key, each in self._departed.items() if each.at >= oldest}
 
     def clusters(self) -> set[ClusterKey]:
         """Return every Cluster that a resource refers to."""
