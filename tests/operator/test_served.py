@@ -4,12 +4,14 @@ One broker is reached beside it. There is no kubelet and no controller: sets mak
 has owners stays until a test deletes it.
 """
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from support.control_plane import own_api_server
-from support.kube import apply, kubectl
+from support.kube import apply, condition, get, kubectl, resource
 from support.kube_process import Served
 from support.processes import wait_until
 
@@ -43,3 +45,79 @@ def test_a_cluster_that_is_made_again_keeps_the_topics_of_its_former_topics(serv
     apply(served.topic("after"))
     served.wait_ready("Topic", "after")
     assert served.topics() >= {"before", "between", "after"}
+
+
+def make(served: Served, name: str, **spec: Any) -> None:
+    """Make a Cluster of one broker that never runs: only its objects are looked at."""
+    body = {"pools": [{"name": "a", "replicas": 1}], **spec}
+    apply(resource("Cluster", served.namespace, name, **body))
+
+
+def identity_of(served: Served, name: str) -> dict[str, Any]:
+    """Return the identity of a Cluster as it is stored; {} if it is not."""
+    found = get(served.namespace, "configmap", f"{name}-identity")
+    uid = served.get("Cluster", name)["metadata"]["uid"]
+    is_its = any(
+        each["uid"] == uid for each in found.get("metadata", {}).get("ownerReferences", ())
+    )
+    return json.loads(found["data"]["identity.json"]) if is_its else {}
+
+
+def make_claim(served: Served, name: str, owner: dict[str, Any] | None = None) -> None:
+    """Make the claim of a Cluster's set, as its controller does, and wait for its broker's mark."""
+    (template,) = get(served.namespace, "statefulset", f"{name}-a")["spec"]["volumeClaimTemplates"]
+    metadata = {
+        "name": f"data-0-{name}-a-0",
+        "namespace": served.namespace,
+        "labels": template["metadata"]["labels"],
+        "ownerReferences": [owner] if owner else [],
+    }
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+    apply(claim | {"spec": template["spec"]})
+    wait_until(
+        lambda: "annotations" in get(served.namespace, "pvc", metadata["name"])["metadata"],
+        30,
+        "the claim to be marked",
+    )
+
+
+def waits_for(served: Served, name: str, text: str) -> bool:
+    """Whether a Cluster says that it waits for this of a former one."""
+    found = condition(served.get("Cluster", name), "Reconciling")
+    return found.get("reason") == "WaitingForFormer" and text in found["message"]
+
+
+def test_a_cluster_takes_no_identity_from_claims_that_are_being_deleted(served: Served) -> None:
+    make(served, "claims")
+    wait_until(lambda: get(served.namespace, "statefulset", "claims-a"), 60, "its set")
+    make_claim(served, "claims")
+    former = identity_of(served, "claims")["clusterId"]
+    claim = "data-0-claims-a-0"
+    assert get(served.namespace, "pvc", claim)["metadata"]["finalizers"]  # a pod may use it
+    delete(served, "Cluster", "claims")
+    for kind, name in (("statefulset", "claims-a"), ("pvc", claim)):
+        kubectl("-n", served.namespace, "delete", kind, name, "--wait=false")
+    make(served, "claims")
+    wait_until(lambda: waits_for(served, "claims", claim), 30, "the Cluster to wait")
+    assert identity_of(served, "claims") == {}
+    patch = json.dumps({"metadata": {"finalizers": None}})
+    kubectl("-n", served.namespace, "patch", "pvc", claim, "--type=merge", "-p", patch)
+    wait_until(lambda: identity_of(served, "claims"), 30, "its own identity")
+    assert identity_of(served, "claims")["clusterId"] != former
+
+
+def test_a_set_whose_claims_go_with_it_is_not_adopted(served: Served) -> None:
+    make(served, "sets", deletionPolicy="Delete")
+    wait_until(lambda: get(served.namespace, "statefulset", "sets-a"), 60, "its set")
+    former = get(served.namespace, "statefulset", "sets-a")["metadata"]["uid"]
+    delete(served, "Cluster", "sets")
+    make(served, "sets", deletionPolicy="Delete")
+    wait_until(lambda: waits_for(served, "sets", "StatefulSet sets-a"), 30, "the Cluster to wait")
+    assert len(get(served.namespace, "statefulset", "sets-a")["metadata"]["ownerReferences"]) == 1
+    delete(served, "statefulset", "sets-a")
+
+    def is_new() -> bool:
+        found = get(served.namespace, "statefulset", "sets-a")
+        return bool(found) and found["metadata"]["uid"] != former
+
+    wait_until(is_new, 30, "a set of its own")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.seams import BrokerBackend
-    from headrace_operator.plan import Action, Desired, Plan, Problem
+    from headrace_operator.plan import Action, Desired, Plan, Problem, Waiting
     from headrace_operator.resources import Cluster
 
 __all__ = ["ReachedBrokers", "ReachedOrOwn"]
@@ -33,7 +33,7 @@ class ReachedBrokers:
         """See BrokerBackend."""
         return self._addresses.get((cluster.metadata.namespace, cluster.metadata.name), "")
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem | Waiting, ...]]:
         """See BrokerBackend."""
         return cluster, ()
 
@@ -87,7 +87,7 @@ class ReachedOrOwn:
         """See BrokerBackend."""
         return self._of(cluster).bootstrap_servers(cluster)
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem | Waiting, ...]]:
         """See BrokerBackend."""
         return await self._of(cluster).effective(cluster)
 

@@ -31,6 +31,7 @@ from headrace_operator.plan import (
     Problem,
     ResetOffsets,
     ScaleTarget,
+    Waiting,
     plan,
 )
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
@@ -250,7 +251,7 @@ class _Pass:
 
     async def _effective(
         self, cluster: Cluster | None
-    ) -> tuple[Cluster | None, tuple[Problem, ...]]:
+    ) -> tuple[Cluster | None, tuple[Problem | Waiting, ...]]:
         return (None, ()) if cluster is None else await self._around.backend.effective(cluster)
 
     async def _desired(self, cluster: Cluster | None) -> Desired:
@@ -445,7 +446,9 @@ def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired
     )
 
 
-def _with_spec_checked(planned: Plan, desired: Desired, held_back: tuple[Problem, ...]) -> Plan:
+def _with_spec_checked(
+    planned: Plan, desired: Desired, held_back: tuple[Problem | Waiting, ...]
+) -> Plan:
     """Hold back actions that would give brokers a spec that they cannot start with. Pure.
 
     `held_back`: why `desired` differs from the Cluster's spec; () if it does not.
@@ -453,7 +456,11 @@ def _with_spec_checked(planned: Plan, desired: Desired, held_back: tuple[Problem
     cluster = desired.cluster
     if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
         return planned
-    planned = replace(planned, problems=(*held_back, *planned.problems))
+    problems = [each for each in held_back if isinstance(each, Problem)]
+    planned = replace(planned, problems=(*problems, *planned.problems))
+    if waits := tuple(each for each in held_back if isinstance(each, Waiting)):
+        actions = tuple(each for each in planned.actions if each.resource != cluster.key)
+        planned = replace(planned, actions=actions, waiting=(*waits, *planned.waiting))
     if any(each.reason is Reason.ROLLED_BACK for each in held_back):
         return planned
     found = cluster_spec_problems(cluster)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.api.transport import Object
-    from headrace_operator.plan import Action, Desired, Observed, Plan, Problem
+    from headrace_operator.plan import Action, Desired, Observed, Plan, Problem, Waiting
     from headrace_operator.resources import Cluster
 
 __all__ = ["ApplicationOutcome", "ApplicationRunner", "BrokerBackend"]
@@ -27,11 +27,11 @@ class BrokerBackend(Protocol):
     def bootstrap_servers(self, cluster: Cluster) -> str:
         """The operator's own address of the brokers (host:port,…); empty before any exists."""
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem | Waiting, ...]]:
         """Return the Cluster as its brokers should be now, and why that differs from its spec.
 
         This is the Cluster itself and (), unless no broker could start with its spec, or it asks
-        for a change that volumes do not allow.
+        for a change that volumes do not allow. While something is waited for, nothing is done.
         """
 
     async def observe(self, cluster: Cluster) -> Observed:

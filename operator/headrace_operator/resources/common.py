@@ -72,6 +72,7 @@ class Reason(StrEnum):
     WAITING_FOR_EMPTY_GROUP = "WaitingForEmptyGroup"
     WAITING_FOR_DRAIN = "WaitingForDrain"
     WAITING_FOR_VOTERS = "WaitingForVoters"
+    WAITING_FOR_FORMER = "WaitingForFormer"
     PAUSED = "Paused"
     LAG_WITHIN_TARGET = "LagWithinTarget"
     LAG_ABOVE_TARGET = "LagAboveTarget"

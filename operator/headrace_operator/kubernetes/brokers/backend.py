@@ -24,7 +24,7 @@ from headrace_operator.kubernetes.brokers.storage import with_classes_kept
 from headrace_operator.kubernetes.brokers.tools import Tools
 from headrace_operator.kubernetes.brokers.zones import Zones
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
-from headrace_operator.plan import Observed, ObservedCluster, Problem
+from headrace_operator.plan import Observed, ObservedCluster, Problem, Waiting
 from headrace_operator.plan.brokers import target_of
 from headrace_operator.render.names import (
     HTTP_PORT,
@@ -108,11 +108,11 @@ class BrokersOnKubernetes:
         # ready.
         return known or f"{headless_service(cluster)}.{namespace}.svc:{REPLICATION_PORT}"
 
-    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem, ...]]:
+    async def effective(self, cluster: Cluster) -> tuple[Cluster, tuple[Problem | Waiting, ...]]:
         """See BrokerBackend."""
         identity = await self._identities.load(cluster)
         if identity is None:
-            return cluster, ()
+            return cluster, await self._wait_for_former(cluster)
         found, taken_back = as_it_ran(cluster, identity, self._image)
         self._memories.setdefault(cluster.key, _Memory()).is_taken_back = bool(taken_back)
         claims: dict[str, list[Object]] = {}
@@ -135,6 +135,13 @@ class BrokersOnKubernetes:
             if message
         )
         return found, tuple(problems)
+
+    async def _wait_for_former(self, cluster: Cluster) -> tuple[Waiting, ...]:
+        remains = await self._identities.remains(cluster)
+        if not remains or cluster.metadata.deletion_timestamp:
+            return ()
+        message = f"a former Cluster with this name is being deleted: {', '.join(remains)}"
+        return (Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_FORMER, message=message),)
 
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import structlog
 
+from headrace_operator.kubernetes.brokers.former import remains_of_former
 from headrace_operator.kubernetes.brokers.keeper import check_owner
 from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
 from headrace_operator.render.identity import Identity, Node
@@ -57,7 +58,8 @@ class Identities:
         """Return the identity; None: there is none yet.
 
         If the ConfigMap is gone or unreadable, it is the one that this process read last, or else
-        the one that retained claims remember. Raises KubernetesError.
+        the one that retained claims remember. None as well while something of a former Cluster is
+        being deleted. Raises KubernetesError.
         """
         uid = cluster.metadata.uid
         found = await self._config_map(cluster)
@@ -66,7 +68,14 @@ class Identities:
                 self._last[uid] = identity
                 return identity
             _log.warning("the identity cannot be read", cluster=cluster.key)
-        return self._last.get(uid) or self._recovered(cluster)
+        return self._last.get(uid) or await self._recovered(cluster)
+
+    async def remains(self, cluster: Cluster) -> list[str]:
+        """Return what a Cluster without an identity waits for: see `remains_of_former`.
+
+        Raises KubernetesError.
+        """
+        return remains_of_former(cluster, *await self._present(cluster))
 
     def forget(self, cluster: Cluster) -> None:
         """Forget a Cluster that is deleted."""
@@ -150,10 +159,25 @@ class Identities:
         namespace = cluster.metadata.namespace
         return self._store.list("PersistentVolumeClaim", namespace, selector(cluster))
 
-    def _recovered(self, cluster: Cluster) -> Identity | None:
+    async def _present(self, cluster: Cluster) -> tuple[list[Object], list[Object]]:
+        """Return the sets and claims with the Cluster's labels, as they are now.
+
+        The store may not know yet that they are being deleted: the Cluster's own event may come
+        before theirs.
+        """
+        namespace = cluster.metadata.namespace
+        labels_text = ",".join(f"{key}={value}" for key, value in selector(cluster).items())
+        sets = await self._client.list("apps/v1", "StatefulSet", namespace, labels_text)
+        claims = await self._client.list("v1", "PersistentVolumeClaim", namespace, labels_text)
+        return sets, claims
+
+    async def _recovered(self, cluster: Cluster) -> Identity | None:
+        sets, claims = await self._present(cluster)
+        if remains_of_former(cluster, sets, claims):
+            return None
         marked = [
             remembered
-            for claim in self._claims(cluster)
+            for claim in claims
             if not claim["metadata"].get("deletionTimestamp")
             and (text := (claim["metadata"].get("annotations") or {}).get(CLAIM_ANNOTATION))
             and (remembered := _decoded(text, _Claim)) is not None
