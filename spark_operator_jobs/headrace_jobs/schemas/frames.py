@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_jobs.schemas.avro import AvroValues
 from headrace_jobs.schemas.protobuf import ProtobufValues
+from headrace_jobs.transforms.json_text import json_text
 from headrace_jobs.transforms.tagged import SIDE
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Avro", "Codec", "Json", "Protobuf", "decode", "set_aside", "well_formed"]
 
 _HEADER_BYTES = 5
+_BYTES_MAX = 2**31 - 1
 
 
 class Codec(Protocol):
@@ -42,10 +44,10 @@ class Json:
         """Return the struct."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
-        text = F.expr(f"substring(value, {_HEADER_BYTES + 1})") if self.has_header else value
+        body = F.substring(value, _HEADER_BYTES + 1, _BYTES_MAX) if self.has_header else value
         broken = "_headrace_broken"
         parsed = F.from_json(
-            text.cast("string"),
+            json_text(body),
             f"{self.columns}, {broken} STRING",
             {"columnNameOfCorruptRecord": broken},
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql import types as T  # noqa: N812 - the same
 
+from headrace_jobs.transforms.json_text import is_json_object, json_text
 from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups
 from headrace_jobs.transforms.newest_fold import NewestSpec, NewestStep, fold_newest
 from headrace_jobs.transforms.times import event_time
@@ -30,7 +31,7 @@ def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms
     `records`: Kafka's columns; values are JSON objects with both fields, the time in ISO 8601 or
     milliseconds since 1970. Returns `key, event_time, value`: the event unchanged.
     """
-    text = F.col("value").cast("string")
+    text = json_text(F.col("value"))
     judged = records.select(
         "*",
         F.get_json_object(text, f"$.{key_field}").alias("event_key"),
@@ -39,6 +40,7 @@ def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms
     )
     reason = (
         F.when(F.col("value").isNull(), "it has no value")
+        .when(~is_json_object(text), "it is no JSON object")
         .when(F.coalesce(F.length("event_key") == 0, F.lit(True)), f"{key_field} is missing")  # noqa: FBT003 - Spark's API
         .when(F.col("event_time").isNull(), f"{time_field} is neither ISO 8601 nor milliseconds")
     )

@@ -1,0 +1,41 @@
+"""Values that are one JSON object, as text. Spark's own parser is more lenient.
+
+It replaces bytes that are not UTF-8, and ignores whatever follows the first object of a value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from pyspark.sql import types as T  # noqa: N812 - the same
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["is_json_object", "json_text"]
+
+_SPACE = " \t\r\n"
+_ANY_OBJECT = T.StructType([])
+
+
+def json_text(value: Column) -> Column:
+    """Return a value as text; null if it is not UTF-8 or goes on after its first JSON object.
+
+    `from_json` has to say whether the object itself is well-formed.
+    """
+    text = value.cast("string")
+    # Parses again only a text whose first brace that closes is not its end.
+    is_flat = F.instr(text, "}") == F.length(F.rtrim(text, F.lit(_SPACE)))
+    return F.when(F.is_valid_utf8(text) & (is_flat | is_json_object(text)), text)
+
+
+def is_json_object(text: Column) -> Column:
+    """Whether a text is one JSON object and nothing else."""
+    in_array = F.from_json(F.concat(F.lit("["), text, F.lit("]")), T.ArrayType(_ANY_OBJECT))
+    # A text that closes the array by itself does not close this object.
+    in_object = F.from_json(
+        F.concat(F.lit('{"it":'), text, F.lit("}")), T.StructType().add("it", _ANY_OBJECT)
+    )
+    is_one = (F.size(in_array) == 1) & in_object["it"].isNotNull()
+    return F.coalesce(is_one, F.lit(False))  # noqa: FBT003 - Spark's API
