@@ -99,6 +99,16 @@ def protobuf(schema_id, indexes, message, **values):
     return header(schema_id) + indexes + built.SerializeToString()
 
 
+def loose_file():
+    """A file of proto2, whose strings nobody checks."""
+    file = descriptor_pb2.FileDescriptorProto(name="loose.proto", package="shop", syntax="proto2")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file.message_type.add(name="Loose").field.add(
+        name="name", number=2, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL
+    )
+    return file
+
+
 class _RegistryApi(BaseHTTPRequestHandler):
     """`GET /schemas/ids/{id}` of Confluent's API."""
 
@@ -113,6 +123,10 @@ class _RegistryApi(BaseHTTPRequestHandler):
         elif schema_id == 10 and query == "format=serialized":
             serialized = base64.b64encode(order_file().SerializeToString()).decode()
             answer = {"schema": serialized, "schemaType": "PROTOBUF"}
+        elif schema_id == 11:
+            answer = {"schema": base64.b64encode(b"no descriptor").decode()}
+        elif schema_id == 12:
+            answer = {"schema": base64.b64encode(loose_file().SerializeToString()).decode()}
         else:
             self.send_error(404)
             return
@@ -207,6 +221,34 @@ def test_protobuf_is_decoded_by_its_descriptor(registry, tmp_path, source):
     assert reasons[1] == "schema 10 has no message (4,)"
     assert reasons[2] == "its message indexes are broken"
     assert reasons[3].startswith("schema 99 is not")
+
+
+def test_what_is_no_message_has_a_reason_whatever_the_decoder_raises(registry):
+    url, _ = registry
+    order = header(10) + b"\0"
+    broken = [
+        # Seconds that no Timestamp may have, a message of other fields, and no UTF-8.
+        order + b"\x2a\x0a\x08" + b"\xff" * 8 + b"\x7f",
+        order + b"\xba\x3e\x02hi",
+        header(12) + b"\0\x12\x01\xff",
+        order + b"\x12\x01\xff",
+        # Ids of schemas of another kind, and of nothing.
+        header(1) + b"\0",
+        header(11) + b"\0",
+    ]
+    good = protobuf(10, b"\0", "shop.Order", **ORDER)
+    rows = decoded(ProtobufValues(schemas=Registry(url)), good, *broken, good)
+    assert rows[0] == rows[-1] == (ORDER, None)
+    assert [row for row, _ in rows[1:-1]] == [None] * len(broken)
+    reasons = [reason.split(":")[0] for _, reason in rows[1:-1]]
+    assert reasons == [
+        "it is no message of schema 10",
+        "it is no message of schema 10",
+        "it does not fit the columns",
+        "it is no message of schema 10",
+        "schema 1 is no descriptor",
+        "schema 11 is no descriptor",
+    ]
 
 
 def records(spark, *values):

@@ -33,7 +33,7 @@ class ProtobufValues:
         return as_arrow(values, row_type, self._decode_one)
 
     def _decode_one(self, value: bytes) -> dict[str, Any]:
-        from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
 
         schema_id, body = split_header(value)
         indexes, begin = _message_indexes(body)
@@ -41,9 +41,13 @@ class ProtobufValues:
         message = message_class()
         try:
             message.ParseFromString(bytes(body[begin:]))
-        except DecodeError as error:
+            row = _as_row(message)
+        except Exception as error:
+            # Also what a field raises when it is read: a Timestamp may be out of range.
             raise BrokenValueError(f"it is no message of schema {schema_id}: {error}") from error
-        return _as_row(message)
+        if not message.ListFields() and len(UnknownFieldSet(message)):
+            raise BrokenValueError(f"it is no message of schema {schema_id}: no field is known")
+        return row
 
     def _class(self, schema_id: int, indexes: tuple[int, ...]) -> Any:
         from google.protobuf.message_factory import GetMessageClass
@@ -72,14 +76,14 @@ class ProtobufValues:
             files = list(descriptor_pb2.FileDescriptorSet.FromString(content).file)
         except DecodeError:
             files = []
-        if not any(file.name for file in files):
-            files = [descriptor_pb2.FileDescriptorProto.FromString(content)]
         try:
+            if not any(file.name for file in files):
+                files = [descriptor_pb2.FileDescriptorProto.FromString(content)]
             for file in files:
                 if file.name != timestamp_pb2.DESCRIPTOR.name:
                     pool.AddSerializedFile(file.SerializeToString())
             found = pool.FindFileByName(files[-1].name)
-        except (TypeError, KeyError) as error:
+        except (DecodeError, TypeError, KeyError) as error:
             raise BrokenValueError(f"schema {schema_id} is no descriptor: {error}") from error
         self._files[schema_id] = found
         return found

@@ -62,6 +62,8 @@ class Registry:
     """A registry at a URL, which may contain user and password for basic authentication."""
 
     url: str
+    #: By path; a schema never changes.
+    _known: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
     _unknown: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
 
     def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
@@ -70,12 +72,22 @@ class Registry:
             _UNKNOWN_KEPT_SECONDS
         ):
             raise BrokenValueError(f"schema {schema_id} is not in the registry")
-        text = self._get(f"/schemas/ids/{schema_id}{'?format=serialized' if serialized else ''}")
+        path = f"/schemas/ids/{schema_id}{'?format=serialized' if serialized else ''}"
+        text = self._known.get(path) or self._get(path)
         if text is None:
             self._unknown[schema_id] = time.monotonic()
             raise BrokenValueError(f"schema {schema_id} is not in the registry")
-        schema = str(json.loads(text)["schema"])
-        return base64.b64decode(schema) if serialized else schema.encode()
+        try:
+            schema = str(json.loads(text)["schema"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RegistryError(f"the registry's answer to {path} has no schema") from error
+        self._known[path] = text
+        if not serialized:
+            return schema.encode()
+        try:
+            return base64.b64decode(schema, validate=True)
+        except ValueError as error:
+            raise BrokenValueError(f"schema {schema_id} is no descriptor: {error}") from error
 
     def _get(self, path: str) -> bytes | None:
         request = self._request(path)

@@ -48,13 +48,14 @@ def as_arrow(values: Any, row_type: Any, decode: Callable[[bytes], dict[str, Any
                 reason = str(error)
         rows.append(row)
         reasons.append(reason)
+    unfit = (ArithmeticError, TypeError, ValueError, pa.ArrowException)
     try:
         decoded = pa.array(rows, type=row_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+    except unfit:
         for index, row in enumerate(rows):
             try:
                 pa.array([row], type=row_type)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+            except unfit as error:
                 rows[index] = None
                 reasons[index] = f"it does not fit the columns: {str(error)[:200]}"
         decoded = pa.array(rows, type=row_type)
