@@ -166,6 +166,35 @@ def test_a_gap_behind_what_a_sink_holds_is_named_where_the_checkpoint_is_lost(
         assert parse_offsets(found.starting_offsets) == held
 
 
+def test_a_partition_that_was_added_is_read_whole_where_the_checkpoint_is_lost(
+    settings, broker, admin, postgres
+):
+    """Whatever a new query would do: its records have come since the job began."""
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    job = Job(name="app", sources=(Topic(topic),), transform=lambda it: it, sinks=(sink,))
+    latest = dataclasses.replace(
+        settings, delivery=Delivery.EXACTLY_ONCE, starting_offsets="latest"
+    )
+    with contextlib.ExitStack() as cleanup:
+        outputs = open_outputs(job, latest, cleanup)
+        (writer,) = outputs.writers
+        # One partition has been added since, and another topic is not read any more.
+        held = {At(topic, 0): 3, At(topic, 1): 0, At("former", 0): 9}
+        writer.rewind(dataclasses.replace(writer.stored, batch_id=3, checkpoint="x", offsets=held))
+        writer._store.refresh()
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        produce(broker, topic, 7, partition=2)
+        expected = {At(topic, 0): 3, At(topic, 1): 0, At(topic, 2): 0}
+        # Again, as when the driver ends before its first batch.
+        for _ in range(2):
+            start = prepare(latest, NeverStopped())
+            cleanup.callback(start.client.close)
+            found = reconcile(latest, start, outputs, is_stateful=False)
+            assert found.position == parse_offsets(found.starting_offsets) == expected
+
+
 def test_a_topic_that_was_recreated_is_a_gap_too():
     at = At("t", 0)
     assert gaps({at: 9}, {at: 0}, {at: 4}) == ["t-0: ends at 4, and 9 was to be read next"]

@@ -50,18 +50,18 @@ def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_state
         _log.info("the sink takes batches from another place", sink=name)
     if not found.start_at:
         return start
-    position = dict(start.position) | dict(found.start_at)
-    earliest = start.client.end_offsets(position, earliest=True)
+    earliest = start.client.end_offsets(start.position, earliest=True)
+    # What the sinks do not know was added since, and is read from its beginning.
+    position = starting_position(start.position, found.start_at, added=earliest)
     check_gaps(settings, gaps(position, earliest, start.client.end_offsets(position)))
     request = f"{RESUMED}{max(each.stored.epoch for each in sinks)}"
-    resets = {at: Reset(offset, request) for at, offset in found.start_at.items()}
-    generation = generations.follow(resets, start.position)
+    resets = {at: Reset(offset, request) for at, offset in position.items()}
+    generation = generations.follow(resets, position)
     _log.warning(
         "the checkpoint is lost or of another history: going on from what the sinks hold",
         offsets=format_offsets(found.start_at),
         checkpoint=generation.path,
     )
-    position = starting_position(start.position, position)
     return replace(
         start,
         generation=generation,
