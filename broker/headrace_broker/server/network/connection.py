@@ -109,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         "_client_id",
         "_client_id_bytes",
         "_filled",
+        "_has_ended",
         "_held",
         "_own",
         "_paused",
@@ -131,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._slots: deque[Slot] = deque()
         self._held = False
+        self._has_ended = False
         self._paused = False
         self.is_writing_paused = False
         self._unsent_counted = 0
@@ -165,8 +167,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
 
     def eof_received(self) -> bool:
-        """Keep a half-closed connection open: its client still gets the pending responses."""
-        return bool(self._slots)
+        """Keep a half-closed connection open until its client has the pending responses."""
+        self._has_ended = True
+        return bool(self._slots) or self._held
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Return the buffer for the next bytes."""
@@ -416,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
         slots = self._slots
         while slots and slots[0].parts is not None:
             self._write(slots.popleft().frame())
-        if self._held and isinstance(slot, DelayedOperation):
+        if self._has_ended or (self._held and isinstance(slot, DelayedOperation)):
             # Not at once: the caller may be in the middle of another connection's request.
             self._server.loop.call_soon(self.resume)
 
@@ -447,7 +450,10 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_counted = size
 
     def resume(self) -> None:
-        """Handle held requests and read again, unless something still prevents it."""
+        """Handle held requests and read again, unless something still prevents it.
+
+        A half-closed connection is closed once all of them are answered.
+        """
         if (
             self.is_writing_paused
             or self._transport is None
@@ -458,7 +464,9 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         if self._own is not None:
             self._consume(self._own, self._filled)
-        if self._paused and not self._held and self._transport is not None:
+        if self._has_ended and not self._held and not self._slots:
+            self.close()
+        elif self._paused and not self._held and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 

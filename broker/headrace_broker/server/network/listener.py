@@ -190,19 +190,19 @@ class Acceptor:
 
     def _check(self, connection: Connection, now: float) -> None:
         """Close a connection that is idle for too long or whose client reads no responses."""
+        size = connection.unsent_bytes
+        if size < connection.write_size_seen:
+            connection.last_active = connection.write_paused_at = now
+        connection.write_size_seen = size
         if connection.is_writing_paused:
-            size = connection.unsent_bytes
-            if size < connection.write_size_seen or not connection.write_size_seen:
-                connection.write_paused_at = now
-            connection.write_size_seen = size
             if now - connection.write_paused_at > self.slow_reader_timeout:
                 self.metrics.slow_readers_closed += 1
                 self.warn("slow reader closed", client=connection.address, unsent_bytes=size)
                 connection.abort()
             return
-        connection.write_size_seen = 0
         if not connection.is_waited_for and now - connection.last_active > self.idle_timeout:
-            connection.close()
+            # Not `close`: it would wait for a client that does not read what it was answered.
+            connection.abort()
 
     def unsupported_api_versions(self) -> Any:
         """Return the response to an unsupported version of ApiVersions (KIP-511)."""
