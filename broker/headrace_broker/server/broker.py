@@ -104,6 +104,7 @@ class Broker:
             config.values["max.incremental.fetch.session.cache.slots"],
             config.values["headrace.fetch.session.max.partitions"],
             self.rng,
+            lambda: asyncio.get_running_loop().time(),
         )
         self.directories: LogDirectories
         self.controller: ControllerDriver

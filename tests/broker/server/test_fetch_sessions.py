@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from random import Random
 from uuid import UUID
 
@@ -8,7 +9,11 @@ from headrace_broker.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
 )
-from headrace_broker.server.fetch.fetch_sessions import FetchSessions
+from headrace_broker.server.fetch.fetch_sessions import (
+    EVICTION_SECONDS_MIN,
+    FetchSession,
+    FetchSessions,
+)
 
 TOPIC = UUID(int=7)
 
@@ -23,8 +28,28 @@ def request(session_id: int = 0, epoch: int = 0, **partitions: int) -> FetchRequ
     return FetchRequest(session_id=session_id, session_epoch=epoch, topics=topics)
 
 
-def sessions(slots: int = 10, partitions_max: int = 10) -> FetchSessions:
-    return FetchSessions(slots, partitions_max, Random(5))
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class FollowerSession(FetchSession):
+    is_privileged = True
+
+
+def sessions(
+    slots: int = 10, partitions_max: int = 10, now: Callable[[], float] = lambda: 0.0
+) -> FetchSessions:
+    return FetchSessions(slots, partitions_max, Random(5), now)
+
+
+def is_kept(table: FetchSessions, session: FetchSession | None) -> bool:
+    assert session is not None
+    return table.upcoming(session.identity, session.epoch) is session
 
 
 def test_epoch_zero_opens_a_session_that_remembers_its_partitions() -> None:
@@ -80,14 +105,83 @@ def test_the_final_epoch_closes_the_session_and_is_a_full_request() -> None:
     assert len(table) == 0
 
 
-def test_a_flood_of_sessions_keeps_the_number_bounded_and_drops_the_least_used() -> None:
+def test_a_flood_of_sessions_evicts_none_that_is_in_use() -> None:
+    """Who gets no session is served without one."""
     table = sessions(slots=3)
     first, _ = table.open(request(p0=1))
     assert first is not None
     for _ in range(50):
-        table.open(request(p0=1))
+        table.open(request(p0=1, p1=1))
     assert len(table) == 3
-    assert table.open(request(first.identity, 1))[1] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert table.open(request(p0=1)) == (None, ErrorCode.NONE)
+    assert table.open(request(first.identity, 1)) == (first, ErrorCode.NONE)
+
+
+def test_a_session_that_was_not_used_for_long_gives_way() -> None:
+    now = Clock()
+    table = sessions(slots=2, now=now)
+    big, _ = table.open(request(p0=1, p1=1, p2=1))
+    used, _ = table.open(request(p0=1))
+    now.seconds += EVICTION_SECONDS_MIN
+    assert used is not None
+    table.open(request(used.identity, 1))
+    now.seconds += 1
+    assert table.open(request(p0=1))[0] is not None
+    assert is_kept(table, used)
+    assert not is_kept(table, big)
+
+
+def test_only_a_smaller_session_that_is_not_new_gives_way_to_a_bigger_one() -> None:
+    now = Clock()
+    table = sessions(slots=3, now=now)
+    small, _ = table.open(request(p0=1, p1=1))
+    other, _ = table.open(request(p0=1, p1=1, p2=1))
+    now.seconds += EVICTION_SECONDS_MIN + 1
+    for used in (small, other):
+        assert used is not None
+        table.open(request(used.identity, 1))
+    new, _ = table.open(request(p0=1))
+    assert table.open(request(p0=1, p1=1)) == (None, ErrorCode.NONE)
+    assert is_kept(table, small)
+    assert table.open(request(p0=1, p1=1, p2=1))[0] is not None
+    assert not is_kept(table, small)
+    assert is_kept(table, other)
+    assert is_kept(table, new)
+
+
+def test_a_followers_session_takes_a_consumers_slot_and_never_gives_way_to_one() -> None:
+    now = Clock()
+    table = sessions(slots=2, now=now)
+    smaller, _ = table.open(request(p0=1))
+    bigger, _ = table.open(request(p0=1, p1=1))
+    follower, _ = table.open(request(p0=1), FollowerSession, is_privileged=True)
+    assert is_kept(table, follower)
+    assert is_kept(table, bigger)
+    assert not is_kept(table, smaller)
+    another, _ = table.open(request(p0=1), FollowerSession, is_privileged=True)
+    assert not is_kept(table, bigger)
+    # Followers' alone are left, and none of them is old.
+    assert table.open(request(p0=1, p1=1), FollowerSession, is_privileged=True)[0] is None
+    now.seconds += EVICTION_SECONDS_MIN + 1
+    for used in (follower, another):
+        assert used is not None
+        table.open(request(used.identity, 1))
+    assert table.open(request(p0=1, p1=1)) == (None, ErrorCode.NONE)
+    assert table.open(request(p0=1, p1=1), FollowerSession, is_privileged=True)[0] is not None
+
+
+def test_a_request_that_is_refused_or_asks_for_nothing_evicts_nothing() -> None:
+    now = Clock()
+    table = sessions(slots=1, partitions_max=2, now=now)
+    kept, _ = table.open(request(p0=1))
+    now.seconds += EVICTION_SECONDS_MIN + 1
+    assert table.open(request(p0=1, p1=1, p2=1)) == (None, ErrorCode.INVALID_REQUEST)
+    assert table.open(request()) == (None, ErrorCode.NONE)
+    assert is_kept(table, kept)
+
+
+def test_without_slots_there_are_no_sessions() -> None:
+    assert sessions(slots=0).open(request(p0=1)) == (None, ErrorCode.NONE)
 
 
 def test_a_session_takes_no_more_partitions_than_it_may() -> None:

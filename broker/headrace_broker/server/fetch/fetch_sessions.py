@@ -1,8 +1,9 @@
 """Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
 
 Owns the sessions and their epochs; `api/fetch.py` reads the partitions. Sessions are bounded in
-number and in partitions; the least recently used one is evicted first. A client whose session is
-gone gets FETCH_SESSION_ID_NOT_FOUND, and opens a new one.
+number and in partitions; who may evict whom is as in Kafka's FetchSessionCache. A client for which
+there is no room is served without a session. A client whose session is gone gets
+FETCH_SESSION_ID_NOT_FOUND, and opens a new one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ NO_SESSION = 0
 EPOCH_INITIAL = 0
 EPOCH_FINAL = -1
 EPOCH_MAX = 2**31 - 1
+EVICTION_SECONDS_MIN = 120.0
+"""How long a session is safe after it was made, and after each use (Kafka's constant)."""
 
 
 class FetchPartition:
@@ -54,11 +57,16 @@ class FetchPartition:
 class FetchSession:
     """One consumer's fetch session, with its partitions in the order in which they are served."""
 
-    __slots__ = ("epoch", "identity", "partitions")
+    __slots__ = ("created", "epoch", "identity", "last_used", "partitions")
+
+    is_privileged = False
+    """Whether it is a follower's: those evict consumers' sessions (KIP-227)."""
 
     def __init__(self, identity: int) -> None:
         self.identity = identity
         self.epoch = 1
+        self.created = 0.0
+        self.last_used = 0.0
         self.partitions: OrderedDict[tuple[Any, int], FetchPartition] = OrderedDict()
 
     def update(self, request: Any, partitions_max: int) -> ErrorCode:
@@ -81,9 +89,9 @@ class FetchSession:
         return ErrorCode.NONE
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
-        return not self.partitions
+    def size(self) -> int:
+        """How many partitions it asks for."""
+        return len(self.partitions)
 
     def close(self) -> None:
         """The session ends."""
@@ -112,17 +120,24 @@ def partitions_of(request: Any) -> Iterator[FetchPartition]:
 class FetchSessions:
     """The sessions of one broker, least recently used first."""
 
-    def __init__(self, slots: int, partitions_max: int, rng: Random) -> None:
+    def __init__(
+        self, slots: int, partitions_max: int, rng: Random, now: Callable[[], float]
+    ) -> None:
         self._slots = slots
         self._partitions_max = partitions_max
         self._rng = rng
+        self._now = now
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def open(
-        self, request: Any, make: Callable[[int], FetchSession] = FetchSession
+        self,
+        request: Any,
+        make: Callable[[int], FetchSession] = FetchSession,
+        *,
+        is_privileged: bool = False,
     ) -> tuple[FetchSession | None, ErrorCode]:
         """Return the session for a request, None for a sessionless one, or why there is none.
 
@@ -135,7 +150,7 @@ class FetchSessions:
             return None, ErrorCode.NONE
         if epoch == EPOCH_INITIAL:
             self.close(identity)
-            return self._create(request, make)
+            return self._create(request, make, is_privileged=is_privileged)
         session = self._sessions.get(identity)
         if session is None:
             return None, ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -152,6 +167,7 @@ class FetchSessions:
     def advance(self, session: FetchSession) -> None:
         """Advance the session's epoch by one request."""
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.last_used = self._now()
         self._sessions.move_to_end(session.identity)
 
     def close(self, identity: int) -> None:
@@ -161,19 +177,49 @@ class FetchSessions:
             session.close()
 
     def _create(
-        self, request: Any, make: Callable[[int], FetchSession]
+        self, request: Any, make: Callable[[int], FetchSession], *, is_privileged: bool
     ) -> tuple[FetchSession | None, ErrorCode]:
-        if not self._slots:
+        size = sum(len(topic.partitions) for topic in request.topics)
+        if size > self._partitions_max:
+            return None, ErrorCode.INVALID_REQUEST
+        if not size or not self._make_room(size, is_privileged=is_privileged):
             return None, ErrorCode.NONE
-        while len(self._sessions) >= self._slots:
-            self._sessions.popitem(last=False)[1].close()
         identity = NO_SESSION
         while identity == NO_SESSION or identity in self._sessions:
             identity = self._rng.randrange(1, EPOCH_MAX)
         session = make(identity)
-        error = session.update(request, self._partitions_max)
-        if error is ErrorCode.NONE and not session.is_empty:
-            self._sessions[identity] = session
-            return session, error
-        session.close()
-        return None, error
+        session.update(request, self._partitions_max)
+        session.created = session.last_used = self._now()
+        self._sessions[identity] = session
+        return session, ErrorCode.NONE
+
+    def _make_room(self, size: int, *, is_privileged: bool) -> bool:
+        """Evict a session if all slots are taken; return whether there is room for another one.
+
+        A session gives way if it was not used for long, if a follower needs its slot, or to one of
+        more partitions if it is not new itself; of these, the smallest does.
+        """
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        now = self._now()
+        if now - oldest.last_used > EVICTION_SECONDS_MIN:
+            self.close(oldest.identity)
+            return True
+        evictable = [
+            session
+            for session in self._sessions.values()
+            if now - session.created > EVICTION_SECONDS_MIN
+            or (is_privileged and not session.is_privileged)
+        ]
+        least = min(evictable, key=_value, default=None)
+        if least is None or _value(least) >= (is_privileged, size):
+            return False
+        self.close(least.identity)
+        return True
+
+
+def _value(session: FetchSession) -> tuple[bool, int]:
+    return session.is_privileged, session.size

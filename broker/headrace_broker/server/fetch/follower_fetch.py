@@ -62,7 +62,7 @@ def handle_follower(
         replicas.follower_sessions[node_id] = identity
         return ReplicaSession(identity, replicas, node_id, broker_epoch)
 
-    found, error = broker.fetch_sessions.open(request, make)
+    found, error = broker.fetch_sessions.open(request, make, is_privileged=True)
     if error is not ErrorCode.NONE:
         return FetchResponse(error_code=error)
     if found is None:

@@ -269,6 +269,8 @@ class ReplicaSession(FetchSession):
         "node_id",
     )
 
+    is_privileged = True
+
     def __init__(
         self, identity: int, replicas: ReplicaManager, node_id: NodeId, broker_epoch: BrokerEpoch
     ) -> None:
@@ -285,9 +287,9 @@ class ReplicaSession(FetchSession):
         self._max_bytes = 0
 
     @property
-    def is_empty(self) -> bool:
-        """Whether the session has no partitions."""
-        return not self.fetches
+    def size(self) -> int:
+        """How many partitions the follower asks for."""
+        return len(self.fetches)
 
     def update(self, request: Any, partitions_max: int) -> ErrorCode:
         """Answer the waiting request, apply the changes of the new one, and count its progress."""
