@@ -388,8 +388,8 @@ def _reconcile(history: History, original: Any, *arguments: Any) -> Any:
 
 
 @observer(FetchSessions, "open")
-def _open_session(history: History, original: Any, *arguments: Any) -> Any:
-    found = original(*arguments)
+def _open_session(history: History, original: Any, *arguments: Any, **named: Any) -> Any:
+    found = original(*arguments, **named)
     if found[1] is ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
         history.reach("a fetch session is not known")
     return found

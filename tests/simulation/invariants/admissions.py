@@ -203,12 +203,17 @@ def _admit(history: History, original: Any, fetch: ReplicaFetch) -> None:
 
 @observer(FetchSessions, "open")
 def _open(
-    history: History, original: Any, sessions: FetchSessions, request: Any, *rest: Any
+    history: History,
+    original: Any,
+    sessions: FetchSessions,
+    request: Any,
+    *rest: Any,
+    **named: Any,
 ) -> Any:
     """A session's requests come in order, and it asks for what they say (KIP-227)."""
     before = sessions._sessions.get(request.session_id)
     epoch = None if before is None else before.epoch
-    session, code = original(sessions, request, *rest)
+    session, code = original(sessions, request, *rest, **named)
     if session is None or code is not ErrorCode.NONE:
         return session, code
     if request.session_epoch > 0 and (session is not before or epoch != request.session_epoch):
