@@ -33,6 +33,7 @@ def run(path: Path) -> int:
     from headrace_broker.server.config.broker_config import ConfigError, read_config
 
     _configure_logging()
+    _raise_descriptor_limit()
     try:
         config = read_config(path)
     except ConfigError as error:
@@ -53,6 +54,17 @@ def _without_rich() -> Iterator[None]:
         yield
     finally:
         del sys.modules["rich"]
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many file descriptors as the process may have, as a JVM does: segments need one each.
+
+    The soft limit is low for the sake of programs that use `select`.
+    """
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(config: BrokerConfig) -> int:

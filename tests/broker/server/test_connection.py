@@ -2,9 +2,13 @@
 
 import asyncio
 import contextlib
+import resource
 import socket
 import struct
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,3 +145,45 @@ def test_a_silent_client_that_still_reads_its_answers_stays(run, tmp_path, monke
             client.close()
 
     run(scenario())
+
+
+def descriptors_in_use():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_connections_leave_file_descriptors_for_segments(run, tmp_path, monkeypatch):
+    """As soon as others are closed, new ones are accepted again."""
+    in_use = descriptors_in_use()
+    limit = (in_use + 100) * 4 // 3
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+
+    async def scenario():
+        async with listening(tmp_path) as listener:
+            clients = []
+            while not listener.metrics.connections_refused:
+                clients.append(await asyncio.open_connection("127.0.0.1", listener.port))
+                await asyncio.sleep(0)
+                assert len(clients) < 100
+            assert descriptors_in_use() < in_use + 110
+            for _, writer in clients:
+                writer.close()
+            await until(lambda: not listener.metrics.connections)
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+            writer.write(REQUEST)
+            assert await asyncio.wait_for(reader.readexactly(4), 10)
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_broker_takes_all_descriptors_that_it_may(tmp_path):
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    script = (
+        "import pathlib, resource; from headrace_broker.server.main import run;"
+        f"resource.setrlimit(resource.RLIMIT_NOFILE, (100, {most}));"
+        f"run(pathlib.Path({str(tmp_path / 'bad')!r}));"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    (tmp_path / "bad").write_text("no.such.setting")
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True)
+    assert ran.stdout == f"{most}\n"

@@ -486,6 +486,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
+    def descriptor(self) -> int:
+        """The number of the socket's file descriptor, -1 without one."""
+        transport = self._transport
+        opened = None if transport is None else transport.get_extra_info("socket")
+        return -1 if opened is None else int(opened.fileno())
+
+    @property
     def unsent_bytes(self) -> int:
         """Response bytes that the client has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0

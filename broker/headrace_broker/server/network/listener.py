@@ -7,7 +7,9 @@ closes idle connections and slow readers.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +33,8 @@ SHARED_BUFFER_BYTES = 262144
 POOLED_BUFFERS_MAX = 64
 SWEEP_INTERVAL_SECONDS = 2.0
 WARNINGS_PER_SECOND_MAX = 20
+DESCRIPTORS_SHARE_MAX = 0.75
+"""Of the process's file descriptors; segments hold one each, and need the rest."""
 
 
 class AcceptorNode(Node, Protocol):
@@ -72,6 +76,7 @@ class Acceptor:
         self.idle_timeout = values["connections.max.idle.ms"] / 1000
         self.slow_reader_timeout = values["headrace.slow.reader.timeout.ms"] / 1000
         self._values = values  # its limits may change at runtime
+        self._descriptors_max = descriptors_max()
         self._backlog: int = values["socket.listen.backlog.size"]
         self.budget = node.budget
         self.wakeups = Wakeups()
@@ -128,6 +133,10 @@ class Acceptor:
             if count >= self._values[setting]:
                 self._reject(connection, setting, self._values[setting])
                 return False
+        # The kernel gives the lowest free number: all below it are in use.
+        if connection.descriptor >= self._descriptors_max:
+            self._reject(connection, "file descriptors", self._descriptors_max)
+            return False
         connection.identity = self._next_identity
         self._next_identity += 1
         self._connections[connection] = None
@@ -218,6 +227,12 @@ class Acceptor:
         self._warned += 1
         if self._warned <= WARNINGS_PER_SECOND_MAX:
             log.warning(event, listener=self.name, **facts)
+
+
+def descriptors_max() -> int:
+    """Return how many of the process's file descriptors may be in use when a client connects."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else int(limit * DESCRIPTORS_SHARE_MAX)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
