@@ -6,6 +6,7 @@ from headrace_broker.protocol.batch import iterate_batches
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.schema import Message
 from headrace_broker.raft import effects as fx
+from headrace_broker.raft import events as ev
 from headrace_broker.raft.messages import sole_partition
 from support.raft_simulation import World
 
@@ -20,6 +21,11 @@ class CalmWorld(World):
 
     def delay(self) -> int:
         return 1
+
+    def announce_death(self, dead: int) -> None:
+        for process in self.processes.values():
+            if process.is_up:
+                process.later(1, lambda process=process: process.step(ev.PeerProcessDied(dead)))
 
     def say(self, line: str) -> None:
         self.lines.append(f"{self.now:>5} {line}")

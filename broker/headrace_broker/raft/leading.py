@@ -153,7 +153,9 @@ def note_heard(replica: Replica, leader: Leader, key: ReplicaKey) -> None:
     replica.gone_until_ms.pop(key.node_id, None)
     if replica.voters.has(key):
         leader.heard_ms[key.node_id] = replica.now_ms
-        leader.begin_at_ms[key.node_id] = replica.now_ms + replica.config.fetch_timeout_ms // 2
+        # A voter whose fetch waits here has no other one to send.
+        wait_ms = replica.config.fetch_wait_ms_max + replica.config.fetch_timeout_ms // 2
+        leader.begin_at_ms[key.node_id] = replica.now_ms + wait_ms
 
 
 def check_quorum_deadline_ms(replica: Replica, leader: Leader) -> int | None:

@@ -54,6 +54,13 @@ def test_raft_5_2_and_kip_996_three_voters_elect_a_leader_after_a_pre_vote():
     check("election", world.take())
 
 
+def test_kip_595_a_leader_tells_nothing_to_voters_that_fetch(world):
+    world.run(5000)
+    transcript = world.take()
+    assert "BeginQuorumEpoch" not in transcript
+    assert transcript.count("FetchRequest") > 10
+
+
 def test_raft_5_3_an_append_is_committed_by_the_fetches_of_a_majority(world):
     world.leader().append()
     world.run(30)
