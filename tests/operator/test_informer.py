@@ -7,7 +7,7 @@ from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reconcile import desired_of
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.plan import DeleteTopic, ObservedTopic, plan
-from headrace_operator.resources import API_VERSION
+from headrace_operator.resources import API_VERSION, ConsumerGroup
 from support.operator_resources import cluster, observed
 
 CLUSTER = ("default", "c")
@@ -21,6 +21,14 @@ class Marks:
 
     def mark(self, key: Any, resource: Any = None, *, health: bool = False) -> None:
         self.keys.append((key, resource, health))
+
+
+def group_document(uid: str = "uid-g", version: int = 1, **status: Any) -> dict[str, Any]:
+    found = document("g", version)
+    found["metadata"]["uid"] = uid
+    reference = {"kind": "Deployment", "name": "readers"}
+    spec = {"clusterRef": {"name": "c"}, "targetRef": reference}
+    return {**found, "kind": "ConsumerGroup", "spec": spec, "status": status}
 
 
 def document(
@@ -136,6 +144,32 @@ def test_a_topic_that_is_deleted_without_its_cluster_leaves_nothing_to_delete():
     assert seen.departed("") == []
     seen.see((cluster_document("uid-d", version=9), False))
     assert seen.planned(cluster_uid="uid-d") == []
+
+
+def test_a_group_whose_readers_are_stopped_is_kept_whatever_became_of_its_cluster():
+    stopped = group_document(version=2, pausedReplicas=3)
+    seen = Seen().see((stopped, False), (stopped, True))
+    assert [seen.departed(uid) for uid in ("uid-c", "uid-d", "")] == [["g"]] * 3
+    seen.register.settle_former(CLUSTER, "uid-d")
+    assert seen.departed() == ["g"]
+
+
+def test_a_group_whose_deletion_no_watch_delivered_has_its_readers_started():
+    seen = Seen().see((group_document(version=2, pausedReplicas=3), False))
+    seen.informer.take_for_gone("ConsumerGroup", ("default", "g"))
+    assert seen.departed() == ["g"]
+
+
+def test_a_group_that_is_made_again_starts_the_readers_that_its_namesake_stopped():
+    stopped = group_document(version=2, pausedReplicas=3)
+    again = group_document("uid-g2", version=4)
+    for events in (((stopped, True), (again, False)), ((again, False),)):
+        seen = Seen().see((stopped, False), *events)
+        found = seen.register.get(("ConsumerGroup", "default", "g"))
+        assert isinstance(found, ConsumerGroup)
+        assert (found.metadata.uid, found.status.paused_replicas) == ("uid-g2", 3)
+        assert found.present_target is not None
+        assert found.present_target.name == "readers"
 
 
 def test_an_older_state_than_the_known_one_is_ignored():

@@ -10,6 +10,8 @@ from headrace_operator.kubernetes.workloads import (
     refusal_of,
 )
 from headrace_operator.plan import (
+    Observed,
+    ObservedCluster,
     ObservedGroup,
     ObservedTarget,
     ObservedTopic,
@@ -24,7 +26,7 @@ from headrace_operator.plan.trends import RECOMMENDATIONS_MAX, advance, remember
 from headrace_operator.render.names import MANAGED_BY
 from headrace_operator.resources import API_VERSION, LagPolicy, Reason
 from headrace_operator.resources.consumer_group import LagTarget
-from support.operator_resources import desired, group, observed
+from support.operator_resources import cluster, desired, group, make, observed
 
 TARGET = {"kind": "Deployment", "name": "readers"}
 
@@ -287,6 +289,51 @@ def test_a_group_that_goes_while_its_readers_are_stopped_gives_them_back():
     gone = asked(status={"pausedReplicas": 3}, metadata={"deletionTimestamp": "now"})
     wanted = desired(groups=(gone,), deleted=frozenset({gone.key}))
     assert scalings(plan(with_target(seen(0), 0), wanted)) == [(0, 3, False)]
+
+
+def test_a_stopped_target_is_started_when_the_group_names_another_one():
+    note = {"pausedReplicas": 3, "pausedTarget": {"kind": "Deployment", "name": "former"}}
+    active = replace(seen(5, 5, 5), start_offsets={("t", index): 0 for index in range(3)})
+    for reset in (None, RESET):
+        for reference in (None, TARGET):
+            wanted = asked(reset=reset, status=note) if reference else group(status=note)
+            planned = plan(with_target(active, 0), desired(groups=(wanted,)))
+            assert scalings(planned) == [(0, 3, False)]
+            assert [each.target.name for each in planned.actions] == ["former"]
+
+
+def test_of_a_stopped_target_that_is_gone_only_the_record_is_removed():
+    note = {"pausedReplicas": 3, "pausedTarget": {"kind": "Deployment", "name": "former"}}
+    missing = ObservedTarget(replicas=0, error="there is none", is_missing=True)
+    wanted = asked(status=note)
+    look = replace(with_target(seen(0), 0), targets={wanted.key: missing})
+    assert scalings(plan(look, desired(groups=(wanted,)))) == [(0, 0, False)]
+
+
+def test_a_deleted_groups_target_is_started_without_brokers_and_without_a_cluster():
+    gone = asked(status={"pausedReplicas": 3}, metadata={"deletionTimestamp": "now"})
+    rival = asked(metadata={"namespace": "n"})
+    deleted = frozenset({gone.key})
+    silent = ObservedCluster(is_reachable=False)
+    stopped, started = (ObservedTarget(replicas=count) for count in (0, 3))
+    terminating = make("Cluster", "c", {"pools": []}, metadata={"deletionTimestamp": "now"})
+    worlds = [
+        (desired(groups=(gone,), deleted=deleted), silent),
+        (desired(groups=(rival, gone), deleted=deleted), observed().cluster),
+        (desired(cluster=None, groups=(gone,), deleted=deleted), None),
+        (
+            desired(cluster=terminating, groups=(gone,), deleted=deleted | {terminating.key}),
+            silent,
+        ),
+    ]
+    for wanted, seen_cluster in worlds:
+        look = Observed(cluster=seen_cluster, targets={gone.key: stopped})
+        assert scalings(plan(look, wanted)) == [(0, 3, False)]
+        # It is done once: nobody takes the record from a group that is gone.
+        done = replace(look, targets={gone.key: started})
+        assert not scalings(plan(done, wanted))
+    waits = desired(cluster=cluster(paused=True), groups=(gone,), deleted=deleted)
+    assert gone.key in [each.resource for each in plan(Observed(), waits).waiting]
 
 
 def test_the_condition_says_whether_the_lag_is_within_its_target():

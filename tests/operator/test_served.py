@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer
 
 from support.control_plane import own_api_server
 from support.kube import apply, condition, get, kubectl, resource
@@ -121,3 +122,54 @@ def test_a_set_whose_claims_go_with_it_is_not_adopted(served: Served) -> None:
         return bool(found) and found["metadata"]["uid"] != former
 
     wait_until(is_new, 30, "a set of its own")
+
+
+def replicas_of(served: Served, name: str) -> int:
+    return int(get(served.namespace, "deployment", name)["spec"]["replicas"])
+
+
+def make_target(served: Served, name: str, replicas: int) -> None:
+    labels = {"app": name}
+    container = {"name": "c", "image": "registry.example/reader"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    annotations = {"headrace.dev/scaled-by": "resetting"}
+    metadata = {"name": name, "namespace": served.namespace, "annotations": annotations}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
+
+
+def test_a_stopped_target_is_started_by_another_operator_and_for_another_target(
+    served: Served,
+) -> None:
+    apply(served.topic("resets"))
+    served.wait_ready("Topic", "resets")
+    reset = {"requestId": "r", "to": {"position": "Earliest"}, "whenActive": "ScaleDown"}
+
+    def ask(target: str) -> None:
+        reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": target}
+        apply(served.group("resetting", topics=["resets"], targetRef=reference, reset=reset))
+
+    def stopped() -> Any:
+        status = served.get("ConsumerGroup", "resetting").get("status", {})
+        return status.get("pausedTarget", {}).get("name"), status.get("pausedReplicas")
+
+    for name, replicas in (("first", 2), ("second", 4)):
+        make_target(served, name, replicas)
+    # A member that goes on, as there is no controller that would stop it.
+    member = Consumer({"bootstrap.servers": served.broker.bootstrap, "group.id": "resetting"})
+    member.subscribe(["resets"])
+    wait_until(lambda: member.poll(1.0) is not None or member.assignment(), 30, "an assignment")
+    ask("first")
+    wait_until(lambda: stopped() == ("first", 2), 30, "the record of the first target")
+    wait_until(lambda: replicas_of(served, "first") == 0, 30, "the first target to stop")
+    served.operator.stop()
+    ask("second")
+    served.operator.start()
+    wait_until(lambda: replicas_of(served, "first") == 2, 30, "the first target's replicas")
+    wait_until(lambda: replicas_of(served, "second") == 0, 30, "the second target to stop")
+    wait_until(lambda: stopped() == ("second", 4), 30, "the record of the second target")
+    delete(served, "Cluster", "c")
+    delete(served, "ConsumerGroup", "resetting")
+    wait_until(lambda: replicas_of(served, "second") == 4, 30, "the second target's replicas")
+    member.close()
+    served.apply_cluster()

@@ -52,7 +52,8 @@ class GroupWatch:
                 continue
             policy, existing = group.spec.lag_policy, observed.groups.get(group.group_id)
             target = targets.get(group.key)
-            if policy is None or existing is None or target is None or target.error:
+            is_former = group.present_target != group.spec.target_ref
+            if policy is None or existing is None or target is None or target.error or is_former:
                 self._known.pop(group.key, None)
                 continue
             known = self._known.get(group.key)

@@ -14,7 +14,7 @@ import msgspec
 from headrace_operator.kubernetes.api.cache import CLUSTER_LABEL, trim
 from headrace_operator.kubernetes.api.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.api.watches import selector_of
-from headrace_operator.kubernetes.register import cluster_key, parse_managed
+from headrace_operator.kubernetes.register import cluster_key, is_paused, parse_managed, retained
 from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Informer:
             if (known := self._store.get(kind, *name)) is not None:
                 self.see(known, is_gone=True)
         elif (resource := self._register.get((kind, *name))) is not None:
+            if is_paused(resource):
+                self._register.depart(retained(resource), self._uid_of(cluster_key(resource)))
             self._forget(resource)
 
     def mark_all(self) -> None:
@@ -117,13 +119,32 @@ class Informer:
             cluster_uid = self._uid_of(cluster_key(resource))
             # Without its Cluster there is nothing to clean up.
             is_kept = resource.spec.deletion_policy == "Delete" and cluster_uid
-            if is_kept or _is_paused(resource):
+            if is_kept or is_paused(resource):
                 self._register.depart(resource, cluster_uid)
             self._forget(resource)
         else:
-            self._register.upsert(resource)
+            self._register.upsert(self._with_former_pause(resource))
             if known is None or _intent_of(known) != _intent_of(resource):
                 self._mark_managed(resource)
+
+    def _with_former_pause(self, resource: Managed) -> Managed:
+        """Let a group that was made again know which workload was stopped for its namesake."""
+        key = resource.key
+        former = self._register.get(key) or self._register.departed_as(key)
+        if (
+            not isinstance(resource, ConsumerGroup)
+            or not isinstance(former, ConsumerGroup)
+            or former.metadata.uid == resource.metadata.uid
+            or not former.is_paused
+            or resource.is_paused
+        ):
+            return resource
+        status = msgspec.structs.replace(
+            resource.status,
+            paused_replicas=former.status.paused_replicas,
+            paused_target=former.present_target,
+        )
+        return msgspec.structs.replace(resource, status=status)
 
     def _uid_of(self, cluster: ClusterKey) -> str:
         """Return the uid of the Cluster; '' if there is none."""
@@ -206,10 +227,6 @@ def _intent_of(resource: Managed) -> tuple[Any, ...]:
         metadata.labels,
         metadata.annotations,
     )
-
-
-def _is_paused(resource: Managed) -> bool:
-    return isinstance(resource, ConsumerGroup) and resource.status.paused_replicas is not None
 
 
 def _is_newer(obj: Mapping[str, Any], known: Mapping[str, Any], *, is_gone: bool) -> bool:

@@ -260,10 +260,10 @@ class _Pass:
         register = self._around.register
         found = register.of_cluster(self._key) if is_complete else self._dirty()
         resources = [each for each in found if self._around.serves(each.metadata.namespace)]
-        if cluster is None:
-            return desired_of(None, resources)
         if is_complete:
             resources = [*resources, *register.departed(self._key, self._cluster_uid)]
+        if cluster is None:
+            return desired_of(None, resources)
         return replace(
             desired_of(cluster, resources),
             is_complete=is_complete,
@@ -286,12 +286,9 @@ class _Pass:
         `deleted` are those that were deleted when the plan was made: the plan does not cover later
         ones.
         """
-        if desired.cluster is not None:
-            busy = {each.resource for each in planned.actions}
-            busy |= {each.resource for each in planned.waiting}
-            busy |= {each.resource for each in planned.problems}
-        else:
-            busy = set()
+        busy = {each.resource for each in planned.actions}
+        busy |= {each.resource for each in planned.waiting}
+        busy |= {each.resource for each in planned.problems}
         for resource in self._around.register.departed(self._key, self._cluster_uid):
             if (
                 resource.key in deleted
@@ -310,12 +307,13 @@ class _Pass:
         return self._scope != "some" or action.resource[0] in ("Topic", "ConsumerGroup")
 
     async def _observe(self, cluster: Cluster | None, desired: Desired) -> Observed:
+        paused = [each for each in desired.groups if each.is_paused]
         if cluster is None:
-            return Observed()
+            return await self._memory.groups.observe(Observed(), paused, now_ms=self._now_ms)
         backend = await self._around.backend.observe(cluster)
         servers = self._around.backend.bootstrap_servers(cluster)
         if not servers:
-            return backend
+            return await self._memory.groups.observe(backend, paused, now_ms=self._now_ms)
         await self._drop_dead_connections(backend)
         admin = await self._around.admins.of(self._key, servers)
         now_ms = self._now_ms
@@ -353,11 +351,29 @@ class _Pass:
         desired: Desired,
         observed: Observed,
     ) -> tuple[Failure, ...]:
-        if cluster is None or _uid_of(self._around.clusters(self._key)) != self._cluster_uid:
-            # A new Cluster with this name has the same addresses, and this plan is not for it.
-            return ()
         failures: list[Failure] = []
         failures += await self._scale([each for each in actions if isinstance(each, ScaleTarget)])
+        # A new Cluster with this name has the same addresses, and this plan is not for it.
+        is_same = _uid_of(self._around.clusters(self._key)) == self._cluster_uid
+        if cluster is not None and is_same:
+            failures += await self._act_on_brokers(cluster, actions, desired, observed)
+        failed = {id(failure.action): failure for failure in failures}
+        tried = {id(action) for action in actions}
+        for failure in failures:
+            if id(failure.action) not in tried:
+                self._around.on_action(failure.action, failure)
+        for action in actions:
+            self._around.on_action(action, failed.get(id(action)))
+        return tuple(failures)
+
+    async def _act_on_brokers(
+        self,
+        cluster: Cluster,
+        actions: Sequence[Action],
+        desired: Desired,
+        observed: Observed,
+    ) -> list[Failure]:
+        failures: list[Failure] = []
         others = (*ADMIN_ACTIONS, ScaleTarget)
         on_backend = [action for action in actions if not isinstance(action, others)]
         if on_backend or (self._scope != "some" and self._is_first_round):
@@ -373,14 +389,7 @@ class _Pass:
             kept = {id(failure.action) for failure in refused}
             done = [each for each in resets if id(each) not in kept]
             await self._around.statuses.note_resets(done, is_done=True)
-        failed = {id(failure.action): failure for failure in failures}
-        tried = {id(action) for action in actions}
-        for failure in failures:
-            if id(failure.action) not in tried:
-                self._around.on_action(failure.action, failure)
-        for action in actions:
-            self._around.on_action(action, failed.get(id(action)))
-        return tuple(failures)
+        return failures
 
     async def _scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
         """Scale; the replicas to return to are recorded before, and the record is removed after."""

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.plan import Key
 
-__all__ = ["ClusterKey", "Managed", "Register", "age_of", "cluster_key", "parse_managed"]
+__all__ = [
+    "ClusterKey",
+    "Managed",
+    "Register",
+    "age_of",
+    "cluster_key",
+    "is_paused",
+    "parse_managed",
+    "retained",
+]
 
 Managed: TypeAlias = Topic | ConsumerGroup
 #: Namespace and name of a Cluster, whether it exists or not.
@@ -53,6 +62,17 @@ def age_of(resource: Managed) -> tuple[str, str, str]:
     """Order resources by age: if two describe the same thing, the older one wins."""
     metadata = resource.metadata
     return (metadata.creation_timestamp or "", metadata.namespace, metadata.name)
+
+
+def is_paused(resource: Managed | None) -> bool:
+    """Whether a workload was stopped for this group, and must be started: that needs no Cluster."""
+    return isinstance(resource, ConsumerGroup) and resource.is_paused
+
+
+def retained(resource: Managed) -> Managed:
+    """Return a resource whose deletion deletes nothing from the brokers."""
+    spec = msgspec.structs.replace(resource.spec, deletion_policy="Retain")
+    return msgspec.structs.replace(resource, spec=spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +133,11 @@ class Register:
         keys = self._by_identity[_identity(resource)]
         return sorted((self._resources[key] for key in keys), key=age_of)
 
+    def departed_as(self, key: Key) -> Managed | None:
+        """Return the last state of a deleted resource with this key, if work is left."""
+        found = self._departed.get(key)
+        return found.resource if found is not None else None
+
     def depart(self, resource: Managed, cluster_uid: str) -> None:
         """Keep the last state of a deleted resource whose deletion leaves work to do.
 
@@ -129,11 +154,11 @@ class Register:
     def departed(self, cluster: ClusterKey, cluster_uid: str) -> list[Managed]:
         """Return deleted resources with work left that were not recreated."""
         return [
-            each.resource
+            each.resource if each.cluster_uid == cluster_uid else retained(each.resource)
             for key, each in self._departed.items()
             if key not in self._resources
             and cluster_key(each.resource) == cluster
-            and each.cluster_uid == cluster_uid
+            and (each.cluster_uid == cluster_uid or is_paused(each.resource))
         ]
 
     def settle(self, key: Key) -> None:
@@ -145,7 +170,9 @@ class Register:
         self._departed = {
             key: each
             for key, each in self._departed.items()
-            if cluster_key(each.resource) != cluster or each.cluster_uid == cluster_uid
+            if cluster_key(each.resource) != cluster
+            or each.cluster_uid == cluster_uid
+            or is_paused(each.resource)
         }
 
     def settle_old(self, age_seconds: float) -> None:

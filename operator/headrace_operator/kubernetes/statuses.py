@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets, ScaleTarget
+    from headrace_operator.resources.consumer_group import TargetReference
 
 __all__ = ["StatusWriter"]
 
@@ -109,13 +110,16 @@ class StatusWriter:
             await self._note(group, {"lastReset": note})
 
     async def note_pauses(self, actions: Iterable[ScaleTarget]) -> None:
-        """Record the replicas to restore before a target stops, and later that it is done."""
+        """Record what to restore before a target stops, and later that it is done."""
         for action in actions:
             group = self._register.get(action.resource)
             if isinstance(group, ConsumerGroup):
-                paused = action.previous if action.is_pause else None
-                if paused != group.status.paused_replicas:
-                    await self._note(group, {"pausedReplicas": paused})
+                replicas = action.previous if action.is_pause else None
+                target = action.target if action.is_pause else None
+                known = (group.status.paused_replicas, group.status.paused_target)
+                if (replicas, target) != known:
+                    fields = {"pausedReplicas": replicas, "pausedTarget": _builtins(target)}
+                    await self._note(group, fields)
 
     async def _note(self, group: Topic | ConsumerGroup, fields: Object) -> None:
         """Write status fields without which the next pass would act wrongly."""
@@ -211,6 +215,10 @@ def _reference(resource: _Resource) -> Object:
             "uid": metadata.uid,
         },
     }
+
+
+def _builtins(target: TargetReference | None) -> Object | None:
+    return None if target is None else msgspec.to_builtins(target)
 
 
 def _ready(status: Mapping[str, Any]) -> Mapping[str, Any] | None:

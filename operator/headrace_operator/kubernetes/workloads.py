@@ -47,9 +47,9 @@ _STOPPED = frozenset({"", "COMPLETED", "FAILED", "SUBMISSION_FAILED", "SUSPENDED
 
 def needs_target(group: ConsumerGroup) -> bool:
     """Whether the group's handling depends on its number of readers."""
-    if group.spec.target_ref is None:
+    if group.present_target is None:
         return False
-    if group.status.paused_replicas is not None:
+    if group.is_paused:
         return True
     if group.metadata.deletion_timestamp:
         return False
@@ -70,7 +70,7 @@ class Workloads:
         return {group.key: target for group, target in zip(asked, found, strict=True)}
 
     async def _observe(self, group: ConsumerGroup) -> ObservedTarget:
-        reference = group.spec.target_ref
+        reference = group.present_target
         if reference is None:
             return ObservedTarget(replicas=0, error="there is no targetRef")
         try:
@@ -86,7 +86,7 @@ class Workloads:
         where = (_api_version(reference), reference.kind, group.metadata.namespace, reference.name)
         found = await self._client.get(*where)
         if found is None:
-            return ObservedTarget(replicas=0, error="there is none")
+            return ObservedTarget(replicas=0, error="there is none", is_missing=True)
         if refusal := refusal_of(group.metadata.name, found):
             return ObservedTarget(replicas=0, error=refusal, is_refused=True)
         if reference.kind == _APPLICATION:

@@ -55,6 +55,10 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
         existing = observed.groups.get(group.group_id)
         if group in going:
             continue
+        if group.is_paused and group.present_target != group.spec.target_ref:
+            # Before another target is stopped: one can be remembered.
+            yield from _plan_resume(group, observed)
+            continue
         if group.group_id in owners:
             message = (
                 f"group {group.group_id} is already described by {owners[group.group_id].title};"
@@ -77,8 +81,19 @@ def plan_groups(observed: Observed, desired: Desired) -> Iterator[Outcome]:
         if group.group_id not in owners:
             owners[group.group_id] = group
             yield from _plan_deletion(group, observed.groups.get(group.group_id))
-            if group.status.paused_replicas is not None:
+
+
+def plan_resumes(observed: Observed, desired: Desired) -> Iterator[Outcome]:
+    """Start the targets of groups that are deleted, or no longer reset: it needs no brokers."""
+    for group in desired.groups:
+        target = observed.targets.get(group.key)
+        if not group.is_paused or target is None:
+            continue
+        if group.key not in desired.deleted:
+            if pending_reset(group) is None:
                 yield from _plan_resume(group, observed)
+        elif target.is_unknown or not (target.error or target.replicas):
+            yield from _plan_resume(group, observed)
 
 
 def type_problem(group: ConsumerGroup, existing: ObservedGroup | None) -> Problem | None:
@@ -216,18 +231,23 @@ def _is_doing(group: ConsumerGroup, reset: Reset | None, observed: Observed) -> 
 def _plan_resume(group: ConsumerGroup, observed: Observed) -> Iterator[Outcome]:
     """Give the target its replicas back; afterwards the lag policy applies again."""
     before, target = group.status.paused_replicas, observed.targets.get(group.key)
+    reference = group.present_target
+    is_former = reference != group.spec.target_ref
     if before is None:
         yield from plan_scaling(group, observed)
-    elif problem := target_problem(group, observed):
+    elif target is None or reference is None:
+        return
+    elif (problem := target_problem(group, observed)) and not (is_former and target.is_missing):
         yield problem
-    elif target is not None and group.spec.target_ref is not None:
-        # A user may have started it in the meantime; then only the record is removed.
+    else:
+        # If a user has started it in the meantime, or it is gone, only the record is removed.
+        is_stopped = target.replicas == 0 and not target.is_missing
         yield ScaleTarget(
             resource=group.key,
-            target=group.spec.target_ref,
-            replicas=before if target.replicas == 0 else target.replicas,
+            target=reference,
+            replicas=before if is_stopped else target.replicas,
             previous=target.replicas,
-            reason="the reset is done",
+            reason="targetRef names another one" if is_former else "the reset is done",
         )
 
 

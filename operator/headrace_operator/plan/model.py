@@ -255,12 +255,13 @@ class ObservedGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class ObservedTarget:
-    """The target of a ConsumerGroup's `targetRef`: its desired and present replicas."""
+    """A ConsumerGroup's `present_target`: its desired and present replicas."""
 
     replicas: int
     running: int = 0
     #: Why it cannot be scaled; '' if it can.
     error: str = ""
+    is_missing: bool = False
     #: Whether it exists and does not allow the group to scale it.
     is_refused: bool = False
     #: Whether the error is a temporary one of the API server.

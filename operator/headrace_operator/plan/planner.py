@@ -13,7 +13,7 @@ from headrace_operator.plan.actions import (
 )
 from headrace_operator.plan.applications import plan_applications
 from headrace_operator.plan.brokers import plan_brokers, target_of
-from headrace_operator.plan.groups import plan_groups
+from headrace_operator.plan.groups import plan_groups, plan_resumes
 from headrace_operator.plan.model import (
     Action,
     Desired,
@@ -46,9 +46,10 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     """
     cluster = desired.cluster
     if cluster is None:
-        return _assemble(_without_cluster(desired))
+        return _assemble([*_without_cluster(desired), *plan_resumes(observed, desired)])
     if cluster.key in desired.deleted:
-        return _assemble(_plan_cluster_deletion(observed, desired, cluster))
+        deletion = _plan_cluster_deletion(observed, desired, cluster)
+        return _assemble([*deletion, *plan_resumes(observed, desired)])
     if cluster.spec.paused:
         return _assemble(_wait_for_end_of_pause(desired, cluster))
     accepted, problems = _accept(desired, cluster)
@@ -64,12 +65,15 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     outcomes += brokers.waiting
     if not proposed:
         outcomes += brokers.actions
+    resumes = list(plan_resumes(observed, desired))
     if is_usable(observed):
+        outcomes += [each for each in resumes if each.resource in desired.deleted]
         outcomes += _plan_topics(observed, accepted, outcomes)
         outcomes += plan_groups(observed, accepted)
         outcomes += plan_applications(observed, accepted)
         outcomes += _say_what_is_full(observed, cluster)
     else:
+        outcomes += resumes
         outcomes += _wait_for_cluster(accepted, observed)
         outcomes += _say_what_fails(observed, cluster)
     return replace(_assemble(outcomes), proposed=proposed, target=target if proposed else "")
@@ -161,7 +165,8 @@ def _wait_for_end_of_pause(desired: Desired, cluster: Cluster) -> Iterator[Waiti
     yield Waiting(resource=cluster.key, reason=Reason.PAUSED, message=message)
     resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
     for resource in resources:
-        if _is_held(resource, desired):
+        is_stopped = isinstance(resource, ConsumerGroup) and resource.is_paused
+        if resource.key in desired.deleted and (is_stopped or _is_held(resource, desired)):
             message = f"{cluster.title} is paused; the deletion goes on when it is not"
             yield Waiting(resource=resource.key, reason=Reason.PAUSED, message=message)
 

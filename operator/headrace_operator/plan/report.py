@@ -133,7 +133,7 @@ def _topic(topic: Topic, observed: Observed, conditions: tuple[Condition, ...]) 
 def _group(group: ConsumerGroup, observed: Observed, conditions: tuple[Condition, ...]) -> Status:
     document = _common(group, conditions)
     document["groupId"] = group.group_id
-    document |= _kept(group.status, ("lastReset", "pausedReplicas"))
+    document |= _kept(group.status, ("lastReset", "pausedReplicas", "pausedTarget"))
     existing = observed.groups.get(group.group_id)
     if existing is None:
         return document | _kept(group.status, (*LAG_FIELDS, "state", "type", "members"))

@@ -66,7 +66,7 @@ def plan_scaling(group: ConsumerGroup, observed: Observed) -> Iterator[Action | 
 
 def target_problem(group: ConsumerGroup, observed: Observed) -> Problem | Waiting | None:
     """Return why a group's target can be neither scaled nor stopped; None if it can."""
-    target, reference = observed.targets.get(group.key), group.spec.target_ref
+    target, reference = observed.targets.get(group.key), group.present_target
     if target is None or reference is None or not target.error:
         return None
     message = f"{reference.kind} {reference.name}: {target.error}"

@@ -122,8 +122,10 @@ class ConsumerGroupStatus(Spec, frozen=True, kw_only=True):
     lag_seconds: int | None = None
     #: The topics with the most lag.
     topics: tuple[TopicLag, ...] = ()
-    #: The replicas that targetRef had before a reset stopped it, and that it gets back.
+    #: The replicas that a target had before a reset stopped it, and that it gets back.
     paused_replicas: int | None = None
+    #: That target; None: targetRef (an older operator did not write it).
+    paused_target: TargetReference | None = None
     last_reset: ResetStatus | None = None
 
 
@@ -137,3 +139,13 @@ class ConsumerGroup(Object, frozen=True, kw_only=True):
     def group_id(self) -> str:
         """The group's id on the brokers."""
         return self.spec.group_id or self.metadata.name
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a workload was stopped for a reset, and not started again."""
+        return self.status.paused_replicas is not None
+
+    @property
+    def present_target(self) -> TargetReference | None:
+        """The workload that is stopped for a reset, whatever targetRef names since; else that."""
+        return (self.status.paused_target if self.is_paused else None) or self.spec.target_ref
