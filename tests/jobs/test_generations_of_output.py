@@ -102,6 +102,30 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
         writer.close()
 
 
+def test_a_name_that_the_server_would_cut_off_is_refused(postgres):
+    """Two generations, or two tables, would be one."""
+    name = "ä" * 30  # 60 bytes of 63
+    sink = PostgresTable(table=f"public.{name}", key=("k",), dsn=postgres.dsn)
+    open_sink(sink, 1).close()
+    open_sink(sink, 2, shadow=True).close()
+    for table, generation in ((name, 10), (f"{name}bbcc", 1), (f"{'s' * 64}.t", 1)):
+        long = PostgresTable(table=table, key=("k",), dsn=postgres.dsn)
+        with pytest.raises(SinkError, match=r"\d\d bytes: PostgreSQL cuts .* after 63"):
+            open_sink(long, generation, shadow=generation > 1)
+
+
+def test_a_shadow_takes_no_table_that_is_somebody_elses(postgres, sink):
+    postgres.query(f"CREATE TABLE {sink.table}_g2 (k text, v int)")
+    postgres.query(f"INSERT INTO {sink.table}_g2 VALUES ('a', 1)")  # noqa: S608 - as above
+    with pytest.raises(SinkError, match=f"table {sink.table}_g2 has rows"):
+        open_sink(sink, 2, shadow=True)
+    postgres.query(f"TRUNCATE {sink.table}_g2")
+    open_sink(sink, 2, shadow=True).close()
+    # Its own rows, of a batch without progress, are no obstacle.
+    postgres.query(f"INSERT INTO {sink.table}_g2 VALUES ('a', 1)")  # noqa: S608 - as above
+    open_sink(sink, 2, shadow=True).close()
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize("is_thrown_away", [True, False])
 def test_a_zombies_staging_table_does_not_stay(spark, postgres, sink, monkeypatch, is_thrown_away):

@@ -119,6 +119,57 @@ def test_a_zombie_that_had_staged_already_is_fenced_at_the_merge(
     assert table(postgres, sink) == {"a": 2}
 
 
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_a_zombie_task_at_least_once_overwrites_no_newer_row(
+    spark, postgres, sink, open_sink, monkeypatch, is_fenced
+):
+    """A task of a driver that is gone, or an attempt that was given up, comes to its merge late."""
+    from headrace_jobs.sinks import postgres as module
+
+    copy_rows, late = module.copy_rows, []
+    zombie = open_sink(Delivery.AT_LEAST_ONCE)
+    zombie.write(rows(spark, a=1), batch(0))
+
+    def twice(*arguments):
+        late.append(arguments)
+        return copy_rows(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "copy_rows", twice)
+        if is_fenced:
+            patch.setattr(zombie._store, "transact", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                zombie.write(rows(spark, a=2), batch(1))
+        else:
+            zombie.write(rows(spark, a=2), batch(1))
+    # Before a later batch is merged a second merge is harmless.
+    if is_fenced:
+        copy_rows(*late[0])
+    assert table(postgres, sink) == {"a": 2}
+    driver = open_sink(Delivery.AT_LEAST_ONCE) if is_fenced else zombie
+    if is_fenced:
+        driver.write(rows(spark, a=2), batch(1))
+    driver.write(rows(spark, a=3), batch(2))
+    with pytest.raises(Exception, match="FencedError"):
+        copy_rows(*late[0])
+    assert table(postgres, sink) == {"a": 3}
+
+
+def test_a_row_without_a_version_is_older_than_every_other(spark, postgres, sink, open_sink):
+    newest = PostgresTable(table=sink.table, key=("k",), version="v", dsn=sink.dsn)
+    writer = open_sink(sink=newest)
+    schema = "k STRING, v INT, t STRING"
+
+    def write(number, *found):
+        writer.write(spark.createDataFrame(found, schema), batch(number))
+
+    write(0, ("a", None, "x"), ("a", -5, "y"), ("a", None, "z"), ("b", None, "x"))
+    write(1, ("a", None, "x"), ("b", None, "y"), ("c", None, "x"))
+    write(2, ("c", 0, "y"))
+    found = postgres.query(f"SELECT k, v, t FROM {sink.table} ORDER BY k")  # noqa: S608 - as above
+    assert found == [("a", -5, "y"), ("b", None, "y"), ("c", 0, "y")]
+
+
 def test_a_gap_is_refused(spark, open_sink):
     writer = open_sink()
     writer.write(rows(spark, a=1), batch(0))

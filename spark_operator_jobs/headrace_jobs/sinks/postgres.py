@@ -43,7 +43,8 @@ class PostgresTable:
     `dsn` is libpq's (`host=db dbname=shop`, or a URL); missing parts come from `PGHOST`, `PGUSER`,
     `PGPASSWORD`, `PGPASSFILE` and the like, on the driver. `key`: the columns of a unique index; a
     row replaces the one with the same key. `version`: a column whose greater value wins, in
-    whatever order rows come; without it a batch may have each key only once.
+    whatever order rows come, and null is less than any; without it a batch may have each key only
+    once.
     """
 
     table: str
@@ -130,7 +131,7 @@ class PostgresWriter:
         """Let each task merge its own rows: nothing is staged, and a retry may repeat them."""
         with self._store.keep_relation() as relation:
             merge = self._merge(TASK_STAGING, relation, frame.columns)
-            copy_rows(frame, self._store.conninfo, relation, merge)
+            copy_rows(frame, self._store.conninfo, relation, self._store.task_merge(merge))
 
     def _stage_and_merge(self, frame: DataFrame, batch: Batch, progress: Batch | None) -> None:
         """Stage the rows, then merge them, with the batch's progress if there is one."""
@@ -195,7 +196,7 @@ class PostgresWriter:
             if self._sink.version is not None:
                 version = sql.Identifier(self._sink.version)
                 distinct = sql.SQL("DISTINCT ON ({})").format(key)
-                order = sql.SQL("ORDER BY {}, {} DESC").format(key, version)
+                order = sql.SQL("ORDER BY {}, {} DESC NULLS LAST").format(key, version)
                 conflict += sql.SQL(" WHERE mine.{0} IS NULL OR mine.{0} <= excluded.{0}").format(
                     version
                 )

@@ -20,6 +20,7 @@ from headrace_jobs.sinks.generations import (
 )
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
+    check_name,
     connect,
     identifier,
     lock_relation,
@@ -123,6 +124,7 @@ class PostgresGenerations:
     def _move(self, connection: Any, which: OutputGeneration, name: str) -> None:
         from psycopg import sql
 
+        check_name(name)
         connection.execute(
             # A generation without a batch yet has no table.
             sql.SQL("ALTER TABLE IF EXISTS {} RENAME TO {}").format(

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.progress.stored import FencedError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pyspark.sql import DataFrame
 
-__all__ = ["ATTEMPT", "TASK_STAGING", "column_types", "copy_rows", "portable"]
+__all__ = ["ATTEMPT", "TASK_STAGING", "TaskMerge", "column_types", "copy_rows", "portable"]
 
 #: The staging table's column with the task attempt that wrote a row.
 ATTEMPT = "headrace_attempt"
@@ -65,12 +67,35 @@ def column_types(frame: DataFrame) -> dict[str, str]:
     return found
 
 
-def copy_rows(frame: DataFrame, conninfo: str, table: str, merge: Any) -> dict[int, int]:
+@dataclass(frozen=True, kw_only=True)
+class TaskMerge:
+    """How a task merges its own rows.
+
+    `guard` locks the job's progress until the task's transaction ends, and finds none if it is not
+    as the driver read it: then a later driver or batch may have written newer rows.
+    """
+
+    statement: Any
+    guard: str
+    parameters: tuple[Any, ...]
+
+    def run(self, connection: Any, attempt: int) -> None:
+        """Merge. Raises `FencedError`."""
+        # A client that is gone must not keep the lock from its successor.
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
+        if connection.execute(self.guard, self.parameters).fetchone() is None:
+            raise FencedError("a later driver or batch has written: this task is fenced")
+        connection.execute(self.statement, ([attempt],))
+
+
+def copy_rows(
+    frame: DataFrame, conninfo: str, table: str, merge: TaskMerge | None
+) -> dict[int, int]:
     """Copy a frame's rows into a table; return the row counts of successful task attempts.
 
     Without `merge` the table is a staging table, whose column `headrace_attempt` identifies the
     writer of a row: both attempts of a retried task may be there. With `merge` each task stages its
-    rows in a temporary table with the same columns, and runs the statement.
+    rows in a temporary table with the same columns, and merges them.
     """
     task = _CopyTask(columns=tuple(frame.columns), conninfo=conninfo, table=table, merge=merge)
     done = frame.mapInArrow(task.run, "attempt bigint, copied bigint").collect()
@@ -84,7 +109,7 @@ class _CopyTask:
     columns: tuple[str, ...]
     conninfo: str
     table: str
-    merge: Any
+    merge: TaskMerge | None
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Copy the rows in the task's own transaction; yield the attempt and their number."""
@@ -116,7 +141,7 @@ class _CopyTask:
                     stream.write(_as_csv(batch, attempt))
                     copied += batch.num_rows
             if self.merge is not None:
-                connection.execute(self.merge, ([attempt],))
+                self.merge.run(connection, attempt)
         yield pa.RecordBatch.from_pydict({"attempt": [attempt], "copied": [copied]})
 
 

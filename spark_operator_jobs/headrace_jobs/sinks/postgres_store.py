@@ -24,6 +24,7 @@ import structlog
 from headrace_jobs.progress.offsets import format_offsets, parse_offsets
 from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
 from headrace_jobs.sinks.generations import mixing
+from headrace_jobs.sinks.postgres_rows import TaskMerge
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROGRESS_TABLE",
     "PostgresStore",
+    "check_name",
     "connect",
     "identifier",
     "lock_relation",
@@ -47,6 +49,8 @@ OUTAGE_SECONDS_MAX = 60.0
 _RETRY_SECONDS = 0.5
 # Detects a silent loss of the server (a cut cable) within this time.
 _TCP_TIMEOUT_MS = 20_000
+# PostgreSQL cuts a longer identifier without an error (NAMEDATALEN).
+_NAME_BYTES_MAX = 63
 # An arbitrary unused number: `CREATE TABLE IF NOT EXISTS` is not safe when run concurrently.
 _ADVISORY_LOCK = 0x48454144
 
@@ -79,6 +83,9 @@ RETURNING relation, epoch, batch, checkpoint, offsets::text, reset
 _READ: LiteralString = """
 SELECT relation, epoch, batch, checkpoint, offsets::text, reset FROM headrace_progress
 WHERE job = %s AND generation = %s AND output = %s
+"""
+_GUARD: LiteralString = f"""
+{_READ} AND relation = %s AND epoch = %s AND batch = %s AND checkpoint = %s FOR SHARE
 """
 _STORE: LiteralString = """
 UPDATE headrace_progress
@@ -127,25 +134,43 @@ class PostgresStore:
 
     def _claim(self, run: Run, output: str) -> tuple[str, StoredProgress]:
         relation = f"{output}_g{run.generation}" if run.is_shadow else output
+        check_name(relation)
         with self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
             self._connection.execute(_CREATE)
-            self._refuse_mixing(run, output)
+            self._refuse_mixing(run, output, relation)
             claimed = self._connection.execute(
                 _CLAIM, (*self._key, relation, run.delivery.value)
             ).fetchone()
         return _progress(claimed)
 
-    def _refuse_mixing(self, run: Run, output: str) -> None:
-        """Refuse a new generation that would write among another one's rows."""
+    def _refuse_mixing(self, run: Run, output: str, relation: str) -> None:
+        """Refuse a new generation that would write among rows that are not its own."""
         rows = self._connection.execute(
             "SELECT generation, relation FROM headrace_progress"
             " WHERE job = %s AND output = %s AND relation <> ''",
             (run.job, output),
         ).fetchall()
-        others = [generation for generation, relation in rows if relation == output]
-        if others and not run.is_shadow and all(each != run.generation for each, _ in rows):
-            raise mixing(f"table {output}", "rows", others[0], run.generation)
+        if any(generation == run.generation for generation, _ in rows):
+            return
+        live = [generation for generation, place in rows if place == output]
+        if live and not run.is_shadow:
+            raise mixing(f"table {output}", "rows", live[0], run.generation)
+        if run.is_shadow and self._has_rows(relation):
+            raise SinkError(
+                f"table {relation} has rows that belong to no generation of {run.job}: drop it, or"
+                " begin a generation of another number"
+            )
+
+    def _has_rows(self, relation: str) -> bool:
+        from psycopg import sql
+
+        name = identifier(relation)
+        place = self._connection.execute("SELECT to_regclass(%s)", (name.as_string(),)).fetchone()
+        if place[0] is None:
+            return False
+        found = self._connection.execute(sql.SQL("SELECT EXISTS (TABLE {})").format(name))
+        return bool(found.fetchone()[0])
 
     @contextlib.contextmanager
     def keep_relation(self) -> Iterator[str]:
@@ -156,6 +181,11 @@ class PostgresStore:
             yield self.relation
         finally:
             self._connection.execute("SELECT pg_advisory_unlock_all()")
+
+    def task_merge(self, statement: Any) -> TaskMerge:
+        """Return a task's merge, for as long as this driver has stored no later batch."""
+        place = (self.relation, self.epoch, self.stored.batch_id, self.stored.checkpoint)
+        return TaskMerge(statement=statement, guard=_GUARD, parameters=(*self._key, *place))
 
     @property
     def conninfo(self) -> str:
@@ -270,6 +300,17 @@ def identifier(name: str) -> Any:
     from psycopg import sql
 
     return sql.Identifier(*name.split("."))
+
+
+def check_name(name: str) -> None:
+    """Raise `SinkError` if PostgreSQL would cut the name, and two tables could be one."""
+    for part in name.split("."):
+        size = len(part.encode())
+        if size > _NAME_BYTES_MAX:
+            raise SinkError(
+                f"the name {part!r} has {size} bytes: PostgreSQL cuts one after {_NAME_BYTES_MAX}."
+                " Choose a shorter table name; a shadow's is longer by _g and its number"
+            )
 
 
 def progress_table_exists(connection: Any) -> bool:
