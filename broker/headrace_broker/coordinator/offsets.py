@@ -47,6 +47,7 @@ from headrace_broker.protocol.messages.records.coordinator import OffsetCommitKe
 from headrace_broker.protocol.types import NO_LEADER_EPOCH, NO_OFFSET, TimestampMs
 
 _VERSION_THAT_SAYS_GROUP_NOT_FOUND: Final = 9
+_RECORD_OVERHEAD_BYTES: Final = 1024  # the names of group and topic, and the numbers
 
 
 PartitionCheck = Callable[[OffsetCommitRequestTopic, int], ErrorCode]
@@ -159,8 +160,11 @@ def _check_commit(group: Group, request: OffsetCommitRequest, *, is_transactiona
 def _check_metadata(config: GroupConfig, partition: OffsetCommitRequestPartition) -> ErrorCode:
     metadata = partition.committed_metadata or ""
     # Kafka counts characters; the setting's name says bytes, and bytes take up memory.
-    if len(metadata.encode()) > config.offset_metadata_bytes_max:
+    size = len(metadata.encode())
+    if size > config.offset_metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    if size > config.record_bytes_max - _RECORD_OVERHEAD_BYTES:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return ErrorCode.NONE
 
 

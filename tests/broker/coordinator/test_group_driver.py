@@ -9,7 +9,11 @@ import pytest
 
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.log.markers import Marker
+from headrace_broker.protocol.batch import HEADER_SIZE
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+)
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest
 from headrace_broker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
@@ -49,6 +53,8 @@ ONLY = PartitionIndex(0)
 class MemoryLog:
     """A log in memory whose commits can be held up, or fail."""
 
+    batch_bytes_max = 1_000_000
+
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.may_commit = asyncio.Event()
@@ -59,7 +65,13 @@ class MemoryLog:
     def end_offset(self) -> int:
         return len(self.batches)
 
+    @property
+    def record_bytes_max(self) -> int:
+        return self.batch_bytes_max - HEADER_SIZE
+
     async def append(self, batch: bytes) -> None:
+        if len(batch) > self.batch_bytes_max:
+            raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         await self.may_commit.wait()
         if self.failure is not None:
             raise self.failure
@@ -265,6 +277,66 @@ def test_nobody_waits_for_ever_for_a_log_that_commits_nothing():
         assert len(log.batches) >= 2
 
     run(scenario, replace(CONFIG, commit_timeout_ms=300))
+
+
+def subscribe(coordinator: GroupCoordinator, topics: list[str], group_id: str) -> "asyncio.Task":
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id,
+        member_id="m",
+        member_epoch=0,
+        rebalance_timeout_ms=10_000,
+        subscribed_topic_names=topics,
+        topic_partitions=[],
+    )
+    return asyncio.ensure_future(coordinator.consumer_heartbeat(request, CONTEXT))
+
+
+@pytest.mark.parametrize("of_topic", [False, True], ids=["broker's limit", "topic's limit"])
+def test_a_member_whose_record_the_log_would_refuse_is_refused_alone(of_topic):
+    """Otherwise all groups of the partition would be loaded again, whenever it asks again."""
+
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        if of_topic:
+            log.batch_bytes_max = 10_000
+        member = await become_member(coordinator, timeout_ms=5_000)
+        other = commit(coordinator, 1, "other")
+        huge = subscribe(coordinator, [f"topic-{number}" for number in range(10_000)], "huge")
+        usual = subscribe(coordinator, ["t"], "usual")
+        with pytest.raises(ApiError) as refused:
+            await huge
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        await other
+        assert (await usual).error_code == ErrorCode.NONE
+        assert beat(coordinator, member) == ErrorCode.NONE
+        assert {group.group_id for group in coordinator.groups()} == {"g", "other", "usual"}
+        assert (await subscribe(coordinator, ["t"], "huge")).error_code == ErrorCode.NONE
+
+    limit = CONFIG.record_bytes_max if of_topic else 10_000
+    run(scenario, replace(CONFIG, record_bytes_max=limit))
+
+
+def test_an_offset_whose_metadata_no_record_can_hold_is_refused_alone():
+    async def scenario(coordinator: GroupCoordinator, _log: MemoryLog) -> None:
+        partitions = [
+            OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=7, committed_metadata="x" * size
+            )
+            for index, size in enumerate((0, 2_000_000, 10))
+        ]
+        request = OffsetCommitRequest(
+            group_id="g", topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)]
+        )
+        answer = await coordinator.commit_offsets(
+            request, CONTEXT, lambda _topic, _index: ErrorCode.NONE
+        )
+        assert [each.error_code for each in answer.topics[0].partitions] == [
+            ErrorCode.NONE,
+            ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+            ErrorCode.NONE,
+        ]
+        assert await committed(coordinator) == 7
+
+    run(scenario, replace(CONFIG, offset_metadata_bytes_max=10_000_000))
 
 
 def test_after_a_failed_append_only_what_was_committed_is_there():

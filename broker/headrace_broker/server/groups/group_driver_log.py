@@ -3,11 +3,10 @@
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from headrace_broker.coordinator.records import CoordinatorRecord, write_record
 from headrace_broker.log.markers import Marker
 from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.log.verification import Verification
-from headrace_broker.protocol.batch import NewRecord, build_batch
+from headrace_broker.protocol.batch import HEADER_SIZE, NewRecord, build_batch
 from headrace_broker.protocol.types import Offset, TimestampMs
 from headrace_broker.server.clock import Clock
 from headrace_broker.server.partitions.elections import read_to_end
@@ -17,6 +16,9 @@ from headrace_broker.server.partitions.partition import Partition
 _ACKS_ALL: Final = -1
 _RECORD_OVERHEAD_BYTES: Final = 32  # the lengths and deltas of a record, at most
 
+EncodedRecord = tuple[bytes, bytes | None]
+"""The key and the value of a record."""
+
 
 class OffsetsLog(Protocol):
     """One partition of `__consumer_offsets`, as its coordinator sees it."""
@@ -24,6 +26,11 @@ class OffsetsLog(Protocol):
     @property
     def end_offset(self) -> Offset:
         """The log's end."""
+        ...
+
+    @property
+    def record_bytes_max(self) -> int:
+        """How large the records of one batch may be together."""
         ...
 
     async def append(self, batch: bytes) -> None:
@@ -58,6 +65,11 @@ class PartitionOffsetsLog:
         """The log's end."""
         return self._partition.log.log_end_offset
 
+    @property
+    def record_bytes_max(self) -> int:
+        """What `max.message.bytes` leaves for records."""
+        return self._partition.log.config.max_message_bytes - HEADER_SIZE
+
     async def append(self, batch: bytes) -> None:
         """Append as the leader with acks=all, and wait for the high watermark."""
         info = self._partition.append(batch, _ACKS_ALL, self._clock.now_ms())
@@ -84,8 +96,14 @@ class PartitionOffsetsLog:
         return read_to_end(self._partition)
 
 
+def record_bytes(record: EncodedRecord) -> int:
+    """Return how large a record is in a batch, at most."""
+    key, value = record
+    return len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES
+
+
 def encode_batches(
-    units: Iterable[Sequence[CoordinatorRecord]], now_ms: TimestampMs, size_max: int
+    units: Iterable[Sequence[EncodedRecord]], now_ms: TimestampMs, size_max: int
 ) -> Iterator[bytes]:
     """Yield the records in order, as batches of at most `size_max` bytes.
 
@@ -95,9 +113,8 @@ def encode_batches(
     waiting: list[NewRecord] = []
     size = 0
     for unit in units:
-        encoded = [write_record(record) for record in unit]
-        sizes = [len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in encoded]
-        for place, (key, value) in enumerate(encoded):
+        sizes = list(map(record_bytes, unit))
+        for place, (key, value) in enumerate(unit):
             needed = sum(sizes) if place == 0 and sum(sizes) <= size_max else sizes[place]
             if waiting and size + needed > size_max:
                 yield bytes(build_batch(waiting))

@@ -31,13 +31,18 @@ from headrace_broker.coordinator.decision import (
 )
 from headrace_broker.coordinator.modern.regex import ResolvedRegex, resolve_regexes
 from headrace_broker.coordinator.protocols import decide_timer
-from headrace_broker.coordinator.records import CoordinatorRecord
+from headrace_broker.coordinator.records import GroupRecord, write_record
 from headrace_broker.coordinator.shard import GroupShard, finish_loading, replay
 from headrace_broker.coordinator.share.heartbeat import decide_initialized
 from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
 from headrace_broker.protocol.types import Offset, PartitionIndex, TimestampMs
 from headrace_broker.server.clock import Clock
-from headrace_broker.server.groups.group_driver_log import OffsetsLog, encode_batches
+from headrace_broker.server.groups.group_driver_log import (
+    EncodedRecord,
+    OffsetsLog,
+    encode_batches,
+    record_bytes,
+)
 from headrace_broker.server.groups.group_transactions import replay_batches
 
 log = structlog.get_logger(__name__)
@@ -76,7 +81,7 @@ class _Unwritten:
 
     due_s: float
     """When the waiting responses time out, if the records are not committed by then."""
-    records: list[CoordinatorRecord] = field(default_factory=list)
+    records: list[EncodedRecord] = field(default_factory=list)
     replies: list[tuple[Ticket, Any]] = field(default_factory=list)
     turn: tuple[Ticket, Callable[[], Awaitable[Any]]] | None = None
     """Work with its own append, between all records before and all after it."""
@@ -141,8 +146,8 @@ class ShardDriver:
             # What was loaded may not be committed yet, and lost with this leader: no answer may
             # tell of it before it is.
             self._queue(_Unwritten(self._due_s(), loaded_end=self.log.end_offset))
-            self._carry_out(finish_loading(shard))
-            self._carry_out(
+            self.expect_nothing(finish_loading(shard))
+            self.expect_nothing(
                 finish_loading_modern_groups(shard, lambda key: self._context(key).config)
             )
             if shard.group_count:
@@ -176,9 +181,10 @@ class ShardDriver:
         self._ticket_next += 1
         ticket = Ticket(self._ticket_next)
         decision = decide(ticket)
+        records = self._encode(decision)
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[ticket] = future
-        self._carry_out(decision)
+        self._carry_out(decision, records)
         return _checked(response, await future)
 
     def submit_now(
@@ -227,9 +233,34 @@ class ShardDriver:
 
     def expect_nothing(self, decision: GroupDecision) -> None:
         """Carry out a decision that no client waits for, such as expiry."""
-        self._carry_out(decision)
+        try:
+            records = self._encode(decision)
+        except ApiError as error:
+            log.warning("records refused", partition=self.shard.partition, error=error.message)
+        else:
+            self._carry_out(decision, records)
 
-    def _carry_out(self, decision: GroupDecision) -> None:
+    @property
+    def _record_bytes_max(self) -> int:
+        return min(self._config.record_bytes_max, self.log.record_bytes_max)
+
+    def _encode(self, decision: GroupDecision) -> list[EncodedRecord]:
+        """Encode a decision's records before it is carried out.
+
+        Raises ApiError if the log would refuse one: that would reload all groups of the shard.
+        """
+        size_max = self._record_bytes_max
+        records = [write_record(record) for record in decision.records]
+        if all(record_bytes(record) <= size_max for record in records):
+            return records
+        if any(isinstance(record, GroupRecord) for record in decision.records):
+            self._reload()  # a classic group's state has changed already
+        raise ApiError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"a record of __consumer_offsets would exceed {size_max} bytes",
+        )
+
+    def _carry_out(self, decision: GroupDecision, records: list[EncodedRecord]) -> None:
         for record in decision.records:
             replay(self.shard, record)
         self._set_timers(decision)
@@ -249,10 +280,10 @@ class ShardDriver:
             if wanted.group_id not in self._initializing:
                 made = self._loop.create_task(self._initialize_share(wanted))
                 self._initializing[wanted.group_id] = made
-        if not decision.records and not self._unwritten:
+        if not records and not self._unwritten:
             self._answer(decision.replies)
             return
-        self._queue(_Unwritten(self._due_s(), decision.records, decision.replies))
+        self._queue(_Unwritten(self._due_s(), records, decision.replies))
 
     def _due_s(self) -> float:
         return self._loop.time() + self._config.commit_timeout_ms / 1000
@@ -312,7 +343,7 @@ class ShardDriver:
             self._resolving.pop(work.group_id, None)
         if self.status is ShardStatus.ACTIVE and self.shard is shard:
             context = self._context(work.group_id)
-            self._carry_out(decide_regexes(shard, work.group_id, resolved_all, context))
+            self.expect_nothing(decide_regexes(shard, work.group_id, resolved_all, context))
 
     async def _initialize_share(self, wanted: InitializeShareState) -> None:
         """Have share partitions' state created, then assign them."""
@@ -323,7 +354,7 @@ class ShardDriver:
             self._initializing.pop(wanted.group_id, None)
         if self.status is ShardStatus.ACTIVE and self.shard is shard:
             context = self._context(wanted.group_id)
-            self._carry_out(decide_initialized(shard, wanted.group_id, made, context))
+            self.expect_nothing(decide_initialized(shard, wanted.group_id, made, context))
 
     async def wait_initialized(self, group_id: str, timeout_s: float) -> bool:
         """Wait while share partitions' state is created; return False if none is being created."""
@@ -347,7 +378,7 @@ class ShardDriver:
                     continue
                 taken = list(takewhile(lambda item: item.turn is None, self._unwritten))
                 units = [item.records for item in taken]
-                size_max = self._config.record_bytes_max
+                size_max = self._record_bytes_max
                 for batch in encode_batches(units, self._clock.now_ms(), size_max):
                     await self.log.append(batch)
                 for item in taken:
@@ -426,7 +457,7 @@ class ShardDriver:
         elif now_s - timer.due_s > _STALL_S:
             self._set_timer(key, now_s + _STALL_S)
         else:
-            self._carry_out(decide_timer(self.shard, key, self._context(key.group_id)))
+            self.expect_nothing(decide_timer(self.shard, key, self._context(key.group_id)))
 
 
 def _checked(response: type[ResponseT], reply: object) -> ResponseT:

@@ -12,9 +12,9 @@ from headrace_broker.coordinator.config import (
 )
 from headrace_broker.metadata.configs.group_config import effective_group_config
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.protocol.batch import HEADER_SIZE
 
 _MESSAGE_MAX_BYTES: Final = 1024 * 1024 + 12  # Kafka's default, if the file does not set it
-_BATCH_OVERHEAD_BYTES: Final = 1024
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
@@ -30,8 +30,7 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
         offsets_topic_partitions=values["offsets.topic.num.partitions"],
         commit_timeout_ms=values["offsets.commit.timeout.ms"],
         groups_max=values["headrace.max.groups"],
-        record_bytes_max=values.get("message.max.bytes", _MESSAGE_MAX_BYTES)
-        - _BATCH_OVERHEAD_BYTES,
+        record_bytes_max=values.get("message.max.bytes", _MESSAGE_MAX_BYTES) - HEADER_SIZE,
         consumer=ConsumerGroupConfig(
             session_timeout_ms=values["group.consumer.session.timeout.ms"],
             heartbeat_interval_ms=values["group.consumer.heartbeat.interval.ms"],
