@@ -339,7 +339,8 @@ class LogDirectory:
         self._lower_checkpoints(key, log.log_end_offset)
         log.before_truncation = partial(self._lower_checkpoints, key)
         log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
-        log.high_watermark = self._high_watermarks.get(key, log.log_start_offset)
+        # What was deleted since the checkpoint was committed.
+        log.high_watermark = max(self._high_watermarks.get(key, 0), log.log_start_offset)
         log.recheck_markers()
         self.logs[key] = log
         return log

@@ -242,3 +242,21 @@ def test_producers_are_remembered_at_a_flush_so_that_a_kill_leaves_little_to_rea
     assert log.log_end_offset == 1100
     retry = batch_of(b"x", producer_id=7, producer_epoch=0, base_sequence=1099)
     assert append(log, retry).is_duplicate
+
+
+def test_a_high_watermark_below_the_log_start_is_no_bound_for_retention(open_directory, clock):
+    directory = open_directory()
+    config = LogConfig(segment_bytes=200, file_delete_delay_ms=0)
+    log = directory.create("events", 0, config)
+    for _ in range(6):
+        append(log, batch_of(b"x" * 100))
+    log.high_watermark = 2
+    directory.checkpoint()
+    log.high_watermark = 6
+    log.delete_records_before(6)
+    directory.checkpoint_log_start_offsets()
+    directory.abandon()
+    log = open_directory().create("events", 0, config)
+    assert (log.log_start_offset, log.high_watermark) == (6, 6)
+    assert log.apply_retention(clock.now_ms()) > 0
+    assert log.segments.first.base_offset >= 5

@@ -110,7 +110,7 @@ class Partition:
         self.min_in_sync_replicas = 1
         self.leading: LeaderState | None = None
         # The checkpoint of a former process; only replication moves it on.
-        self.high_watermark = Offset(max(log.high_watermark, log.log_start_offset))
+        self.high_watermark = log.high_watermark
         self.flushing: GroupCommit | None = None
         self.is_leader_throttled = self.is_follower_throttled = False
         self.is_cut_off = False
