@@ -62,6 +62,8 @@ class History:
     """Whether a client deletes records."""
     trims: dict[tuple[str, int], int] = field(default_factory=dict)
     """The largest offset below which somebody asked to delete records."""
+    settings: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By topic and name: the value that a change was answered with success for last."""
     retained: set[tuple[str, int]] = field(default_factory=set)
     """Logs and the starts that `retention.bytes` gave them, while it left that much."""
     begun_at: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -79,6 +81,10 @@ class History:
     """Who was given each: a transactional id, or a producer's name."""
     cuts: dict[Any, int] = field(default_factory=dict)
     """The high watermarks of replicas that cut damage off."""
+    cut_to: dict[Any, int] = field(default_factory=dict)
+    """Logs that were truncated since an invariant looked, and the lowest offset of it."""
+    cut_logs: dict[str, int] = field(default_factory=dict)
+    """The same by folder, for whoever opens it next."""
     on_proposed: Callable[[int, list[Any]], None] = lambda _node_id, _joining: None
     """Called with the leader that asks for another in-sync set, and who is new in it."""
     on_step: Callable[[str], None] = lambda _step: None

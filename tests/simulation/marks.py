@@ -75,6 +75,7 @@ MARKS: dict[str, int] = {
     "a group of both protocols begins a new life": 5,
     "a member of a consumer group finds a classic one": 3,
     "records are deleted by request": 50,
+    "a topic's setting is changed under load": 100,
     "a move between directories is asked for": 50,
     "a consumer validates its position against a new leader": 100,
     "a delivery times out and a new producer epoch begins": 50,

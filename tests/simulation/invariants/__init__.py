@@ -10,6 +10,8 @@ import simulation.invariants.rot
 import simulation.invariants.share_books  # noqa: F401 - their observers register themselves
 from simulation.cluster import Cluster
 from simulation.history import History
+from simulation.invariants.calm import Calm
+from simulation.invariants.changes import Changes
 from simulation.invariants.coordinators import Coordinators
 from simulation.invariants.dead_letters import DeadLetters
 from simulation.invariants.disks import Disks
@@ -37,6 +39,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     Transactions,
     Shares,
     DeadLetters,
+    Changes,
+    Calm,
 )
 
 __all__ = ["INVARIANTS", "Invariant", "Invariants"]

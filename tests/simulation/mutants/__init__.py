@@ -7,6 +7,7 @@ seeds, it must be found.
 from simulation.mutants.admissions import ADMISSION_MUTANTS
 from simulation.mutants.groups import GROUP_MUTANTS
 from simulation.mutants.mutant import Mutant, find
+from simulation.mutants.overlooked import OVERLOOKED_MUTANTS
 from simulation.mutants.replication import REPLICATION_MUTANTS
 from simulation.mutants.rules import RULES
 from simulation.mutants.shares import SHARE_MUTANTS
@@ -23,6 +24,7 @@ MUTANTS = (
     *GROUP_MUTANTS,
     *UNFORESEEN_MUTANTS,
     *ADMISSION_MUTANTS,
+    *OVERLOOKED_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.

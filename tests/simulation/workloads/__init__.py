@@ -18,6 +18,7 @@ from simulation.workloads.mixed import MIXED
 from simulation.workloads.modern import MODERNS
 from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
+from simulation.workloads.settings import SETTINGS
 from simulation.workloads.share import SHARE
 from simulation.workloads.toss import TOSS
 from simulation.workloads.transactions import TRANSACTIONS
@@ -43,6 +44,7 @@ WORKLOADS: tuple[Workload, ...] = (
     ENDS,
     FORMER_PROCESSES,
     MIXED,
+    SETTINGS,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

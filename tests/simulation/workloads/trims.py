@@ -1,6 +1,7 @@
 """DeleteRecords under load: what is asked for goes, nothing else, and it stays away."""
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,26 @@ if TYPE_CHECKING:
     from simulation.scenario import Scenario
 
 _HIGH_WATERMARK = -1
+_BEYOND = 1 << 40
+# From this seed on somebody asks for offsets that no log has.
+_IMPOSSIBLE_SINCE = 6_000_000
 
 
 class Trimmer:
     """Deletes the beginnings of logs, as far as somebody has read."""
 
     def __init__(
-        self, client: Client, partitions: Sequence[tuple[str, int]], nodes: "Sequence[Node]"
+        self,
+        client: Client,
+        partitions: Sequence[tuple[str, int]],
+        nodes: "Sequence[Node]",
+        impossible: random.Random | None,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._nodes = nodes
+        self._impossible = impossible
+        """Draws when somebody asks for what no log has yet."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Trim now and then until it is over."""
@@ -43,10 +53,41 @@ class Trimmer:
             if rng.random() < 0.1:
                 offset = _HIGH_WATERMARK
             await self._trim(key, offset)
+            if self._impossible is not None and self._impossible.random() < 0.3:
+                await self._trim_what_is_not_there(key)
 
     async def _trim(self, key: tuple[str, int], offset: int) -> None:
         client = self._client
         client.history.may_trim(key, offset)
+        result = await self._ask(key, offset)
+        if result is None:
+            return
+        code = ErrorCode(result.error_code)
+        client.heard(*key, code)
+        if code is ErrorCode.NONE:
+            client.history.reach("records are deleted by request")
+            if result.low_watermark < offset:
+                client.history.violate(
+                    "delete-records", f"{key}: {offset} was asked, {result.low_watermark} answered"
+                )
+            if not self._is_kept(*key, result.low_watermark):
+                client.history.violate(
+                    "deletion-not-kept", f"{key}: {result.low_watermark} is on nobody's disk"
+                )
+        # A new leader may not know yet that all that was read is committed.
+        elif code is not ErrorCode.OFFSET_OUT_OF_RANGE and code not in RETRIABLE:
+            client.history.violate("delete-records", f"{key}: {code.name}")
+
+    async def _trim_what_is_not_there(self, key: tuple[str, int]) -> None:
+        result = await self._ask(key, _BEYOND)
+        if result is not None and result.error_code == ErrorCode.NONE:
+            self._client.history.violate(
+                "delete-records", f"{key}: {_BEYOND} was asked, and {result.low_watermark} answered"
+            )
+
+    async def _ask(self, key: tuple[str, int], offset: int) -> Any:
+        """Return a partition's result, None where there is no answer."""
+        client = self._client
         request = delete_records.DeleteRecordsRequest(
             topics=[
                 delete_records.DeleteRecordsTopic(
@@ -63,23 +104,8 @@ class Trimmer:
             response = await client.call(caller, ApiKey.DELETE_RECORDS, request)
         except FAILURES:
             client.forget(*key)
-            return
-        result = response.topics[0].partitions[0]
-        code = ErrorCode(result.error_code)
-        client.heard(*key, code)
-        if code is ErrorCode.NONE:
-            client.history.reach("records are deleted by request")
-            if result.low_watermark < offset:
-                client.history.violate(
-                    "delete-records", f"{key}: {offset} was asked, {result.low_watermark} answered"
-                )
-            if not self._is_kept(*key, result.low_watermark):
-                client.history.violate(
-                    "deletion-not-kept", f"{key}: {result.low_watermark} is on nobody's disk"
-                )
-        # A new leader may not know yet that all that was read is committed.
-        elif code is not ErrorCode.OFFSET_OUT_OF_RANGE and code not in RETRIABLE:
-            client.history.violate("delete-records", f"{key}: {code.name}")
+            return None
+        return response.topics[0].partitions[0]
 
     def _is_kept(self, topic: str, index: int, start: int) -> bool:
         """Whether some disk says that the log begins there, or holds no segment below."""
@@ -97,7 +123,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     # Who answered may have given its replica away by the time at which the answer is heard.
     is_moved = not {"reassign", "directories"}.isdisjoint(scenario.profile.works)
     nodes = [] if is_moved else scenario.cluster.nodes
-    trimmer = Trimmer(client, scenario.profile.places, nodes)
+    cluster = scenario.cluster
+    impossible = cluster.fork("impossible trims") if cluster.seed >= _IMPOSSIBLE_SINCE else None
+    trimmer = Trimmer(client, scenario.profile.places, nodes, impossible)
     return [scenario.loop.start_task(process, trimmer.run(scenario.is_over))]
 
 

@@ -1,0 +1,159 @@
+"""What never goes back, and what follows from what a replica or an image says of itself.
+
+Partition epochs and log starts go on only; what an fsync covered is there after a restart; nobody
+waits for what is committed already; a topic id is one topic's for ever.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from headrace_broker.log.partition_log import PartitionLog
+from simulation.cluster import Cluster, Node
+from simulation.history import History
+from simulation.invariants.invariant import Invariant
+from simulation.invariants.partitions import name_of
+from simulation.observing import observer
+
+Place = tuple[int, UUID, int]
+"""A replica: its node, its topic, its index."""
+
+
+@dataclass(slots=True)
+class Promise:
+    """What a process has made durable of a replica, until it cuts its log itself."""
+
+    partition: Any
+    directory: str
+    end: int
+    start: int
+    """The log start that its directory has written."""
+
+
+class Changes(Invariant):
+    """Compares each replica with what it was at the last look, over restarts, too."""
+
+    def __init__(self, cluster: Cluster, history: History) -> None:
+        super().__init__(cluster, history)
+        self._epochs: dict[Any, int] = {}
+        self._starts: dict[Any, int] = {}
+        self._promises: dict[Place, Promise] = {}
+        self._names: dict[UUID, str] = {}
+        self._images: dict[int, Any] = {}
+
+    def check_node(self, node: Node) -> None:
+        """Check a node's replicas, and the topics that it knows."""
+        broker: Any = node.broker
+        for partition in broker.replicas:
+            self._check_order(node, partition)
+            self._check_leader(node, partition)
+            self._check_waiters(node, partition)
+            self._check_promise(node, partition)
+        image = broker.replicas.host.image
+        if self._images.get(node.node_id) is not image:
+            self._images[node.node_id] = image
+            self._check_topics(node, image)
+
+    def _check_order(self, node: Node, partition: Any) -> None:
+        epoch, start = int(partition.partition_epoch), int(partition.log.log_start_offset)
+        if epoch < self._epochs.get(partition, -1):
+            self._violate("partition-epoch-went-back", node, partition, f"to {epoch}")
+        self._epochs[partition] = epoch
+        # A truncation may go below the start; a log that is cut whole begins where it is told.
+        lowest = self.history.cut_to.pop(partition.log, start)
+        known = min(self._starts.get(partition, 0), lowest)
+        if start < known:
+            self._violate("log-start-went-back", node, partition, f"from {known} to {start}")
+        self._starts[partition] = start
+
+    def _check_leader(self, node: Node, partition: Any) -> None:
+        """A leader's state is that of its partition, and the log knows the same high watermark."""
+        leading = partition.leading
+        if partition.high_watermark != partition.log.high_watermark:
+            self._violate(
+                "high-watermarks-differ",
+                node,
+                partition,
+                f"{partition.high_watermark}, its log has {partition.log.high_watermark}",
+            )
+        if leading is None:
+            return
+        told = (leading.epoch, leading.partition_epoch, tuple(leading.isr))
+        known = (
+            partition.leader_epoch,
+            partition.partition_epoch,
+            tuple(partition.in_sync_replicas),
+        )
+        if told != known:
+            self._violate("leader-differs", node, partition, f"{told}, the partition is of {known}")
+        if node.node_id not in leading.isr:
+            self._violate("leader-not-in-sync", node, partition, f"{leading.isr} are in sync")
+
+    def _check_waiters(self, node: Node, partition: Any) -> None:
+        """Who waits for a commit, or an fsync, is told as soon as it is so."""
+        waiting = partition._commit_waiters._heap
+        if waiting and waiting[0][0] <= partition.high_watermark:
+            self._violate(
+                "waits-in-vain",
+                node,
+                partition,
+                f"for {waiting[0][0]}, {partition.high_watermark} is committed",
+            )
+
+    def _check_promise(self, node: Node, partition: Any) -> None:
+        """What an fsync covered is there in the next process, too."""
+        log = partition.log
+        place = (node.node_id, partition.topic_id, int(partition.index))
+        directory = str(log.directory)
+        known = self._promises.get(place)
+        cut = self.history.cut_logs.pop(directory, None)
+        if known is not None and known.directory == directory and node.cluster.rotting is not node:
+            end = known.end if cut is None else min(known.end, cut)
+            if known.partition is not partition and log.log_end_offset < end:
+                self._violate(
+                    "fsynced-and-lost",
+                    node,
+                    partition,
+                    f"a new process has {log.log_end_offset}, below {end} was on disk",
+                )
+            start = known.start if cut is None else min(known.start, cut)
+            if known.partition is not partition and log.log_start_offset < start:
+                self._violate(
+                    "deleted-and-back",
+                    node,
+                    partition,
+                    f"a new process begins at {log.log_start_offset}, {start} was on disk",
+                )
+        holder = node.broker.directories.holder(log)  # type: ignore[union-attr]  # it is ready
+        starts = {} if holder is None else holder._log_starts
+        start = starts.get((partition.topic, partition.index), 0)
+        self._promises[place] = Promise(partition, directory, int(log.recovery_point), start)
+
+    def _check_topics(self, node: Node, image: Any) -> None:
+        for topic_id, topic in image.topics_by_id.items():
+            name = self._names.setdefault(topic_id, topic.name)
+            if name != topic.name:
+                self.history.violate(
+                    "topic-id", f"{node}: {topic_id} was {name}'s, and is {topic.name}'s"
+                )
+        for partition in node.broker.replicas:  # type: ignore[union-attr]  # it is ready
+            topic = image.topics_by_id.get(partition.topic_id)
+            assigned = None if topic is None else topic.partitions.get(partition.index)
+            if assigned is not None and node.node_id not in assigned.replicas:
+                waits = node.broker._metadata_quorum.loader.image is not image
+                if not waits:
+                    self._violate(
+                        "serves-without-a-replica", node, partition, f"{assigned.replicas} have it"
+                    )
+
+    def _violate(self, kind: str, node: Node, partition: Any, text: str) -> None:
+        self.history.violate(kind, f"{name_of(node, partition)}: {text}")
+
+
+@observer(PartitionLog, "_truncated")
+def _truncated(history: History, original: Any, log: PartitionLog, offset: int) -> None:
+    """Note how far a log was cut since the last look."""
+    original(log, offset)
+    history.cut_to[log] = min(offset, history.cut_to.get(log, offset))
+    directory = str(log.directory)
+    history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))
