@@ -78,8 +78,6 @@ class Calm(Invariant):
     def _check_replica(self, node: Node, partition: Any) -> None:
         log = partition.log
         self._check_config(node, partition)
-        if partition.leading is not None and partition.leading.pending is not None:
-            self._violate("in-sync-set-pending", node, partition, f"{partition.leading.pending}")
         if log.is_damaged:
             return
         self._check_segments(node, partition)

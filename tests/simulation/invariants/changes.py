@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
 from simulation.cluster import Cluster, Node
 from simulation.history import History
@@ -15,6 +16,8 @@ from simulation.invariants.invariant import Invariant
 from simulation.invariants.partitions import name_of
 from simulation.observing import observer
 
+# A request is answered, or made again after 5 s; faults are over after a few seconds.
+_PENDING_SECONDS = 30.0
 Place = tuple[int, UUID, int]
 """A replica: its node, its topic, its index."""
 
@@ -38,6 +41,8 @@ class Changes(Invariant):
         self._epochs: dict[Any, int] = {}
         self._starts: dict[Any, int] = {}
         self._promises: dict[Place, Promise] = {}
+        self._pending: dict[Any, tuple[Any, float]] = {}
+        """The in-sync sets that leaders ask for, and since when."""
         self._names: dict[UUID, str] = {}
         self._images: dict[int, Any] = {}
 
@@ -86,6 +91,11 @@ class Changes(Invariant):
         )
         if told != known:
             self._violate("leader-differs", node, partition, f"{told}, the partition is of {known}")
+        asked, since = self._pending.get(partition, (None, 0.0))
+        if asked is not leading.pending:
+            self._pending[partition] = (leading.pending, self.cluster.loop.time())
+        elif asked is not None and self.cluster.loop.time() - since > _PENDING_SECONDS:
+            self._violate("in-sync-set-pending", node, partition, f"{asked} since {since:.1f} s")
         if node.node_id not in leading.isr:
             self._violate("leader-not-in-sync", node, partition, f"{leading.isr} are in sync")
 
@@ -157,3 +167,12 @@ def _truncated(history: History, original: Any, log: PartitionLog, offset: int) 
     history.cut_to[log] = min(offset, history.cut_to.get(log, offset))
     directory = str(log.directory)
     history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))
+
+
+@observer(LogDirectory, "_take_away")
+def _take_away(
+    history: History, original: Any, directory: LogDirectory, topic: str, index: int, suffix: str
+) -> Any:
+    """Note that a replica is given up: another one may begin under its name."""
+    history.cut_logs[str(directory.path / f"{topic}-{index}")] = 0
+    return original(directory, topic, index, suffix)
