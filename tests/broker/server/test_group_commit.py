@@ -2,10 +2,18 @@
 
 import asyncio
 import shutil
+from uuid import UUID
+
+import pytest
 
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.metadata.entities import PartitionImage
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.replication.follower import EpochEnd
 from headrace_broker.server.partitions.flushing import GroupCommit
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
 from support.log import ManualClock, batch_of
 
 
@@ -21,7 +29,8 @@ def test_who_waits_is_called_though_the_fsync_under_way_lost_its_files_to_a_move
     asyncio.run(_move_during_an_fsync(tmp_path, monkeypatch))
 
 
-async def _move_during_an_fsync(tmp_path, monkeypatch):
+def queue_fsyncs(monkeypatch):
+    """Have fsyncs wait, and return them with the futures of their ends."""
     loop = asyncio.get_running_loop()
     queued = []
 
@@ -31,6 +40,11 @@ async def _move_during_an_fsync(tmp_path, monkeypatch):
         return future
 
     monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
+    return queued
+
+
+async def _move_during_an_fsync(tmp_path, monkeypatch):
+    queued = queue_fsyncs(monkeypatch)
     old, new = (
         PartitionLog.open(tmp_path / folder / "t-0", LogConfig(), clock=ManualClock())
         for folder in ("a", "b")
@@ -65,3 +79,46 @@ def flush(log):
     one = log.begin_flush()
     one.run()
     log.finish_flush(one)
+
+
+@pytest.mark.parametrize("cut", ["diverged", "behind the leader's start"])
+def test_nobody_waits_for_the_fsync_of_what_was_truncated(tmp_path, monkeypatch, cut):
+    """A fetcher would wait for ever; a producer would take others' records for its own."""
+
+    async def run():
+        queued = queue_fsyncs(monkeypatch)
+        log = PartitionLog.open(tmp_path / "t-0", LogConfig(), clock=ManualClock())
+        partition = Partition("t", UUID(int=7), 0, log, ReplicaHost(1))
+        partition.apply(
+            PartitionImage(
+                leader=2, leader_epoch=1, partition_epoch=1, replicas=(1, 2), isr=(1, 2)
+            ),
+            1,
+            unsynced_max=0,
+        )
+        for number in range(3):
+            partition.append_as_follower(bytes(batch_of(b"v", base_offset=number)))
+        told = []
+        partition.when_durable(1, told.append)
+        partition.when_durable(3, told.append)
+        waiting = asyncio.ensure_future(partition.flushing.wait_durable())
+        await settle()
+        if cut == "diverged":
+            partition.truncate(EpochEnd(0, 2))
+        else:
+            partition.restart_at(0)
+        refused = [error.code for error in told]
+        assert refused == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * (1 if cut == "diverged" else 2)
+        for number in range(log.log_end_offset, 5):
+            partition.append_as_follower(bytes(batch_of(b"other", base_offset=number)))
+        while queued:
+            work, under_way = queued.pop()
+            work()
+            under_way.set_result(None)
+            await settle()
+        assert waiting.done()
+        assert partition.durable_end == 5
+        assert len(told) == 2, "each is told once"
+        log.abandon()
+
+    asyncio.run(run())

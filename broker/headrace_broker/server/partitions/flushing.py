@@ -82,14 +82,19 @@ class GroupCommit:
 
     async def wait_durable(self) -> None:
         """Return when all appended records may be acknowledged, or when the log is closed."""
-        end = self._log.log_end_offset
-        if end <= self.durable_end or self._is_closed:
-            return
-        self.appended()
-        if self._is_closed:
-            return  # the log directory failed just now
-        with contextlib.suppress(ApiError):
-            await self._waiting.future(end)
+        while self._log.log_end_offset > self.durable_end and not self._is_closed:
+            self.appended()
+            if self._is_closed:
+                return  # the log directory failed just now
+            with contextlib.suppress(ApiError):
+                await self._waiting.future(self._log.log_end_offset)
+                return
+            # The log was truncated, and may end elsewhere by now.
+
+    def truncated(self) -> None:
+        """Fail who waits for what was cut: other records will be on disk at those offsets."""
+        error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the records were truncated")
+        self._waiting.fail(error, above=self._log.log_end_offset)
 
     def replace_log(self, log: PartitionLog) -> None:
         """Switch to a log in another place that has the same records, all of them durable."""

@@ -426,13 +426,13 @@ class Partition:
         log.truncate_to(Offset(offset))
         # Drop an epoch that this replica began as leader without writing any record in it.
         log.leader_epochs.truncate_from_end(log.log_end_offset)
-        self.high_watermark = Offset(min(self.high_watermark, log.log_end_offset))
-        return log.log_end_offset
+        return self._truncated()
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and follow from `offset` on: the leader's log begins above our end."""
         self.log.truncate_fully_and_start_at(Offset(offset))
         self.high_watermark = self.log.high_watermark = Offset(offset)
+        self._truncated()
 
     def cut_damage(self) -> Offset:
         """Cut the log where damage begins; no leader counts this replica at this point."""
@@ -440,7 +440,13 @@ class Partition:
         self.cut_in_epoch = self.leader_epoch
         end = log.cut_damage()
         log.leader_epochs.truncate_from_end(end)
+        return self._truncated()
+
+    def _truncated(self) -> Offset:
+        end = self.log.log_end_offset
         self.high_watermark = Offset(min(self.high_watermark, end))
+        if self.flushing is not None:
+            self.flushing.truncated()
         return end
 
     # ---- reading

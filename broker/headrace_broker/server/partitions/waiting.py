@@ -13,6 +13,9 @@ from headrace_broker.protocol.types import Offset
 EVERYTHING = 2**31
 """More bytes than any fetch waits for."""
 
+NOWHERE = Offset(-1)
+"""Below every offset."""
+
 Acknowledge = Callable[[ApiError | None], None]
 """Called once: with None when the records are committed, else with the error."""
 
@@ -73,8 +76,10 @@ class CommitWaiters:
         while heap and heap[0][0] <= end:
             heappop(heap)[2](None)
 
-    def fail(self, error: ApiError) -> None:
-        """Fail all waiters: whether their records will be committed is unknown."""
-        heap, self._heap = self._heap, []
-        for _, _, acknowledge in heap:
-            acknowledge(error)
+    def fail(self, error: ApiError, above: Offset = NOWHERE) -> None:
+        """Fail all waiters for more than `above`: their records are gone, or nobody knows."""
+        heap = sorted(self._heap)
+        self._heap = [each for each in heap if each[0] <= above]
+        for offset, _, acknowledge in heap:
+            if offset > above:
+                acknowledge(error)
