@@ -112,8 +112,15 @@ class BrokerAdmin:
         """
         from kafka.errors import KafkaError
 
+        def run(admin: Any) -> tuple[Failure, ...]:
+            failures = apply_actions(admin, actions, check)
+            if any(failure.is_retriable for failure in failures):
+                # The client may go on asking a former coordinator.
+                self._disconnect()
+            return failures
+
         try:
-            return await self._call(lambda admin: apply_actions(admin, actions, check))
+            return await self._call(run)
         except KafkaError as error:
             message = f"outcome unknown: {error}"
             return tuple(

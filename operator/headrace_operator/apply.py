@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_operator.balance import BalanceError, alter_broker_configs, set_cordons
 from headrace_operator.features import set_feature_levels
-from headrace_operator.live_config import alter_live_config
+from headrace_operator.live_config import alter_live_config, alter_topic_settings
 from headrace_operator.plan import (
     Action,
     AddVoter,
@@ -58,6 +58,14 @@ ADMIN_ACTIONS = (
 #: The fixed name of the controller listener.
 CONTROLLER_LISTENER = "CONTROLLER"
 
+#: Errors after which a client gives up, and another pass may succeed: the controller failed
+#: (UNKNOWN_SERVER_ERROR), a broker is away (BROKER_NOT_AVAILABLE, INVALID_REPLICATION_FACTOR,
+#: INVALID_REPLICA_ASSIGNMENT, STALE_BROKER_EPOCH), another one leads (STALE_CONTROLLER_EPOCH,
+#: NEW_LEADER_ELECTED), a member has just joined (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
+#: NON_EMPTY_GROUP), or another change came first (OPERATION_NOT_ATTEMPTED,
+#: REASSIGNMENT_IN_PROGRESS).
+PASSING_CODES = frozenset({-1, 8, 11, 25, 27, 38, 39, 55, 60, 68, 77, 108})
+
 #: A request for thousands takes longer than the client's timeout.
 TOPICS_AT_ONCE = 200
 
@@ -86,27 +94,49 @@ def apply_actions(
     be reached: then it is unknown which actions were carried out, and the next plan finds out.
     `check` raises if nothing more may be sent.
     """
-    steps = (
+    voters: list[AddVoter | RemoveVoter] = [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]
+    steps: list[tuple[Sequence[Action], Iterator[Failure]]] = [
         # Before any move: otherwise new topics would get replicas on a broker that is being
         # drained.
-        _cordon(admin, _of(actions, CordonBrokers)),
-        _move_replicas(admin, _of(actions, MoveReplicas)),
-        _change_voters(admin, [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]),
-        _unregister(admin, _of(actions, UnregisterBroker)),
-        _alter_cluster_config(admin, _of(actions, AlterClusterConfig)),
-        _set_features(admin, _of(actions, SetFeatureLevels)),
-        _create_topics(admin, _of(actions, CreateTopic), check),
-        _create_partitions(admin, _of(actions, CreatePartitions)),
-        _alter_configs(admin, _of(actions, AlterTopicConfig)),
-        _delete_topics(admin, _of(actions, DeleteTopic), check),
-        _reset_offsets(admin, _of(actions, ResetOffsets)),
-        _delete_groups(admin, _of(actions, DeleteGroup)),
-    )
+        (some := _of(actions, CordonBrokers), _cordon(admin, some)),
+        (moves := _of(actions, MoveReplicas), _move_replicas(admin, moves)),
+        (voters, _change_voters(admin, voters)),
+        (gone := _of(actions, UnregisterBroker), _unregister(admin, gone)),
+        (live := _of(actions, AlterClusterConfig), _alter_cluster_config(admin, live)),
+        (levels := _of(actions, SetFeatureLevels), _set_features(admin, levels)),
+        (new := _of(actions, CreateTopic), _create_topics(admin, new, check)),
+        (more := _of(actions, CreatePartitions), _create_partitions(admin, more)),
+        (changed := _of(actions, AlterTopicConfig), _alter_configs(admin, changed)),
+        (old := _of(actions, DeleteTopic), _delete_topics(admin, old, check)),
+        *(([each], _reset_offsets(admin, [each])) for each in _of(actions, ResetOffsets)),
+        (groups := _of(actions, DeleteGroup), _delete_groups(admin, groups)),
+    ]
     failures: list[Failure] = []
-    for step in steps:
+    for tried, step in steps:
         check()
-        failures += step
+        failures += _guarded(tried, step)
     return tuple(failures)
+
+
+def _guarded(tried: Sequence[Action], step: Iterator[Failure]) -> list[Failure]:
+    """Run a step. A broker's error that ends it does not end the others."""
+    from kafka.errors import BrokerResponseError, RequestTimedOutError
+
+    failures: list[Failure] = []
+    try:
+        failures.extend(step)
+    except RequestTimedOutError:
+        # The others would wait as long.
+        raise
+    except BrokerResponseError as error:
+        failed = [failure.action for failure in failures]
+        message = f"outcome unknown: {error}"
+        failures += [
+            Failure(action=action, message=message, is_retriable=True)
+            for action in tried
+            if action not in failed
+        ]
+    return failures
 
 
 def _of(actions: Sequence[Action], kind: type[_A]) -> list[_A]:
@@ -121,8 +151,13 @@ def _failure(action: Action, code: int, message: str | None) -> Failure:
     return Failure(
         action=action,
         message=f"{text}: {message}" if message else text,
-        is_retriable=bool(error.retriable),
+        is_retriable=_may_pass(error),
     )
+
+
+def _may_pass(error: Any) -> bool:
+    """Whether an error, or its class, may go away without a change by a user."""
+    return bool(error.retriable) or getattr(error, "errno", None) in PASSING_CODES
 
 
 def _cordon(admin: Any, actions: list[CordonBrokers]) -> Iterator[Failure]:
@@ -174,7 +209,7 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
                 f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
                 for partition, error in refused.items()
             )
-            is_retriable = any(error.retriable for error in refused.values())
+            is_retriable = any(map(_may_pass, refused.values()))
             yield Failure(action=action, message=listed, is_retriable=is_retriable)
 
 
@@ -199,16 +234,16 @@ def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure
 
 def _alter_cluster_config(admin: Any, actions: list[AlterClusterConfig]) -> Iterator[Failure]:
     for action in actions:
-        refusal = alter_live_config(admin, action.set, action.delete)
-        if refusal:
-            yield Failure(action=action, message=refusal)
+        code, message = alter_live_config(admin, action.set, action.delete)
+        if code:
+            yield _failure(action, code, message)
 
 
 def _set_features(admin: Any, actions: list[SetFeatureLevels]) -> Iterator[Failure]:
     for action in actions:
-        refusal = set_feature_levels(admin, action.levels)
-        if refusal:
-            yield Failure(action=action, message=refusal)
+        code, message = set_feature_levels(admin, action.levels)
+        if code:
+            yield _failure(action, code, message)
 
 
 def _alive(admin: Any) -> list[dict[str, Any]]:
@@ -268,23 +303,15 @@ def _create_partitions(admin: Any, actions: list[CreatePartitions]) -> Iterator[
 
 
 def _alter_configs(admin: Any, actions: list[AlterTopicConfig]) -> Iterator[Failure]:
-    from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
-
     if not actions:
         return
-    resources = []
+    results = alter_topic_settings(
+        admin, {action.topic: (action.set, action.delete) for action in actions}
+    )
     for action in actions:
-        changes: dict[str, tuple[Any, str | None]] = {
-            key: (AlterConfigOp.SET, value) for key, value in action.set.items()
-        }
-        changes |= dict.fromkeys(action.delete, (AlterConfigOp.DELETE, None))
-        resources.append(ConfigResource(ConfigResourceType.TOPIC, action.topic, configs=changes))
-    # The brokers' own error names the setting; the client's check costs a call per topic.
-    results = admin.alter_configs(resources, raise_on_unknown=False).get("topic", {})
-    for action in actions:
-        result = results.get(action.topic, "the brokers said nothing about this topic")
-        if result != "OK":
-            yield Failure(action=action, message=str(result))
+        code, message = results[action.topic]
+        if code:
+            yield _failure(action, code, message)
 
 
 def _delete_topics(
@@ -324,7 +351,7 @@ def _reset_share_group(admin: Any, action: ResetOffsets) -> Iterator[Failure]:
             f"{topic}-{index}: {error.__name__.removesuffix('Error')}"
             for (topic, index), error in errors.items()
         )
-        is_retriable = any(error.retriable for error in errors.values())
+        is_retriable = any(map(_may_pass, errors.values()))
         yield Failure(action=action, message=listed, is_retriable=is_retriable)
 
 
@@ -349,16 +376,19 @@ def _commit_offsets(admin: Any, action: ResetOffsets) -> Iterator[Failure]:
             f"{partition.topic}-{partition.partition}: {error.__name__.removesuffix('Error')}"
             for partition, error in refused
         )
-        is_retriable = any(error.retriable for _, error in refused)
+        is_retriable = any(_may_pass(error) for _, error in refused)
         yield Failure(action=action, message=listed, is_retriable=is_retriable)
 
 
 def _delete_groups(admin: Any, actions: list[DeleteGroup]) -> Iterator[Failure]:
+    from kafka import errors
+
     if not actions:
         return
     results = admin.delete_groups([action.group for action in actions])
     for action in actions:
-        result = results.get(action.group, "no coordinator was found")
+        # The client gives the names of its classes.
+        result = results.get(action.group, "CoordinatorNotAvailableError")
         # It is gone already.
         if result not in ("OK", "GroupIdNotFoundError"):
-            yield Failure(action=action, message=str(result))
+            yield _failure(action, getattr(errors, result).errno, None)

@@ -59,9 +59,11 @@ def _supported_features(
     return found
 
 
-def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str:
-    """Set levels (before and after, by name), all or none; return '' or the brokers' error."""
-    from kafka.errors import for_code
+def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> tuple[int, str | None]:
+    """Set levels (before and after, by name), all or none.
+
+    Returns the brokers' error code, 0 for success, and their message.
+    """
     from kafka.protocol.admin import UpdateFeaturesRequest
 
     request = UpdateFeaturesRequest(
@@ -84,7 +86,4 @@ def set_feature_levels(admin: Any, levels: Mapping[str, tuple[int, int]]) -> str
         return await admin._send_request_to_controller(request, get_errors_fn=lambda _: [])  # noqa: SLF001
 
     answer = admin._manager.run(send)  # noqa: SLF001
-    if not answer.error_code:
-        return ""
-    error = for_code(answer.error_code).__name__.removesuffix("Error")
-    return f"{error} ({answer.error_code}): {answer.error_message}"
+    return answer.error_code, answer.error_message

@@ -7,12 +7,20 @@ it. So these requests are sent by hand. Blocking.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["alter_live_config", "observe_live_config", "observe_topic_settings"]
+__all__ = [
+    "alter_live_config",
+    "alter_topic_settings",
+    "observe_live_config",
+    "observe_topic_settings",
+]
+
+#: The brokers' error code, 0 for success, and their message.
+Refusal: TypeAlias = "tuple[int, str | None]"
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -56,23 +64,35 @@ def observe_topic_settings(admin: Any, topics: Iterable[str]) -> dict[str, dict[
     }
 
 
-def alter_live_config(admin: Any, wanted: Mapping[str, str], gone: Sequence[str]) -> str:
-    """Set and delete settings; return '' or the brokers' error."""
-    from kafka.errors import for_code
+def alter_live_config(admin: Any, wanted: Mapping[str, str], gone: Sequence[str]) -> Refusal:
+    """Set and delete settings; return the brokers' error code, 0 for success, and message."""
+    return _alter(admin, BROKER_RESOURCE, {"": (wanted, gone)})[""]
+
+
+def alter_topic_settings(
+    admin: Any, changes: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]
+) -> dict[str, Refusal]:
+    """Set and delete settings of topics; return the error code and message for each topic."""
+    return _alter(admin, TOPIC_RESOURCE, changes)
+
+
+def _alter(
+    admin: Any, kind: int, changes: Mapping[str, tuple[Mapping[str, str], Sequence[str]]]
+) -> dict[str, Refusal]:
     from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
-    changes: list[tuple[str, int, str | None]] = [
-        (name, SET, value) for name, value in sorted(wanted.items())
-    ]
-    changes += [(name, DELETE, None) for name in gone]
-    request = IncrementalAlterConfigsRequest(
-        resources=[(BROKER_RESOURCE, "", changes)], validate_only=False
-    )
-    (result,) = _send(admin, request).responses
-    if not result.error_code:
-        return ""
-    error = for_code(result.error_code).__name__.removesuffix("Error")
-    return f"{error} ({result.error_code}): {result.error_message}"
+    resources = []
+    for resource, (wanted, gone) in changes.items():
+        entries: list[tuple[str, int, str | None]] = [
+            (name, SET, value) for name, value in sorted(wanted.items())
+        ]
+        entries += [(name, DELETE, None) for name in gone]
+        resources.append((kind, resource, entries))
+    request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+    return {
+        each.resource_name: (each.error_code, each.error_message)
+        for each in _send(admin, request).responses
+    }
 
 
 def _send(admin: Any, request: Any) -> Any:

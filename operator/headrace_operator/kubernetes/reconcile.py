@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.workloads import Workloads
     from headrace_operator.plan import Key
 
-__all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings"]
+__all__ = ["ClusterReconciler", "Dirt", "Outcome", "Surroundings", "with_failures"]
 
 #: Each round makes the next possible (a topic is created, then seen). The next pass does the rest.
 ROUNDS_MAX = 3
@@ -237,7 +237,7 @@ class _Pass:
                 break
             self._dirt.keys |= {action.resource for action in mine}
             self._is_first_round = False
-        planned = _with_failures(planned, (*failures, *held))
+        planned = with_failures(planned, (*failures, *held))
         deleted = desired.deleted
         # Read the statuses again: notes that were just written to them must stay.
         desired = await self._desired(cluster)
@@ -484,15 +484,17 @@ def _with_spec_checked(
     )
 
 
-def _with_failures(planned: Plan, failures: Sequence[Failure]) -> Plan:
-    """Add the brokers' refusals to the conditions."""
-    problems = [
-        Problem(
-            resource=failure.action.resource,
-            reason=Reason.APPLY_FAILED,
-            message=failure.describe(),
-            is_stalling=not failure.is_retriable,
-        )
-        for failure in failures
-    ]
-    return replace(planned, problems=(*problems, *planned.problems))
+def with_failures(planned: Plan, failures: Sequence[Failure]) -> Plan:
+    """Add failures to the conditions: who may succeed later waits, and the others are stalled."""
+    waits, problems = [], []
+    for failure in failures:
+        where, why = failure.action.resource, failure.describe()
+        if failure.is_retriable:
+            waits.append(Waiting(resource=where, reason=Reason.APPLY_FAILED, message=why))
+        else:
+            problems.append(Problem(resource=where, reason=Reason.APPLY_FAILED, message=why))
+    return replace(
+        planned,
+        problems=(*problems, *planned.problems),
+        waiting=(*waits, *planned.waiting),
+    )

@@ -117,7 +117,7 @@ class Workloads:
             else:
                 done = await self._client.set_scale(reference, action.replicas)
         except KubernetesError as error:
-            return Failure(action=action, message=str(error), is_retriable=not error.is_invalid)
+            return Failure(action=action, message=str(error), is_retriable=not error.is_refusal)
         if done is None:
             return Failure(action=action, message="it is gone", is_retriable=True)
         return None

@@ -172,7 +172,10 @@ def _findings_of(plan: Plan) -> Mapping[Key, _Findings]:
     for key in {*problems, *waiting, *actions}:
         mine = problems.get(key, [])
         progress: tuple[Reason, str] | None = None
-        if key in actions:
+        if key in waiting and waiting[key].reason is Reason.APPLY_FAILED:
+            # It names the action.
+            progress = (Reason.APPLY_FAILED, waiting[key].message)
+        elif key in actions:
             # An action in progress may itself wait for something (an address, room on a node).
             waits = [waiting[key].message] if key in waiting else []
             progress = (Reason.RECONCILING, "; ".join(actions[key] + waits))

@@ -29,14 +29,14 @@ CONNECTIONS_MAX = 32
 #: An overloaded server (429 with Retry-After) did nothing, so the request is repeated.
 TRIES_MAX = 4
 RETRY_AFTER_SECONDS_MAX = 10.0
-_FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT, _INVALID = 400, 401, 404, 409, 422
+_FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 400, 401, 404, 409
 _FORBIDDEN = 403
 _FIRST_SERVER_ERROR = 500
 _TOO_MANY_REQUESTS = 429
 #: Server-side apply answers 500 with this text for a field that the kind does not have.
 _UNDECLARED = "field not declared in schema"
-#: An expired token, a request that took too long, too many requests.
-_LATER = frozenset({401, 408, 429})
+#: An expired token, a request that took too long, a write that came second, too many requests.
+_LATER = frozenset({401, 408, 409, 429})
 
 Object: TypeAlias = dict[str, Any]
 
@@ -67,11 +67,6 @@ class KubernetesError(Exception):
     def is_conflict(self) -> bool:
         """Whether another client changed or created the object first."""
         return self.status == _CONFLICT
-
-    @property
-    def is_invalid(self) -> bool:
-        """Whether the object is invalid and cannot be accepted unchanged."""
-        return self.status == _INVALID
 
     @property
     def is_refusal(self) -> bool:

@@ -69,8 +69,7 @@ class Refusals:
         except ForeignObjectError as error:
             self._add(obj, str(error), is_retriable=False)
         except KubernetesError as error:
-            # The next pass sees the other client's write.
-            if not error.is_about_object or error.is_conflict:
+            if not error.is_about_object:
                 raise
             is_retriable = not error.is_refusal
             self._add(obj, f"{error.reason}: {error.message}", is_retriable=is_retriable)
