@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace_operator.kubernetes.brokers.rollback import as_it_ran, noted
+from headrace_operator.kubernetes.brokers.rollback import as_it_ran, noted, with_listeners_kept
 from headrace_operator.plan import ObservedBroker, ObservedCluster
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.properties import static_config
@@ -108,3 +108,11 @@ def test_nothing_is_taken_back_too_soon_nor_without_a_change_nor_for_another_pod
 
 def test_at_rest_the_same_is_noted_again_and_so_nothing_is_written() -> None:
     assert looked_at(BEFORE, GOOD) == GOOD
+
+
+def test_services_of_a_spec_that_is_held_back_are_those_that_brokers_serve() -> None:
+    changed = cluster(listeners=[{"name": "plain", "port": 9999}], config={"no.such": "1"})
+    kept = with_listeners_kept(changed, GOOD)
+    assert kept.spec.listeners == BEFORE.spec.listeners
+    assert kept.spec.config == changed.spec.config
+    assert with_listeners_kept(changed, IDENTITY) == with_listeners_kept(changed, None) == changed

@@ -173,3 +173,27 @@ def test_a_stopped_target_is_started_by_another_operator_and_for_another_target(
     wait_until(lambda: replicas_of(served, "second") == 4, 30, "the second target's replicas")
     member.close()
     served.apply_cluster()
+
+
+def test_what_is_around_brokers_is_kept_while_the_spec_is_held_back(served: Served) -> None:
+    make(served, "held", listeners=[{"name": "plain"}])
+    names = {"service": "held-brokers", "networkpolicy": "held-brokers", "pdb": "held-brokers"}
+
+    def are_there() -> bool:
+        return all(get(served.namespace, *each) for each in names.items())
+
+    wait_until(are_there, 60, "what is around its brokers")
+    owners = get(served.namespace, "pdb", "held-brokers")["metadata"]["ownerReferences"]
+    labels = get(served.namespace, "service", "held-brokers")["metadata"]["labels"]
+    held_back = [{"config": {"num.partitionz": "1"}}, {"updatePolicy": "Plan", "version": "4.2.1"}]
+    for number, spec in enumerate(held_back):
+        make(served, "held", listeners=[{"name": "plain"}], **spec)
+        for each in names.items():
+            kubectl("-n", served.namespace, "delete", *each)
+        stray = {"name": f"held-stray-{number}", "namespace": served.namespace, "labels": labels}
+        service = {"clusterIP": "None", "ports": [{"port": 1}]}
+        document = {"apiVersion": "v1", "kind": "Service", "spec": service}
+        apply(document | {"metadata": stray | {"ownerReferences": owners}})
+        wait_until(are_there, 60, "what is around its brokers to come back")
+        gone = lambda name=stray["name"]: not get(served.namespace, "service", name)  # noqa: E731
+        wait_until(gone, 60, "the stray Service to go")

@@ -54,7 +54,7 @@ class BrokerPlan:
 
 def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> BrokerPlan:
     """Compare pools with brokers; `desired` has the Topics, which say how many replicas to keep."""
-    if problem := _unsafe(cluster):
+    if problem := unsafe(cluster):
         return BrokerPlan(actions=(), waiting=(), problems=(problem,))
     config = _start_config(observed, cluster)
     pools = compare_pools(observed, cluster, config)
@@ -104,7 +104,7 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     )
 
 
-def _unsafe(cluster: Cluster) -> Problem | None:
+def unsafe(cluster: Cluster) -> Problem | None:
     """Refuse to serve without the protection that a listener requires."""
     for listener in cluster.spec.listeners:
         if listener.tls.enabled or listener.authentication.type != "None":

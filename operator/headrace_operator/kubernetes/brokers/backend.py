@@ -19,13 +19,13 @@ from headrace_operator.kubernetes.brokers.levels import with_image_kept
 from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass
-from headrace_operator.kubernetes.brokers.rollback import as_it_ran
+from headrace_operator.kubernetes.brokers.rollback import as_it_ran, with_listeners_kept
 from headrace_operator.kubernetes.brokers.storage import with_classes_kept
 from headrace_operator.kubernetes.brokers.tools import Tools
 from headrace_operator.kubernetes.brokers.zones import Zones
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
 from headrace_operator.plan import Observed, ObservedCluster, Problem, Waiting
-from headrace_operator.plan.brokers import target_of
+from headrace_operator.plan.brokers import target_of, unsafe
 from headrace_operator.render.names import (
     HTTP_PORT,
     POOL_LABEL,
@@ -190,21 +190,18 @@ class BrokersOnKubernetes:
             return ()
         memory = self._memories.setdefault(cluster.key, _Memory())
         _remember(memory, observed)
-        spec = cluster.spec
-        if spec.update_policy == "Plan" and spec.approved_plan != target_of(cluster):
-            return ()
+        identity = await self._identities.load(cluster)
+        is_held = _is_held_back(cluster)
         one = BrokersPass(
             self._tools,
-            cluster,
-            await self._identities.load(cluster),
+            with_listeners_kept(cluster, identity) if is_held else cluster,
+            identity,
             self._image,
             pods=self._seen(cluster).pods,
             is_taken_back=memory.is_taken_back,
         )
-        # An invalid spec is not rendered: a pod that exits by itself would restart with it.
-        if cluster_spec_problems(cluster):
-            await one.keep_surroundings()
-            return tuple(one.refused)
+        if is_held:
+            return await one.keep_surroundings()
         failures = await one.run(actions, observed)
         memory.identity = one.identity
         memory.pending = tuple(one.pending)
@@ -301,6 +298,17 @@ class BrokersOnKubernetes:
             return None
         reordered = {(each.topic, each.partition): each.replicas for each in planned.leader_moves}
         return reordered | {(each.topic, each.partition): each.to for each in planned.moves}
+
+
+def _is_held_back(cluster: Cluster) -> bool:
+    """Whether brokers stay as they are: the spec waits for approval, or they could not serve it.
+
+    It is not rendered then: a pod that exits by itself would restart with it.
+    """
+    spec = cluster.spec
+    if spec.update_policy == "Plan" and spec.approved_plan != target_of(cluster):
+        return True
+    return unsafe(cluster) is not None or bool(cluster_spec_problems(cluster))
 
 
 def _remember(memory: _Memory, observed: Observed) -> None:

@@ -58,7 +58,6 @@ from headrace_operator.render.pods import files_in_use, render_pool, render_sett
 from headrace_operator.render.policies import (
     POD_MONITOR,
     render_pod_monitor,
-    render_policies,
 )
 from headrace_operator.render.services import external_listeners
 
@@ -139,18 +138,12 @@ class BrokersPass:
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
         return tuple(self._refusals.failures)
 
-    async def keep_surroundings(self) -> None:
-        """Keep only the objects around the brokers: policies and accounts."""
-        if self.identity is None:
-            return
-        for obj in render_policies(self._cluster):
-            with self._refusals.recorded(obj):
-                await self._tools.keeper.keep(obj)
-
-    @property
-    def refused(self) -> Sequence[Failure]:
-        """The API server's refusals so far."""
-        return self._refusals.failures
+    async def keep_surroundings(self) -> tuple[Failure, ...]:
+        """Keep only the objects around the brokers: Services, policies, accounts, monitoring."""
+        if self.identity is not None:
+            await self._keep_surroundings(self.identity)
+            await self._prune(self.identity)
+        return tuple(self._refusals.failures)
 
     async def _keep_pools(self, identity: Identity) -> None:
         for pool in self._cluster.spec.pools:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_operator.plan import ObservedBroker, ObservedCluster
     from headrace_operator.resources import Cluster
 
-__all__ = ["as_it_ran", "noted"]
+__all__ = ["as_it_ran", "noted", "with_listeners_kept"]
 
 #: Fields of a pool that affect scheduling, and are rolled back with the rest.
 _PLACES = ("resources", "podTemplate", "racks")
@@ -61,6 +61,15 @@ def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple
         update_policy="Auto",
     )
     return msgspec.structs.replace(cluster, spec=spec), failed.reason
+
+
+def with_listeners_kept(cluster: Cluster, identity: Identity | None) -> Cluster:
+    """Return the Cluster with the listeners that its brokers last served with, if that is known."""
+    if identity is None or identity.good is None:
+        return cluster
+    listeners = msgspec.convert(identity.good.spec["listeners"], tuple[Listener, ...])
+    spec = msgspec.structs.replace(cluster.spec, listeners=listeners)
+    return msgspec.structs.replace(cluster, spec=spec)
 
 
 def noted(cluster: Cluster, before: Identity, wanted: Identity, seen: ObservedCluster) -> Identity:
