@@ -16,6 +16,7 @@ from headrace_broker.metadata.settings.resources import (
     broker_resource,
     topic_resource,
 )
+from headrace_broker.metadata.settings.setting_types import ResetPolicy
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import alter_configs as legacy
 from headrace_broker.protocol.messages import incremental_alter_configs as incremental
@@ -211,6 +212,12 @@ def test_a_groups_own_value_is_described_before_the_default(image):
     own = entries[name]
     assert (own.value, own.config_source) == ("earliest", ConfigSource.GROUP_CONFIG)
     assert [each.value for each in own.synonyms] == ["earliest", "latest"]
+
+
+@pytest.mark.parametrize("duration", [f"P{'9' * 400}D", "PT1.2.3S", "PT.S", "P", "PT"])
+def test_a_duration_that_is_none_is_refused(duration):
+    with pytest.raises(ValueError, match=r"by_duration:PnDTnHnMn\.nS"):
+        ResetPolicy().check(f"by_duration:{duration}")
 
 
 def test_only_what_is_asked_for_is_described(image):

@@ -16,7 +16,17 @@ from headrace_broker.protocol.batch import iterate_records
 from headrace_broker.protocol.batch_header import (
     LOG_APPEND_TIME_FLAG,
 )
+from headrace_broker.protocol.errors import DecodeError
 from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
+
+
+class UnreadableRecordsError(DecodeError):
+    """The records of the batch that the search ends in cannot be unpacked."""
+
+    def __init__(self, offset: int, error: DecodeError) -> None:
+        super().__init__(str(error))
+        self.offset = offset
+        """The batch's first offset, not before the log's start: all before it are older."""
 
 
 class TimestampOffset(NamedTuple):
@@ -30,7 +40,10 @@ class TimestampOffset(NamedTuple):
 def first_offset_at_or_after(
     segments: LogSegments, timestamp: int, start_offset: int
 ) -> TimestampOffset | None:
-    """Return the first record from `start_offset` on whose timestamp is at least `timestamp`."""
+    """Return the first record from `start_offset` on whose timestamp is at least `timestamp`.
+
+    Raises UnreadableRecordsError.
+    """
     for segment in segments:
         if segment.max_timestamp < timestamp:
             continue
@@ -70,7 +83,10 @@ def _search_batch(
     if header.attributes & LOG_APPEND_TIME_FLAG:
         offset = max(header.base_offset, start_offset)
         return TimestampOffset(Offset(offset), TimestampMs(header.max_timestamp), epoch)
-    for record in iterate_records(segment.read_batch(position, header)):
-        if record.timestamp >= timestamp and record.offset >= start_offset:
-            return TimestampOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
+    try:
+        for record in iterate_records(segment.read_batch(position, header)):
+            if record.timestamp >= timestamp and record.offset >= start_offset:
+                return TimestampOffset(Offset(record.offset), TimestampMs(record.timestamp), epoch)
+    except DecodeError as error:
+        raise UnreadableRecordsError(max(header.base_offset, start_offset), error) from error
     return None

@@ -22,6 +22,7 @@ from headrace_broker.coordinator.share_partition.partition import (
 from headrace_broker.coordinator.share_state.shard import StateChange
 from headrace_broker.coordinator.share_state.state import ShareKey, ShareState
 from headrace_broker.log.batches import iterate_headers
+from headrace_broker.log.segments.time_lookup import UnreadableRecordsError
 from headrace_broker.metadata.settings.setting_types import duration_ms
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.server.clock import Clock
@@ -154,11 +155,15 @@ class SharePartitionDriver:
         if reset == "earliest":
             return int(partition.log.log_start_offset)
         back_ms = duration_ms(reset)
-        if back_ms is not None:
+        if back_ms is None:
+            return int(partition.high_watermark)
+        try:
             found = partition.find_timestamp(max(0, self._clock.now_ms() - back_ms))
-            if found is not None:
-                return int(found.offset)
-        return int(partition.high_watermark)
+        except UnreadableRecordsError as error:
+            # The record may be in that batch: its consumers shall decide what to do with it.
+            return min(error.offset, partition.high_watermark)
+        # Beyond the high watermark, a record may still be lost with its leader.
+        return min(found.offset if found else partition.high_watermark, partition.high_watermark)
 
     def close(self, error: ApiError) -> None:
         """Stop; pending requests fail with the reason."""
