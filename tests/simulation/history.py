@@ -64,6 +64,8 @@ class History:
     """The largest offset below which somebody asked to delete records."""
     settings: dict[tuple[str, str], str] = field(default_factory=dict)
     """By topic and name: the value that a change was answered with success for last."""
+    refused: set[tuple[int, int, int, frozenset[int]]] = field(default_factory=set)
+    """In-sync sets that a controller refused: leader, its epoch, partition epoch, members."""
     retained: set[tuple[str, int]] = field(default_factory=set)
     """Logs and the starts that `retention.bytes` gave them, while it left that much."""
     begun_at: dict[tuple[str, int], int] = field(default_factory=dict)

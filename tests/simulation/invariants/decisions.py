@@ -29,6 +29,10 @@ def _alter(history: History, original: Any, alteration: Any, topic_id: Any, aske
         # before; and an active controller has applied all that was committed before its epoch.
         history.violate("leader-ahead", f"{asked} is ahead of {alteration._image.offset}")
     if answer.error_code not in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
+        members = frozenset(state.broker_id for state in asked.new_isr_with_epochs)
+        history.refused.add(
+            (alteration._leader, asked.leader_epoch, asked.partition_epoch, members)
+        )
         return answer
     image = alteration._image
     partition = image.topics_by_id[topic_id].partitions[asked.partition_index]
@@ -79,6 +83,15 @@ def _commit_isr(history: History, original: Any, leading: Any, isr: Any, epoch: 
     if leading.partition_epoch < before:
         history.violate("in-sync-set-went-back", f"from {before} to {leading.partition_epoch}")
     return is_taken
+
+
+@observer(LeaderState, "withdraw")
+def _withdraw(history: History, original: Any, leading: Any, update: Any) -> None:
+    """An in-sync set counts until the controller has refused it: it may have been applied."""
+    key = (leading.node_id, update.leader_epoch, update.partition_epoch, update.nodes)
+    if leading.pending is update and key not in history.refused:
+        history.violate("in-sync-set-given-up", f"broker {leading.node_id}: {update}")
+    original(leading, update)
 
 
 @observer(LeaderState, "record_fetch")
