@@ -422,10 +422,7 @@ class Partition:
     def truncate(self, diverging: EpochEnd) -> int:
         """Truncate what the leader does not have (KIP-101); return the new log end offset."""
         log = self.log
-        offset = truncation_offset(log.leader_epochs, log.log_end_offset, diverging)
-        log.truncate_to(Offset(offset))
-        # Drop an epoch that this replica began as leader without writing any record in it.
-        log.leader_epochs.truncate_from_end(log.log_end_offset)
+        log.truncate_to(truncation_offset(log.leader_epochs, log.log_end_offset, diverging))
         return self._truncated()
 
     def restart_at(self, offset: int) -> None:
@@ -436,14 +433,14 @@ class Partition:
 
     def cut_damage(self) -> Offset:
         """Cut the log where damage begins; no leader counts this replica at this point."""
-        log = self.log
         self.cut_in_epoch = self.leader_epoch
-        end = log.cut_damage()
-        log.leader_epochs.truncate_from_end(end)
+        self.log.cut_damage()
         return self._truncated()
 
     def _truncated(self) -> Offset:
         end = self.log.log_end_offset
+        # Drop an epoch that this replica began as leader without writing any record in it.
+        self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = Offset(min(self.high_watermark, end))
         if self.flushing is not None:
             self.flushing.truncated()
