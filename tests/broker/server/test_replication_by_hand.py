@@ -202,6 +202,25 @@ def test_a_session_looks_only_at_partitions_with_something_to_send(tmp_path):
     assert len(pair.session.dirty) == 1
 
 
+def test_a_high_watermark_in_an_answer_that_was_overtaken_is_sent_again(tmp_path):
+    """The follower ignores what an earlier request's answer says of a partition asked for again."""
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"a")
+    leader, follower = pair.partitions[1], pair.partitions[2]
+    first = pair.ask(2, 1)
+    assert (first.high_watermark, len(first.records) > 0) == (0, True)
+    # Before the follower's next offset comes, another request of the session is answered.
+    leader.isr_committed(1, (1,), 2)
+    (topic,) = pair.session.response().responses
+    assert topic.partitions[0].high_watermark == 1
+    follower.append_as_follower(first.records)
+    pair.fetch(2, 1)
+    assert follower.high_watermark == 1
+    assert pair.ask(2, 1).high_watermark == 1, "it asks from there again"
+    assert pair.session.response().responses == []
+
+
 def test_an_fsync_that_a_truncation_overtook_vouches_for_nothing(tmp_path):
     pair = Pair(tmp_path, min_isr=1)
     pair.lead(1)

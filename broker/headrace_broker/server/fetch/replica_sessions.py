@@ -44,6 +44,7 @@ class ReplicaFetch:
         "_last_sent",
         "_problem",
         "_replicas",
+        "_sent_with_records",
         "_session",
         "fetch_offset",
         "index",
@@ -64,7 +65,9 @@ class ReplicaFetch:
         self.topic_bytes = topic_id.bytes
         self.index = index
         self.partition: Partition | None = None
-        self._last_sent = _NOTHING
+        self.fetch_offset = -1
+        self._last_sent = self._sent_with_records = _NOTHING
+        """The high watermark and log start sent last, and with the first records since `ask`."""
         self._problem: ApiError | EpochEnd | None = None
 
     # implements Partition's FollowerFetch
@@ -94,6 +97,11 @@ class ReplicaFetch:
         self, fetch_offset: int, last_fetched_epoch: int, leader_epoch: int, max_bytes: int
     ) -> None:
         """Apply the follower's request; its fetch offset says what the follower has."""
+        # The follower ignores answers that this request has overtaken. It is further now only if it
+        # has taken records, and what came with them.
+        is_further = fetch_offset > self.fetch_offset
+        self._last_sent = self._sent_with_records if is_further else _NOTHING
+        self._sent_with_records = _NOTHING
         self.fetch_offset = fetch_offset
         self.last_fetched_epoch = last_fetched_epoch
         self.leader_epoch = leader_epoch
@@ -190,6 +198,8 @@ class ReplicaFetch:
         if not records and problem is None and ends == self._last_sent:
             return None
         self._last_sent = ends
+        if records and self._sent_with_records == _NOTHING:
+            self._sent_with_records = ends
         found = Found(self.topic_bytes, self.index, *ends, records)
         if problem is None:
             return found
