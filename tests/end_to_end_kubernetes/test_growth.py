@@ -66,10 +66,8 @@ def test_a_volume_grows_when_its_class_allows_it_and_no_pod_restarts(namespace, 
 
         storage["size"] = "20Gi"
         cluster.apply()
-        refusal = f"volume {claim} cannot grow from 1Gi to 20Gi"
-        wait_until(
-            lambda: refusal in cluster.condition()["message"], 60, "the refusal in the condition"
-        )
+        refusal = f"PersistentVolumeClaim {claim}: Forbidden: it cannot grow from 1Gi to 20Gi"
+        wait_until(lambda: refusal in cluster.condition("Stalled")["message"], 60, "the refusal")
         assert asked() == "1Gi"
 
         allow_expansion(allowed=True)

@@ -197,3 +197,29 @@ def test_what_is_around_brokers_is_kept_while_the_spec_is_held_back(served: Serv
         wait_until(are_there, 60, "what is around its brokers to come back")
         gone = lambda name=stray["name"]: not get(served.namespace, "service", name)  # noqa: E731
         wait_until(gone, 60, "the stray Service to go")
+
+
+def test_a_volume_that_may_not_grow_stalls_its_cluster(served: Served) -> None:
+    pools = [{"name": "a", "replicas": 1, "storage": {"size": "1Gi"}}]
+    make(served, "grows", pools=pools)
+    wait_until(lambda: get(served.namespace, "statefulset", "grows-a"), 60, "its set")
+    make_claim(served, "grows")
+    # Nobody has provided it, and until then the API server lets no claim change.
+    pools[0]["storage"] = {"size": "2Gi"}
+    make(served, "grows", pools=pools)
+    claim = "PersistentVolumeClaim data-0-grows-a-0: "
+
+    def says() -> str:
+        found = condition(served.get("Cluster", "grows"), "Stalled")
+        return str(found["message"]) if found.get("status") == "True" else ""
+
+    wait_until(lambda: says().startswith(claim), 30, "the Cluster to be stalled")
+    assert "it cannot grow from 1Gi to 2Gi: " in says()
+    # Its set is made again for new brokers' claims: until the old one is gone, that waits.
+    assert get(served.namespace, "statefulset", "grows-a")["metadata"]["deletionTimestamp"]
+    going = "StatefulSet grows-a: Conflict: it is being deleted"
+
+    def waits() -> bool:
+        return going in condition(served.get("Cluster", "grows"), "Reconciling")["message"]
+
+    wait_until(waits, 30, "the Cluster to wait for the old set")

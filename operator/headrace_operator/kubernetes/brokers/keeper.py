@@ -11,6 +11,7 @@ import hashlib
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -108,6 +109,9 @@ class ObjectKeeper:
         live = await self.find(obj)
         if live is not None:
             check_owner(live, obj)
+            if live["metadata"].get("deletionTimestamp"):
+                message = "it is being deleted, and made again when it is gone"
+                raise KubernetesError(HTTPStatus.CONFLICT, "Conflict", message)
             if self._is_settled(wanted, live, digest):
                 return live
         # Another client may create it at this very moment: nothing is forced.
@@ -135,8 +139,6 @@ class ObjectKeeper:
         self._store.remove(obj)
 
     def _is_settled(self, wanted: Object, live: Object, digest: str) -> bool:
-        if live["metadata"].get("deletionTimestamp"):
-            return False
         annotations = live["metadata"].get("annotations") or {}
         if annotations.get(RENDERED_ANNOTATION) != digest:
             return False

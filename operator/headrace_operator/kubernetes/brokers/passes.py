@@ -340,7 +340,8 @@ class BrokersPass:
 
     async def _keep_set(self, wanted: Object) -> None:
         live = self._tools.store.get("StatefulSet", self._namespace, wanted["metadata"]["name"])
-        if live is not None and have_templates_changed(live, wanted):
+        is_there = live is not None and not live["metadata"].get("deletionTimestamp")
+        if live is not None and is_there and have_templates_changed(live, wanted):
             check_owner(live, wanted)
             # The existing set stays if its replacement would be refused.
             await self._tools.client.create(_as_new(wanted), is_dry_run=True)
@@ -390,7 +391,9 @@ class BrokersPass:
         for node in identity.nodes:
             if node.pool in sizes:
                 claims = self._tools.identities.claims_of(self._cluster, node)
-                self.pending += await expand_claims(self._tools.client, claims, sizes[node.pool])
+                self.pending += await expand_claims(
+                    self._tools.client, claims, sizes[node.pool], self._refusals
+                )
 
     async def _replace(self, actions: Sequence[ReplaceVolumes]) -> None:
         """Delete claims whose node is gone, and their pending pods: the set recreates both."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.kubernetes.brokers.keeper import Refusals
     from headrace_operator.resources import Cluster
 
 __all__ = ["expand_claims", "have_templates_changed", "quantity", "with_classes_kept"]
@@ -107,14 +108,16 @@ def with_classes_kept(
 
 
 async def expand_claims(
-    client: KubernetesClient, claims: Sequence[Object], size: str | int
+    client: KubernetesClient, claims: Sequence[Object], size: str | int, refusals: Refusals
 ) -> list[str]:
-    """Request larger volumes where they are smaller. Returns failures, and pending growth.
+    """Request larger volumes where they are smaller. Returns pending growth.
 
-    If a class does not allow growth, that is reported, and blocks nothing else.
+    If a class does not allow growth, that is a refusal, and blocks nothing else.
     """
     messages: list[str] = []
     for claim in claims:
+        if claim["metadata"].get("deletionTimestamp"):
+            continue
         name = claim["metadata"]["name"]
         asked = claim["spec"]["resources"]["requests"]["storage"]
         has = (claim.get("status", {}).get("capacity") or {}).get("storage")
@@ -125,10 +128,12 @@ async def expand_claims(
                 "kind": "PersistentVolumeClaim",
                 "metadata": claim["metadata"],
             }
-            try:
-                await client.patch(reference, patch)
-            except KubernetesError as error:
-                messages.append(f"volume {name} cannot grow from {asked} to {size}: {error}")
+            with refusals.recorded(reference):
+                try:
+                    await client.patch(reference, patch)
+                except KubernetesError as error:
+                    message = f"it cannot grow from {asked} to {size}: {error.message}"
+                    raise KubernetesError(error.status, error.reason, message) from error
         elif has is not None and quantity(has) < quantity(size):
             messages.append(f"volume {name} grows from {has} to {size}")
     return messages
