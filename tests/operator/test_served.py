@@ -15,6 +15,7 @@ from support.control_plane import own_api_server
 from support.kube import apply, condition, get, kubectl, resource
 from support.kube_process import Served
 from support.processes import wait_until
+from support.spark_world import application
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    with own_api_server(folder), Served(folder) as found:
+    with own_api_server(folder), Served(folder, "--spark-runner") as found:
         yield found
 
 
@@ -223,3 +224,45 @@ def test_a_volume_that_may_not_grow_stalls_its_cluster(served: Served) -> None:
         return going in condition(served.get("Cluster", "grows"), "Reconciling")["message"]
 
     wait_until(waits, 30, "the Cluster to wait for the old set")
+
+
+def events_of(served: Served, name: str) -> str:
+    """Return what Warnings say of an object."""
+    listed = json.loads(kubectl("-n", served.namespace, "get", "events", "-o", "json"))
+    return "; ".join(
+        each["message"]
+        for each in listed["items"]
+        if each["involvedObject"]["name"] == name and each["type"] == "Warning"
+    )
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"restartPolicy": {"type": "Never", "recovery": {"a": 1}}}, "restartPolicy.recovery"),
+    ({"driver": {"configMaps": [{"name": "no-path"}]}}, "'path'"),
+    ({"driver": {"labels": {"a": "no label!"}}}, "Pod"),
+    ({"driver": {"serviceLabels": {"a": "no label!"}}}, "Service"),
+    ({"sparkUIOptions": {"servicePort": 99999}}, "Service"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_a_refused_application_says_why_and_goes_on_once_corrected(
+    served: Served, number: int
+) -> None:
+    spec, words = REFUSED[number]
+    name = f"refused-{number}"
+    document = application(**spec)
+    document["metadata"] = {"name": name, "namespace": served.namespace}
+    apply(document)
+
+    def said() -> str:
+        state = get(served.namespace, "sparkapplication", name).get("status", {})
+        return str(state.get("applicationState", {}).get("errorMessage", ""))
+
+    wait_until(lambda: words in said(), 30, "the reason in the status")
+    wait_until(lambda: words in events_of(served, name), 30, "the reason in an Event")
+    corrected = application()
+    corrected["metadata"] = document["metadata"]
+    apply(corrected)
+    wait_until(lambda: get(served.namespace, "pod", f"{name}-driver"), 30, "the driver")
+    wait_until(lambda: not said(), 30, "the reason to go")

@@ -11,6 +11,7 @@ from headrace_operator.kubernetes.spark.states import (
     BACKOFF_SECONDS_MAX,
     LOST_SECONDS,
     STABLE_SECONDS,
+    Decision,
     Step,
     decide,
     overdue_executors,
@@ -417,3 +418,21 @@ def test_an_executor_on_a_lost_node_is_overdue_once_its_grace_is_long_over():
     assert overdue_executors(early) == []
     late = replace(world.seen(), now=world.now + dt.timedelta(seconds=30 + LOST_SECONDS))
     assert overdue_executors(late) == [pods[1]]
+
+
+def test_a_refused_application_goes_on_once_it_is_corrected_in_whatever_field():
+    for spec in ({}, {"suspend": False}, {"arguments": ["--other"]}):
+        world = World()
+        assert world.application is not None
+        refused = Decision(state=State.FAILED, message="spec.restartPolicy.recovery: no")
+        status = render_status(world.seen(), refused)
+        # A published CRD drops the fingerprint.
+        status.pop("fingerprint" if not spec else "", None)
+        world.application = {**world.application, "status": status}
+        assert world.edit(**spec).state == "SUBMITTED"
+
+
+def test_an_application_that_failed_is_not_refused():
+    world = World().settle().runs().ends(1)
+    world.driver = None
+    assert world.settle().state == "FAILED"

@@ -28,7 +28,13 @@ import yaml
 from headrace_operator.kubernetes.api.cache import trim
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
-from headrace_operator.kubernetes.spark.seen import Seen, State, is_terminating, other_writers
+from headrace_operator.kubernetes.spark.seen import (
+    MESSAGE_LENGTH_MAX,
+    Seen,
+    State,
+    is_terminating,
+    other_writers,
+)
 from headrace_operator.kubernetes.spark.states import (
     LOST_SECONDS,
     Decision,
@@ -69,6 +75,8 @@ _OTHERS_SECONDS = 60.0
 #: The label of Deployments from the Kubeflow operator's chart, in all its versions.
 _KUBEFLOW_SELECTOR = "app.kubernetes.io/name=spark-operator"
 NAME_MAX = 56
+#: When to try again what the API server could not do.
+PASSING_SECONDS = 5.0
 #: The API server serves a new kind after some tenths of a second.
 _SERVED_ATTEMPTS = 100
 
@@ -130,9 +138,9 @@ class SparkRunner:
             return ApplicationOutcome()
         if len(name) > NAME_MAX:
             return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
-        if reason := refusal_of(application):
-            return await self._refuse(application, reason)
         seen = self._seen(application, self._store.get("Pod", namespace, driver_name(name)))
+        if reason := refusal_of(application) or _why_unreadable(seen):
+            return await self._refuse(application, reason)
         if seen.driver is not None and is_terminating(seen.driver):
             seen = replace(seen, is_node_lost=await self._is_lost(seen.driver))
         decision = decide(seen)
@@ -247,7 +255,7 @@ class SparkRunner:
                 application = seen.application
                 await self._client.delete(application, uid=application["metadata"]["uid"])
             case Step.NOTHING:
-                await self._keep_service(seen)
+                return await self._keep_service(seen, decision)
         return decision
 
     async def _submit(self, seen: Seen, decision: Decision) -> Decision:
@@ -268,11 +276,17 @@ class SparkRunner:
                 # Another client, or a former process, made it a moment ago: its event is on the
                 # way.
                 return Decision(state=decision.state, again_seconds=1.0)
-            if not error.is_refusal:
+            if not error.is_about_object:
                 raise
             message = f"the driver could not be made: {error}"
-            await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
-            return refused(seen, decision, message)
+            if message[:MESSAGE_LENGTH_MAX] != seen.message:
+                reason = "SparkApplicationSubmissionFailed"
+                await self._event(seen, reason, message, kind="Warning")
+            if error.is_refusal:
+                return refused(seen, decision, message)
+            # It may pass, and is no attempt.
+            state = State.NEW if decision.attempt == 1 else seen.state
+            return replace(decision, state=state, message=message, again_seconds=PASSING_SECONDS)
         message = f"driver {driver['metadata']['name']} created, attempt {submission.attempt}"
         await self._event(seen, "SparkApplicationSubmitted", message)
         ignored = ignored_fields(seen.application)
@@ -321,17 +335,25 @@ class SparkRunner:
         await self._client.patch(seen.driver, patch)
         await self._event(seen, "SparkExecutorsRequested", f"{wanted} executors are wanted")
 
-    async def _keep_service(self, seen: Seen) -> None:
-        """Recreate the driver's Service if a user deleted it."""
+    async def _keep_service(self, seen: Seen, decision: Decision) -> Decision:
+        """Recreate the driver's Service if a user deleted it. If that is refused, say so."""
         metadata = seen.application["metadata"]
         name = metadata["name"]
-        if seen.driver is None or seen.driver["metadata"].get("deletionTimestamp"):
-            return
+        if seen.driver is None or is_terminating(seen.driver):
+            return decision
         if self._store.get("Service", metadata["namespace"], service_name(name)) is not None:
-            return
+            return decision
         submission = Submission(application=seen.application, submission_id="", attempt=0)
         service = next(o for o in render_submission(submission) if o["kind"] == "Service")
-        await self._client.apply(service)
+        try:
+            await self._client.apply(service)
+        except KubernetesError as error:
+            if not error.is_about_object:
+                raise
+            message = decision.message or f"the driver's Service could not be made: {error}"
+            again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
+            return replace(decision, message=message, again_seconds=again)
+        return decision
 
     async def _refuse(self, application: Object, message: str) -> ApplicationOutcome:
         seen = self._seen(application, None)
@@ -367,7 +389,10 @@ class SparkRunner:
             if not (error.is_not_found or error.is_conflict):
                 raise
         # The outcome of a submission was already recorded.
-        if decision.step is not Step.SUBMIT and decision.state not in (seen.state, State.SUBMITTED):
+        is_new = decision.state not in (seen.state, State.SUBMITTED) or (
+            decision.state is State.FAILED and decision.message[:MESSAGE_LENGTH_MAX] != seen.message
+        )
+        if decision.step is not Step.SUBMIT and is_new:
             kind = "Warning" if decision.state is State.FAILED else "Normal"
             note = decision.message or f"{seen.state or 'NEW'} → {decision.state}"
             await self._event(seen, _event_reason(decision.state), note, kind=kind)
@@ -388,6 +413,24 @@ class SparkRunner:
             "metadata": seen.application["metadata"],
         }
         await self._client.event(regarding, reason=reason, message=message, kind=kind)
+
+
+def _why_unreadable(seen: Seen) -> str:
+    """Return why no pods can be made from a spec; '' if they can. The kind's schema is a small one.
+
+    Without this, each pass over the application would end in an exception, and its user would not
+    know.
+    """
+    try:
+        decide(seen)
+        submission = Submission(application=seen.application, submission_id="", attempt=0)
+        render_submission(submission)
+        render_access(submission)
+    except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        name = seen.application["metadata"]["name"]
+        _log.warning("cannot be rendered", application=name, exc_info=True)
+        return f"the spec cannot be turned into pods: {type(error).__name__}: {error}"
+    return ""
 
 
 def _version(obj: Mapping[str, Any]) -> int:

@@ -114,6 +114,15 @@ class Seen:
         return self.status.get("fingerprint") not in (None, fingerprint(self.application))
 
     @property
+    def is_refused(self) -> bool:
+        """Whether its spec was refused before a driver was made: it never ended.
+
+        Its correction may be in a field that needs no new driver, and a published CRD keeps no
+        fingerprint.
+        """
+        return self.state is State.FAILED and not self.status.get("terminationTime")
+
+    @property
     def own_driver(self) -> Mapping[str, Any] | None:
         """The driver, unless it belongs to another object."""
         return self.driver if self.driver and is_of(self.driver, self.application) else None

@@ -146,7 +146,7 @@ def _decide_alive(seen: Seen, driver: Mapping[str, Any]) -> Decision:
 
 def _decide_suspended(seen: Seen) -> Decision:
     driver = seen.driver
-    if seen.state in FINAL and not seen.is_changed:
+    if seen.state in FINAL and not (seen.is_changed or seen.is_refused):
         return _decide_final(seen, seen.state)
     if driver is None:
         return Decision(state=State.SUSPENDED)
@@ -159,10 +159,10 @@ def _decide_suspended(seen: Seen) -> Decision:
 
 def _decide_without_driver(seen: Seen) -> Decision:
     state = seen.state
-    if state in FINAL and not seen.is_changed:
-        return _decide_final(seen, state)
-    if seen.is_changed:
+    if seen.is_changed or seen.is_refused:
         return _submit_anew()
+    if state in FINAL:
+        return _decide_final(seen, state)
     if state in (State.SUBMITTED, State.RUNNING):
         return _decide_gone(seen)
     if state is State.FAILED_SUBMISSION:
