@@ -3,7 +3,9 @@
 import pytest
 
 from headrace_broker.coordinator.consumer.heartbeat import decide_consumer_heartbeat
+from headrace_broker.coordinator.consumer.leaving import decide_consumer_timer
 from headrace_broker.coordinator.consumer.states import ConsumerGroupState, MemberState
+from headrace_broker.coordinator.decision import GroupDecision, TimerKey, TimerKind
 from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Member
 from headrace_broker.coordinator.records import (
     CurrentAssignmentRecord,
@@ -387,3 +389,22 @@ def test_a_group_that_is_upgraded_between_join_and_sync_gives_nobody_what_anothe
     assert not any(each.partitions for each in answer.assignment.topic_partitions)
     owners = {item: world.group.owner_of(topic, item) for item in range(6)}
     assert owners == dict.fromkeys((0, 1), "late") | dict.fromkeys((2, 3, 4, 5), "newer")
+
+
+def test_a_timer_of_a_member_that_is_gone_does_nothing() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    for kind in (TimerKind.SESSION, TimerKind.REVOCATION):
+        key = TimerKey(kind=kind, group_id=GROUP, member_id="gone")
+        assert decide_consumer_timer(simulation.shard, key, simulation.context) == GroupDecision()
+    assert list(simulation.group.members) == ["m-a"]
+
+
+def test_an_expression_that_another_member_has_too_stays_resolved() -> None:
+    simulation = ConsumerSimulation()
+    for name in "abc":
+        simulation.join(name, topics=[], pattern="t.*" if name != "c" else "u.*")
+    simulation.join("a", topics=[], pattern="u.*")
+    assert set(simulation.group.regexes) == {"t.*", "u.*"}
+    simulation.join("b", topics=[], pattern="u.*")
+    assert set(simulation.group.regexes) == {"u.*"}

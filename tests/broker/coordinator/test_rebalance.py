@@ -191,6 +191,26 @@ def test_a_leader_that_joins_again_wants_a_rebalance_and_a_follower_does_not():
     assert simulation.group.state.value == "PreparingRebalance"
 
 
+def test_a_member_that_joins_again_may_want_more_time_for_a_rebalance():
+    simulation = GroupSimulation()
+    simulation.stable("a", "b")
+    other = (("range", subscription("u")),)
+    simulation.join("b", protocols=other, rebalance_timeout_ms=90_000)
+    assert simulation.group.rebalance_timeout_ms == 90_000
+
+
+def test_a_leader_that_has_joined_goes_on_leading_whoever_came_before_it():
+    simulation = GroupSimulation()
+    simulation.stable("a", "b")
+    group = simulation.group
+    leader = next(name for name in group.members if name.startswith("b"))
+    for number, member in enumerate(group.members.values()):
+        member.join_ticket = number
+    group.leader_id = leader
+    assert group.elect_joined_leader()
+    assert group.leader_id == leader
+
+
 def test_a_member_whose_subscription_changed_starts_a_rebalance():
     simulation = GroupSimulation()
     simulation.stable("a", "b")

@@ -198,6 +198,14 @@ def test_segments_roll_by_size(new_log):
     assert len(by_size.segments) == 5
 
 
+def test_a_batch_that_just_fits_does_not_roll_its_segment(new_log):
+    size = len(batch_of(b"x" * 100))
+    log = new_log(segment_bytes=3 * size)
+    for _ in range(4):
+        append(log, batch_of(b"x" * 100))
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+
+
 def test_segments_roll_by_the_time_between_records(new_log):
     log = new_log(segment_ms=1000)
     for age in (0, 900, 1001, 1500, 2002):

@@ -138,6 +138,17 @@ def test_timestamps_find_the_first_record_at_or_after_them(new_log, restarted):
     assert (largest.offset, largest.timestamp) == (times.index(max(times)), max(times))
 
 
+def test_the_times_of_what_was_cut_are_forgotten(new_log):
+    log = new_log(index_interval_bytes=0)
+    for number in range(10):
+        append(log, batch_of(b"v", base_timestamp=START_MS + number))
+    log.truncate_to(4)
+    assert log.segments.active.largest_timestamp == START_MS + 3
+    assert log.fetch_offset_by_timestamp(START_MS + 4) is None
+    append(log, batch_of(b"v", base_timestamp=START_MS + 4))
+    assert log.fetch_offset_by_timestamp(START_MS + 4).offset == 4
+
+
 def test_an_empty_log_has_no_timestamps(new_log):
     log = new_log()
     assert log.max_timestamp_offset() is None

@@ -142,6 +142,28 @@ def test_kip_320_a_fetch_for_another_epoch_or_leader_is_refused(epoch, error):
     assert reply.response.responses[0].partitions[0].error_code == error
 
 
+def test_a_fetch_is_sent_no_more_than_it_asks_for_in_all_and_of_the_partition():
+    node = node_of(voters=1)
+    node.step(ev.LogFlushed(1), 1)
+    for all_max, partition_max in ((100, 1000), (1000, 100)):
+        partition = FetchPartition(
+            current_leader_epoch=1,
+            last_fetched_epoch=0,
+            partition_max_bytes=partition_max,
+            replica_directory_id=directory_of(2),
+        )
+        topic = FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=2), max_bytes=all_max, topics=[topic]
+        )
+        (sent_records,) = [
+            effect
+            for effect in node.step(ev.ReceivedRequest(7, request, 17), 2)
+            if isinstance(effect, fx.ReplyWithRecords)
+        ]
+        assert sent_records.max_bytes == 100
+
+
 def test_a_follower_never_follows_two_leaders_in_one_epoch():
     node = node_of()
 

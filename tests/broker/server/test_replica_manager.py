@@ -7,6 +7,8 @@ import pytest
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.metadata.image import MetadataDelta
 from headrace_broker.metadata.records import FenceBrokerRecord, UnfenceBrokerRecord
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.server.partitions.elections import read_to_end
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from support.log import ManualClock
 from support.metadata import broker_record, creatable, create, image_of
@@ -69,5 +71,18 @@ def test_kip_392_a_consumer_is_sent_to_a_follower_in_its_rack_if_the_leader_is_n
         partition = replicas.partition("t", 0)
         partition.record_fetch(2, 2, 0)
         assert replicas.read_replica(partition, rack, 0) == chosen
+
+    asyncio.run(scenario())
+
+
+def test_only_a_leader_reads_a_log_for_a_coordinator(leader):
+    async def scenario():
+        replicas = await leader()
+        partition = replicas.partition("t", 0)
+        assert [chunk async for chunk in read_to_end(partition)] == []
+        partition.leading = None
+        with pytest.raises(ApiError) as caught:
+            [chunk async for chunk in read_to_end(partition)]
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(scenario())

@@ -162,6 +162,11 @@ def test_administrators_see_share_groups_and_end_empty_ones():
     assert coordinator.shard.share_groups == {}
 
 
+def test_whoever_is_left_without_a_partition_shares_the_one_with_the_fewest_members():
+    targets = assign_simple(dict.fromkeys("abcd", frozenset({T})), {T: frozenset({0, 1})}, {})
+    assert sorted(min(target[T]) for target in targets.values()) == [0, 0, 1, 1]
+
+
 members = st.dictionaries(
     st.text("abcdefgh", min_size=1, max_size=2),
     st.sets(st.integers(1, 3), min_size=1).map(

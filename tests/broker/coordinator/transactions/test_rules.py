@@ -160,6 +160,14 @@ def test_exhausted_epochs_give_another_producer_id(version):
     assert coordinator.init(last) == following, "the answer was lost: the same again"
 
 
+def test_another_producers_last_epoch_recovers_no_id_that_has_changed():
+    coordinator = Coordinator()
+    last = at_epoch(coordinator, 32766)
+    coordinator.init(last)
+    foreign = identity(last.producer_id + 7, 32766)
+    assert refusal(lambda: coordinator.init(foreign)) == ErrorCode.PRODUCER_FENCED
+
+
 def test_the_last_epoch_can_still_be_fenced():
     for version in (TV_0, TV_2):
         coordinator = Coordinator(version)
