@@ -162,11 +162,16 @@ class Changes(Invariant):
 
 @observer(PartitionLog, "_truncated")
 def _truncated(history: History, original: Any, log: PartitionLog, offset: int) -> None:
-    """Note how far a log was cut since the last look."""
+    """Note how far a log was cut since the last look; nobody remembers what was cut."""
     original(log, offset)
     history.cut_to[log] = min(offset, history.cut_to.get(log, offset))
     directory = str(log.directory)
     history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))
+    for producer_id, state in log.producers.items():
+        if max(state.last_offset, state.txn_first_offset) >= offset:
+            history.violate(
+                "producers-above-end", f"{log.directory.name}: {producer_id} at {offset}: {state}"
+            )
 
 
 @observer(LogDirectory, "_take_away")
