@@ -127,15 +127,17 @@ class Compaction:
         sync_file(self.log.leader_epochs.path)
         self._is_complete = True
 
-    def finish(self) -> bool:
+    def finish(self, *, is_everywhere: bool = True) -> bool:
         """Replace the source segments by the cleaned ones; return whether that was possible.
 
         Damage that was found meanwhile was skipped by the read: its records would seem never to
-        have been there.
+        have been there. `is_everywhere` is as for `begin`: a replica that was added meanwhile may
+        have copied records, and not the tombstones and markers that this pass has deleted.
         """
         log = self.log
         is_usable = self._is_complete and self._has_sources()
-        if not is_usable or log.is_damaged or log.is_being_copied:
+        one_is_behind = self.rules.is_everywhere and not is_everywhere
+        if not is_usable or one_is_behind or log.is_damaged or log.is_being_copied:
             for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
                 remove_quietly(path)
             return False

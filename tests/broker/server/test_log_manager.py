@@ -100,6 +100,33 @@ def test_a_tombstone_stays_until_all_replicas_are_in_sync(compacted):
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("change", ["a replica is added", "the in-sync set shrinks"])
+def test_a_tombstone_stays_for_a_replica_that_is_behind_since_the_pass_began(compacted, change):
+    async def scenario():
+        manager, partition = await compacted()
+        partition.append(batch_of(None, key=b"gone"), 1, START_MS)
+        fill(partition)
+        await manager.compact()  # which sets the delete horizon
+        manager._clock.time_ms += 10**9
+        partition.log.cleaner_offset = 0
+        before = content(partition.log)
+        working = asyncio.create_task(manager.compact())
+        await asyncio.sleep(0)
+        if change == "a replica is added":
+            partition.replicas = (NODE, NODE + 1)
+        else:
+            partition.in_sync_replicas = ()
+        await working
+        assert content(partition.log) == before
+        assert list(partition.log.directory.glob("*.cleaned")) == []
+        partition.replicas, partition.in_sync_replicas = (NODE,), (NODE,)
+        await manager.compact()
+        assert content(partition.log) != before
+        await manager.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_scrub_says_how_much_it_has_read_and_reads_no_faster_than_it_may(compacted, monkeypatch):
     pauses = []
 

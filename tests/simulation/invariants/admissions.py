@@ -312,11 +312,11 @@ def _newest(log: PartitionLog) -> dict[bytes, int]:
 
 
 @observer(Compaction, "finish")
-def _finish(history: History, original: Any, compaction: Compaction) -> Any:
+def _finish(history: History, original: Any, compaction: Compaction, **known: Any) -> Any:
     """Compaction leaves the newest record of each key."""
     log = compaction.log
     before = _newest(log)
-    is_done = original(compaction)
+    is_done = original(compaction, **known)
     after = _newest(log) if is_done else before
     lost = {key: offset for key, offset in before.items() if after.get(key) != offset}
     if lost:

@@ -157,7 +157,7 @@ class LogManager:
                     continue  # deleted in the meantime: its files have other names
                 if partition.log.segments.holds(suspicion.segment):
                     partition.log.look_for_damage(suspicion.segment, suspicion.position)
-            compaction.finish()
+            compaction.finish(is_everywhere=partition.is_everywhere)
 
     async def scrub(self) -> None:
         """Check every batch once, slowly, to find damage while there are good copies."""
