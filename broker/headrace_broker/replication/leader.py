@@ -26,10 +26,18 @@ Eligible = Callable[[NodeId, BrokerEpoch], bool]
 class FollowerProgress:
     """The progress of one follower."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "fetch_offset", "last_end", "last_fetch_ms")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "fetch_offset",
+        "last_end",
+        "last_fetch_ms",
+        "log_start_offset",
+    )
 
     def __init__(self, caught_up_ms: int) -> None:
         self.fetch_offset: Offset = UNKNOWN_OFFSET
+        self.log_start_offset: Offset = UNKNOWN_OFFSET
         self.broker_epoch: BrokerEpoch = UNKNOWN_EPOCH
         self.caught_up_ms = caught_up_ms
         """The latest time at which it had all that the leader had (Kafka: lastCaughtUpTimeMs)."""
@@ -149,6 +157,12 @@ class LeaderState:
         progress.last_end = leader_end
         progress.last_fetch_ms = now_ms
         return True
+
+    def note_log_start(self, node_id: NodeId, offset: Offset) -> bool:
+        """Record where a follower's log starts; return whether that has changed."""
+        progress = self.followers[node_id]
+        before, progress.log_start_offset = progress.log_start_offset, offset
+        return offset != before
 
     def note_candidate(
         self, node_id: NodeId, leader_end: Offset, now_ms: int, lag_ms_max: int, eligible: Eligible

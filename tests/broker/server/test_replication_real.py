@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient
 
@@ -86,6 +86,38 @@ def _read(cluster, topic):
             position = message.offset() + 1
     consumer.close()
     return found
+
+
+def _delete(cluster, topic, offset, seconds):
+    """Delete records; return the low watermark or the error's name."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    partition = TopicPartition(topic, 0, offset)
+    deleting = admin.delete_records([partition], operation_timeout=seconds)[partition]
+    try:
+        return deleting.result(_SECONDS).low_watermark
+    except KafkaException as error:
+        return error.args[0].name()
+
+
+def test_records_are_deleted_once_all_live_replicas_have_deleted_them(cluster):
+    """KIP-107: whoever leads next, they are gone."""
+    _create(cluster, "deletions")
+    _wait_isr(cluster, "deletions", {1, 2, 3})
+    producer = _producer(cluster)
+    for number in range(4):
+        assert _send(producer, "deletions", b"%d" % number)[0] is None
+    assert _delete(cluster, "deletions", 2, _SECONDS) == 2
+    leader = cluster.node(_partition(cluster, "deletions").leader)
+    others = [node for node in cluster.nodes if node is not leader]
+    # One that hangs is waited for until it is fenced; nobody waits for one that is not live.
+    others[0].pause()
+    try:
+        assert _delete(cluster, "deletions", 3, 0.3) == "REQUEST_TIMED_OUT"
+        assert _delete(cluster, "deletions", 3, _SECONDS) == 3
+    finally:
+        others[0].resume()
+    _wait_isr(cluster, "deletions", {1, 2, 3})
+    assert _delete(cluster, "deletions", 4, _SECONDS) == 4
 
 
 def test_a_killed_leader_costs_writers_a_moment_and_no_record(cluster):

@@ -1,4 +1,4 @@
-"""DeleteRecords: moves the start of partitions' logs.
+"""DeleteRecords: moves the start of partitions' logs, in all live replicas (KIP-107).
 
 Versions: 0 · 1 as 0 · 2 flexible.
 """
@@ -19,11 +19,13 @@ from headrace_broker.protocol.messages.delete_records import (
 )
 from headrace_broker.protocol.types import Offset
 from headrace_broker.server.api.services import WithDirectories, WithReplicas
-from headrace_broker.server.partitions.partition import ANY_EPOCH
+from headrace_broker.server.network.delayed import DelayedOperation
+from headrace_broker.server.partitions.partition import ANY_EPOCH, not_leader
 
 if TYPE_CHECKING:
     from headrace_broker.server.network.context import RequestContext
     from headrace_broker.server.partitions.partition import Partition
+    from headrace_broker.server.partitions.replica_host import ReplicaHost
 
 API_KEY = ApiKey.DELETE_RECORDS
 
@@ -34,11 +36,73 @@ class Node(WithDirectories, WithReplicas, Protocol):
     """What this handler needs from the node."""
 
 
+class DelayedDeletion(DelayedOperation):
+    """Waits until the live replicas have deleted the records, too."""
+
+    __slots__ = ("_host", "_waiting", "response")
+
+    def __init__(
+        self, context: RequestContext, response: DeleteRecordsResponse, host: ReplicaHost
+    ) -> None:
+        super().__init__(context.api_version, context.correlation_id)
+        self.response = response
+        self._host = host
+        self._waiting: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
+
+    def watch(self, partition: Partition, outcome: DeleteRecordsPartitionResult) -> None:
+        """Wait for the replicas' log starts to reach the outcome's low watermark."""
+        if not _is_reached(partition, outcome):
+            self._waiting.append((partition, outcome))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a partition is still pending."""
+        return bool(self._waiting)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Wait, but no longer than `timeout_ms`."""
+        self.delay(self._host.purgatory, timeout_ms)
+        self._host.deletions[self] = None
+
+    def check(self) -> None:
+        """Answer if no partition is pending any longer."""
+        self._waiting = [each for each in self._waiting if not _is_reached(*each)]
+        if not self._waiting and self.complete():
+            self._finish()
+
+    def expire(self) -> None:
+        """Answer at the client's timeout."""
+        for _, outcome in self._waiting:
+            _fail(outcome, ApiError(ErrorCode.REQUEST_TIMED_OUT))
+        self._finish()
+
+    def abandon(self) -> None:
+        """Wait no longer: the client is gone."""
+        super().abandon()
+        self._host.deletions.pop(self, None)
+
+    def _finish(self) -> None:
+        self._host.deletions.pop(self, None)
+        self.send(self.response)
+
+
+def _is_reached(partition: Partition, outcome: DeleteRecordsPartitionResult) -> bool:
+    """Whether nothing is left to wait for: no live replica, or this broker leads no longer."""
+    leading, brokers = partition.leading, partition.host.image.brokers
+    if leading is None:
+        _fail(outcome, not_leader())
+        return True
+    return all(
+        progress.log_start_offset >= outcome.low_watermark
+        for node_id, progress in leading.followers.items()
+        if node_id in brokers and not brokers[node_id].fenced
+    )
+
+
 def handle(
     broker: Node, context: RequestContext, request: DeleteRecordsRequest
-) -> DeleteRecordsResponse:
+) -> DeleteRecordsResponse | DelayedDeletion:
     """Delete up to each offset (-1: the high watermark); each partition has its own outcome."""
-    del context
     response = DeleteRecordsResponse()
     moved: list[tuple[Partition, DeleteRecordsPartitionResult]] = []
     for topic in request.topics:
@@ -62,7 +126,14 @@ def handle(
         except LogDirectoryFailure as failure:
             for partition, outcome in held:
                 _fail(outcome, partition.directory_failed(failure))
-    return response
+    delayed = DelayedDeletion(context, response, broker.replicas.host)
+    for partition, outcome in moved:
+        if outcome.error_code == ErrorCode.NONE:
+            delayed.watch(partition, outcome)
+    if not delayed.is_waiting:
+        return response
+    delayed.wait(request.timeout_ms)
+    return delayed
 
 
 def _fail(outcome: DeleteRecordsPartitionResult, error: ApiError) -> None:

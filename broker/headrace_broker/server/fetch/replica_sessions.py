@@ -93,10 +93,9 @@ class ReplicaFetch:
 
     # for the session
 
-    def ask(
-        self, fetch_offset: int, last_fetched_epoch: int, leader_epoch: int, max_bytes: int
-    ) -> None:
-        """Apply the follower's request; its fetch offset says what the follower has."""
+    def ask(self, asked: Asked) -> None:
+        """Apply the follower's request; its offsets say what the follower has."""
+        _, _, leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, max_bytes = asked
         # The follower ignores answers that this request has overtaken. It is further now only if it
         # has taken records, and what came with them.
         is_further = fetch_offset > self.fetch_offset
@@ -108,11 +107,11 @@ class ReplicaFetch:
         self.max_bytes = max_bytes
         self._problem = None
         try:
-            self._admit()
+            self._admit(log_start_offset)
         except ApiError as error:
             self._problem = error
 
-    def _admit(self) -> None:
+    def _admit(self, log_start_offset: int) -> None:
         node_id = self._session.node_id
         partition = self.partition
         if partition is None or partition.leading is None:
@@ -136,6 +135,9 @@ class ReplicaFetch:
                     f"{log.log_end_offset}",
                 )
             partition.record_fetch(node_id, self._session.broker_epoch, self.fetch_offset)
+            leading = partition.leading
+            if leading is not None and leading.note_log_start(node_id, Offset(log_start_offset)):
+                partition.host.check_deletions()
 
     def leave(self) -> None:
         """Leave the partition: it has nothing more to send in this session."""
@@ -338,8 +340,8 @@ class ReplicaSession(FetchSession):
     ) -> None:
         """Apply a request's positions; they say what the follower has."""
         self.broker_epoch = BrokerEpoch(broker_epoch)
-        for fetch, (_, _, leader_epoch, fetch_offset, last_epoch, _, partition_bytes) in asked:
-            fetch.ask(fetch_offset, last_epoch, leader_epoch, partition_bytes)
+        for fetch, position in asked:
+            fetch.ask(position)
             self.dirty[fetch] = None
         self._max_bytes = max(0, max_bytes)
 

@@ -200,6 +200,9 @@ class FetchedPartitions:
             else:
                 self.state.set(key, partition.position())
         partition.follow_high_watermark(data.high_watermark, data.log_start_offset)
+        if partition.log.log_start_offset != position.log_start_offset and key in self.state:
+            # DeleteRecords may wait for this at the leader (KIP-107).
+            self.state.set(key, partition.position())
 
     def _truncate(self, key: Key, partition: Partition, diverging: EpochEnd) -> None:
         before, high_watermark = partition.position(), partition.high_watermark

@@ -43,6 +43,13 @@ class LedPartition(Protocol):
         """Commit what every counted replica has."""
 
 
+class Deletion(Protocol):
+    """A DeleteRecords request that waits for replicas."""
+
+    def check(self) -> None:
+        """A replica's log start, a leader or a broker has changed: answer if that is enough."""
+
+
 class ReplicaHost:
     """One broker, as its replicas see it. `image` is the metadata that was applied last."""
 
@@ -54,7 +61,9 @@ class ReplicaHost:
         self.follower_throttle = Throttle()
         self.wakeups = Wakeups()
         self.purgatory = Purgatory()
-        """Delayed Produce requests of all listeners."""
+        """Delayed Produce and DeleteRecords requests of all listeners."""
+        self.deletions: dict[Deletion, None] = {}
+        """Delayed DeleteRecords requests, in the order in which they came."""
         self.incarnation_id: UUID | None = None
         """This process's incarnation id as it registers; None counts as registered."""
         self.request_isr_update: Callable[[LedPartition], None] = _ignore
@@ -67,6 +76,11 @@ class ReplicaHost:
         """Set the id under which this process registers, and who handles failed log directories."""
         self.incarnation_id = incarnation_id
         self.on_failure = on_failure
+
+    def check_deletions(self) -> None:
+        """Answer the DeleteRecords requests that nothing keeps waiting any more."""
+        for deletion in list(self.deletions):
+            deletion.check()
 
     def now_ms(self) -> int:
         """Return milliseconds on the event loop's clock."""

@@ -175,6 +175,7 @@ class ReplicaManager:
         if delta.brokers_changed:
             for partition in self:
                 partition.expand_isr()
+        self.host.check_deletions()
         if self.followers is not None and not self._has_looked_for_strays:
             # This process is registered, so it has caught up, and no log is being opened right now.
             self._has_looked_for_strays = True
