@@ -1,5 +1,6 @@
 """What may pass is in progress and tried again; only what a person must mend is stalled."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,9 +8,12 @@ import pytest
 from kafka.errors import CoordinatorNotAvailableError
 
 from headrace_operator.apply import Failure, apply_actions
+from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.brokers.keeper import Refusals
 from headrace_operator.kubernetes.reconcile import with_failures
+from headrace_operator.kubernetes.register import Register
+from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.plan import (
     AlterClusterConfig,
     AlterTopicConfig,
@@ -123,3 +127,28 @@ def test_only_what_a_person_must_mend_is_stalled() -> None:
     lasting = conditions_of(Failure(action=CREATE, message="no"))
     assert lasting["Ready"] == ("False", "ApplyFailed")
     assert (lasting["Reconciling"][0], lasting["Stalled"]) == ("False", ("True", "ApplyFailed"))
+
+
+@pytest.mark.parametrize(
+    ("planned", "is_written"), [(("u", 2), True), (("u", 1), False), (("former", 2), False)]
+)
+def test_a_status_is_of_the_spec_that_was_planned(
+    planned: tuple[str, int], *, is_written: bool
+) -> None:
+    written: list[Any] = []
+
+    class Client:
+        async def apply_status(self, body: Any) -> None:
+            written.append(body["status"]["observedGeneration"])
+
+        async def event(self, *_: Any, **__: Any) -> None:
+            return
+
+    register = Register()
+    present = topic(metadata={"uid": "u", "generation": 2, "resourceVersion": "1"})
+    register.upsert(present)
+    writer = StatusWriter(Client(), Store(), register, None)  # type: ignore[arg-type]  # what it needs
+    seen, wanted = observed(topics={"t": existing()}), desired(present)
+    versions = {present.key: planned}
+    asyncio.run(writer.write(seen, wanted, Plan(), versions=versions, is_whole=False))
+    assert written == ([2] if is_written else [])

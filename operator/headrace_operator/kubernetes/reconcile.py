@@ -18,7 +18,7 @@ from headrace_operator.kubernetes.brokers.addresses import AddressWatch
 from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
 from headrace_operator.kubernetes.queue import JITTER
 from headrace_operator.kubernetes.refused import Refused
-from headrace_operator.kubernetes.register import age_of, cluster_key
+from headrace_operator.kubernetes.register import age_of, cluster_key, version_of
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
 from headrace_operator.kubernetes.workloads import needs_target
 from headrace_operator.observe import merge_observations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.kubernetes.admins import Admins
     from headrace_operator.kubernetes.namespaces import Namespaces
-    from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
+    from headrace_operator.kubernetes.register import ClusterKey, Managed, Register, Version
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.kubernetes.statuses import StatusWriter
     from headrace_operator.kubernetes.workloads import Workloads
@@ -216,21 +216,22 @@ class _Pass:
         held: list[Failure] = []
         failures: tuple[Failure, ...] = ()
         observed, desired, planned = Observed(), Desired(), Plan()
+        versions: dict[Key, Version] = {}
         for _ in range(ROUNDS_MAX):
             cluster, held_back = await self._effective(self._written)
             desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
             planned = _with_spec_checked(plan(observed, desired), desired, held_back)
-            generations = _generations_of(desired)
+            versions = _versions_of(desired)
             mine, held = self._memory.refused.split(
                 (action for action in planned.actions if self._is_mine(action)),
-                generations,
+                versions,
                 time.monotonic(),
             )
             if failures or not (mine or self._is_first_round):
                 break
             failures = await self._perform(cluster, mine, desired, observed)
-            self._memory.refused.note(mine, failures, generations, time.monotonic())
+            self._memory.refused.note(mine, failures, versions, time.monotonic())
             performed += mine
             if not mine or any(isinstance(action, MoveReplicas) for action in mine):
                 # The next pass sees the moves; this one would request them again.
@@ -243,7 +244,9 @@ class _Pass:
         desired = await self._desired(cluster)
         self._settle(desired, planned, deleted)
         is_whole = cluster is not None and self._scope != "some"
-        await self._around.statuses.write(observed, desired, planned, is_whole=is_whole)
+        await self._around.statuses.write(
+            observed, desired, planned, versions=versions, is_whole=is_whole
+        )
         if self._scope == "everything" and not performed:
             # At rest, comparing costs little compared with observing: count both.
             self._memory.looking_seconds = time.process_time() - began
@@ -437,9 +440,9 @@ def _uid_of(cluster: Cluster | None) -> str:
     return cluster.metadata.uid if cluster is not None else ""
 
 
-def _generations_of(desired: Desired) -> dict[Key, int]:
+def _versions_of(desired: Desired) -> dict[Key, Version]:
     resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
-    return {each.key: each.metadata.generation for each in resources}
+    return {each.key: version_of(each) for each in resources}
 
 
 def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired:

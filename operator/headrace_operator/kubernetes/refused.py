@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from headrace_operator.apply import Failure
+    from headrace_operator.kubernetes.register import Version
     from headrace_operator.plan import Action, Key
 
 __all__ = ["Refused"]
@@ -26,7 +27,7 @@ AGAIN_SECONDS_MAX_RETRIABLE = 8.0
 @dataclass(frozen=True, kw_only=True)
 class _Refusal:
     failure: Failure
-    generation: int
+    version: Version | None
     at: float
     delay: float
 
@@ -43,7 +44,7 @@ class Refused:
         self._refusals: dict[Key, _Refusal] = {}
 
     def split(
-        self, actions: Iterable[Action], generations: Mapping[Key, int], now: float
+        self, actions: Iterable[Action], versions: Mapping[Key, Version], now: float
     ) -> tuple[list[Action], list[Failure]]:
         """Return the actions to try now, and the last failures of those that are held back."""
         tried: list[Action] = []
@@ -53,7 +54,7 @@ class Refused:
             if (
                 refusal is None
                 or refusal.until <= now
-                or refusal.generation != generations.get(action.resource)
+                or refusal.version != versions.get(action.resource)
             ):
                 tried.append(action)
             else:
@@ -64,7 +65,7 @@ class Refused:
         self,
         tried: Sequence[Action],
         failures: Sequence[Failure],
-        generations: Mapping[Key, int],
+        versions: Mapping[Key, Version],
         now: float,
     ) -> None:
         """Record the outcome of actions. A Cluster's own are not held: its whole pass waits."""
@@ -77,13 +78,13 @@ class Refused:
             self._refusals.pop(key, None)
         for key, failure in failed.items():
             before = self._refusals.get(key)
-            generation = generations.get(key, 0)
+            version = versions.get(key)
             delay = AGAIN_SECONDS_MIN
-            if before is not None and before.generation == generation:
+            if before is not None and before.version == version:
                 delay = 2 * before.delay
             most = AGAIN_SECONDS_MAX_RETRIABLE if failure.is_retriable else AGAIN_SECONDS_MAX
             self._refusals[key] = _Refusal(
-                failure=failure, generation=generation, at=now, delay=min(delay, most)
+                failure=failure, version=version, at=now, delay=min(delay, most)
             )
 
     def forget(self, key: Key) -> None:

@@ -25,16 +25,20 @@ __all__ = [
     "ClusterKey",
     "Managed",
     "Register",
+    "Version",
     "age_of",
     "cluster_key",
     "is_paused",
     "parse_managed",
     "retained",
+    "version_of",
 ]
 
 Managed: TypeAlias = Topic | ConsumerGroup
 #: Namespace and name of a Cluster, whether it exists or not.
 ClusterKey: TypeAlias = tuple[str, str]
+#: Uid and generation.
+Version: TypeAlias = tuple[str, int]
 #: Cluster, kind, and the topic's name or the group's id.
 _Identity: TypeAlias = tuple[ClusterKey, str, str]
 #: A deletionTimestamp if none was seen; only its presence counts.
@@ -56,6 +60,11 @@ def cluster_key(resource: Managed) -> ClusterKey:
     """Return the Cluster that a resource refers to."""
     reference = resource.spec.cluster_ref
     return (reference.namespace or resource.metadata.namespace, reference.name)
+
+
+def version_of(resource: Managed) -> Version:
+    """Return which object and which spec this is: one that is made again has another uid."""
+    return (resource.metadata.uid, resource.metadata.generation)
 
 
 def age_of(resource: Managed) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
-from headrace_operator.kubernetes.register import Register, parse_managed
+from headrace_operator.kubernetes.register import Register, parse_managed, version_of
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
 from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic, TopicStatus
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.cache import Store
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
+    from headrace_operator.kubernetes.register import Version
     from headrace_operator.kubernetes.seams import BrokerBackend
     from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets, ScaleTarget
     from headrace_operator.resources.consumer_group import TargetReference
@@ -59,9 +60,19 @@ class StatusWriter:
         self._events: set[asyncio.Task[None]] = set()
 
     async def write(
-        self, observed: Observed, desired: Desired, plan: Plan, *, is_whole: bool
+        self,
+        observed: Observed,
+        desired: Desired,
+        plan: Plan,
+        *,
+        versions: Mapping[Key, Version],
+        is_whole: bool,
     ) -> None:
-        """Write each status that differs. `is_whole`: the Cluster's too."""
+        """Write each status that differs. `is_whole`: the Cluster's too.
+
+        `versions`: what was planned. Of a spec that came later, or an object that was made again,
+        this plan says nothing; the next one does.
+        """
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = report(observed, desired, plan, now=now)
         resources: tuple[Topic | ConsumerGroup, ...] = (*desired.topics, *desired.groups)
@@ -70,7 +81,8 @@ class StatusWriter:
         work = [
             self._write(resource, wanted[resource.key])
             for resource in resources
-            if self._is_due(resource, wanted[resource.key])
+            if versions.get(resource.key) == version_of(resource)
+            and self._is_due(resource, wanted[resource.key])
             and not (is_silent and was_ready(resource))
         ]
         cluster = desired.cluster
