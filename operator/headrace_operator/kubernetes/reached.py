@@ -70,9 +70,8 @@ class ReachedBrokers:
         """See BrokerBackend; there is nothing to add."""
         return {}
 
-    async def delete(self, cluster: Cluster) -> str:  # noqa: ARG002
-        """See BrokerBackend; the rest belongs to others."""
-        return ""
+    def forget(self, cluster: Cluster) -> None:
+        """See BrokerBackend; nothing is remembered."""
 
 
 class ReachedOrOwn:
@@ -107,9 +106,9 @@ class ReachedOrOwn:
         """See BrokerBackend."""
         return self._of(cluster).status(cluster, observed, plan)
 
-    async def delete(self, cluster: Cluster) -> str:
+    def forget(self, cluster: Cluster) -> None:
         """See BrokerBackend."""
-        return await self._of(cluster).delete(cluster)
+        self._of(cluster).forget(cluster)
 
     def _of(self, cluster: Cluster) -> BrokerBackend:
         return self._reached if self._reached.bootstrap_servers(cluster) else self._own

@@ -19,7 +19,7 @@ from headrace_operator.kubernetes.group_watch import LOOK_SECONDS, GroupWatch
 from headrace_operator.kubernetes.queue import JITTER
 from headrace_operator.kubernetes.refused import Refused
 from headrace_operator.kubernetes.register import age_of, cluster_key, version_of
-from headrace_operator.kubernetes.spec_check import cluster_spec_problems
+from headrace_operator.kubernetes.spec_check import with_spec_checked
 from headrace_operator.kubernetes.workloads import needs_target
 from headrace_operator.observe import merge_observations
 from headrace_operator.plan import (
@@ -78,6 +78,8 @@ class _Memory:
     """State that makes the next pass cheaper. Losing it costs one full pass."""
 
     dirt: Dirt = field(default_factory=Dirt)
+    #: The Cluster that the rest is about.
+    cluster: Cluster | None = None
     #: The brokers' last answers, without the backend's observations.
     seen: Observed | None = None
     #: The processor time of a full pass.
@@ -153,7 +155,7 @@ class ClusterReconciler:
 
     async def reconcile(self, key: ClusterKey) -> Outcome:
         """Reconcile everything that is dirty."""
-        memory = self._memory_of(key)
+        memory = await self._present_memory_of(key)
         dirt = memory.dirt
         memory.dirt = Dirt(is_everything=False)
         now = time.monotonic()
@@ -182,6 +184,17 @@ class ClusterReconciler:
             del self._memories[key]
             await self._around.admins.forget(key)
         return outcome
+
+    async def _present_memory_of(self, key: ClusterKey) -> _Memory:
+        """Return the memory of the present Cluster, without that of a former one by its name."""
+        memory, cluster = self._memory_of(key), self._around.clusters(key)
+        former = memory.cluster
+        if former is not None and _uid_of(cluster) != former.metadata.uid:
+            self._around.backend.forget(former)
+            await self._around.admins.forget(key)
+            memory = self._memories[key] = _Memory(groups=GroupWatch(self._around.workloads))
+        memory.cluster = cluster
+        return memory
 
     def _memory_of(self, key: ClusterKey) -> _Memory:
         memory = self._memories.get(key)
@@ -221,7 +234,7 @@ class _Pass:
             cluster, held_back = await self._effective(self._written)
             desired = await self._desired(cluster)
             observed = await self._observe(cluster, desired)
-            planned = _with_spec_checked(plan(observed, desired), desired, held_back)
+            planned = with_spec_checked(plan(observed, desired), desired, held_back)
             versions = _versions_of(desired)
             mine, held = self._memory.refused.split(
                 (action for action in planned.actions if self._is_mine(action)),
@@ -455,35 +468,6 @@ def desired_of(cluster: Cluster | None, resources: Sequence[Managed]) -> Desired
         topics=tuple(each for each in resources if isinstance(each, Topic)),
         groups=tuple(each for each in resources if isinstance(each, ConsumerGroup)),
         deleted=frozenset(each.key for each in every if each.metadata.deletion_timestamp),
-    )
-
-
-def _with_spec_checked(
-    planned: Plan, desired: Desired, held_back: tuple[Problem | Waiting, ...]
-) -> Plan:
-    """Hold back actions that would give brokers a spec that they cannot start with. Pure.
-
-    `held_back`: why `desired` differs from the Cluster's spec; () if it does not.
-    """
-    cluster = desired.cluster
-    if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
-        return planned
-    problems = [each for each in held_back if isinstance(each, Problem)]
-    planned = replace(planned, problems=(*problems, *planned.problems))
-    if waits := tuple(each for each in held_back if isinstance(each, Waiting)):
-        actions = tuple(each for each in planned.actions if each.resource != cluster.key)
-        planned = replace(planned, actions=actions, waiting=(*waits, *planned.waiting))
-    if any(each.reason is Reason.ROLLED_BACK for each in held_back):
-        return planned
-    found = cluster_spec_problems(cluster)
-    if not found:
-        return planned
-    problem = Problem(resource=cluster.key, reason=Reason.INVALID_SPEC, message="; ".join(found))
-    return replace(
-        planned,
-        actions=tuple(each for each in planned.actions if each.resource != cluster.key),
-        waiting=tuple(each for each in planned.waiting if each.resource != cluster.key),
-        problems=(problem, *planned.problems),
     )
 
 

@@ -57,12 +57,8 @@ class BrokerBackend(Protocol):
         Camel case, as in the CRD. They are written with the rest of the status, if it changed.
         """
 
-    async def delete(self, cluster: Cluster) -> str:
-        """Continue deleting what owner references do not (PVCs by policy); '' when all is gone.
-
-        Otherwise return what is still being deleted. Called for a Cluster that is being deleted,
-        until it returns ''.
-        """
+    def forget(self, cluster: Cluster) -> None:
+        """Drop what is remembered of a Cluster that is gone; another one may have its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,15 +1,18 @@
 """Checks what no schema can check in a Cluster's spec: errors that prevent a broker's start.
 
 CRDs reject most of them before they are stored. A Cluster that is older than these rules, or has a
-typo in a setting's name, is caught here, before anything is rendered from it.
+typo in a setting's name, is caught here, before anything is rendered from it. Pure.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from headrace_operator.plan import Desired, Plan, Problem, Waiting
 from headrace_operator.render.names import RESERVED_PORTS
+from headrace_operator.resources import Reason
 from headrace_operator.resources.quantities import parse_quantity
 from headrace_operator.validation.settings import check_broker_settings
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.resources import Cluster
 
-__all__ = ["cluster_spec_problems"]
+__all__ = ["cluster_spec_problems", "with_spec_checked"]
 
 #: The same as in the CRD.
 OFFERED_VERSION = re.compile(r"4\.2(\.[0-9]+)?")
@@ -27,6 +30,35 @@ OFFERED_VERSION = re.compile(r"4\.2(\.[0-9]+)?")
 def cluster_spec_problems(cluster: Cluster) -> tuple[str, ...]:
     """Return the errors, one sentence each with the field; () if there are none."""
     return tuple(_problems(cluster))
+
+
+def with_spec_checked(
+    planned: Plan, desired: Desired, held_back: tuple[Problem | Waiting, ...]
+) -> Plan:
+    """Hold back actions that would give brokers a spec that they cannot start with.
+
+    `held_back`: why `desired` differs from the Cluster's spec; () if it does not.
+    """
+    cluster = desired.cluster
+    if cluster is None or cluster.key in desired.deleted or cluster.spec.paused:
+        return planned
+    problems = [each for each in held_back if isinstance(each, Problem)]
+    planned = replace(planned, problems=(*problems, *planned.problems))
+    if waits := tuple(each for each in held_back if isinstance(each, Waiting)):
+        actions = tuple(each for each in planned.actions if each.resource != cluster.key)
+        planned = replace(planned, actions=actions, waiting=(*waits, *planned.waiting))
+    if any(each.reason is Reason.ROLLED_BACK for each in held_back):
+        return planned
+    found = cluster_spec_problems(cluster)
+    if not found:
+        return planned
+    problem = Problem(resource=cluster.key, reason=Reason.INVALID_SPEC, message="; ".join(found))
+    return replace(
+        planned,
+        actions=tuple(each for each in planned.actions if each.resource != cluster.key),
+        waiting=tuple(each for each in planned.waiting if each.resource != cluster.key),
+        problems=(problem, *planned.problems),
+    )
 
 
 def _problems(cluster: Cluster) -> Iterator[str]:

@@ -244,11 +244,10 @@ class BrokersOnKubernetes:
             }
         return status
 
-    async def delete(self, cluster: Cluster) -> str:
-        """See BrokerBackend: owner references and the sets' own retention policy do all of it."""
+    def forget(self, cluster: Cluster) -> None:
+        """See BrokerBackend."""
         self._memories.pop(cluster.key, None)
         self._identities.forget(cluster)
-        return ""
 
     def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:
         namespace, labels = cluster.metadata.namespace, selector(cluster)
