@@ -10,6 +10,7 @@ from uuid import UUID
 
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.server.partitions.flushing import GroupCommit
 from simulation.cluster import Cluster, Node
 from simulation.history import History
 from simulation.invariants.invariant import Invariant
@@ -54,6 +55,7 @@ class Changes(Invariant):
             self._check_leader(node, partition)
             self._check_waiters(node, partition)
             self._check_promise(node, partition)
+            self._check_bounds(node, partition)
         image = broker.replicas.host.image
         if self._images.get(node.node_id) is not image:
             self._images[node.node_id] = image
@@ -139,6 +141,19 @@ class Changes(Invariant):
         start = starts.get((partition.topic, partition.index), 0)
         self._promises[place] = Promise(partition, directory, int(log.recovery_point), start)
 
+    def _check_bounds(self, node: Node, partition: Any) -> None:
+        """What is durable, or compacted, is there; no checkpoint on disk vouches for more."""
+        log, key = partition.log, (partition.topic, partition.index)
+        holder = node.broker.directories.holder(log)  # type: ignore[union-attr]  # it is ready
+        written = {} if holder is None else holder._recovery_points
+        for name, offset, bound in (
+            ("recovery point", log.recovery_point, log.log_end_offset),
+            ("compacted", log.cleaner_offset, log.log_end_offset),
+            ("recovery point on disk", written.get(key, 0), log.recovery_point),
+        ):
+            if offset > bound:
+                self._violate("beyond-the-end", node, partition, f"{name} {offset} above {bound}")
+
     def _check_topics(self, node: Node, image: Any) -> None:
         for topic_id, topic in image.topics_by_id.items():
             name = self._names.setdefault(topic_id, topic.name)
@@ -181,3 +196,27 @@ def _take_away(
     """Note that a replica is given up: another one may begin under its name."""
     history.cut_logs[str(directory.path / f"{topic}-{index}")] = 0
     return original(directory, topic, index, suffix)
+
+
+@observer(PartitionLog, "_look")
+def _look(history: History, original: Any, log: PartitionLog, suspicion: Any) -> None:
+    """Nothing is taken for damaged in a log that is open, where no disk damages anything."""
+    if not history.rots and hasattr(log, "producers"):
+        history.violate("suspected-damage", f"{log.directory.name}: {suspicion}")
+    original(log, suspicion)
+
+
+@observer(GroupCommit, "_finish")
+def _finish(history: History, original: Any, group_commit: GroupCommit, *arguments: Any) -> None:
+    """What an fsync makes durable is committed at once, where the in-sync replicas have it."""
+    original(group_commit, *arguments)
+    partition = getattr(group_commit._on_flushed, "__self__", None)
+    leading = getattr(partition, "leading", None)
+    if partition is None or leading is None or group_commit._is_closed:
+        return
+    end = leading.committed_end(partition.durable_end)
+    if end > partition.high_watermark:
+        history.violate(
+            "high-watermark-behind",
+            f"{partition.topic}-{partition.index}: {partition.high_watermark}, not {end}",
+        )

@@ -127,6 +127,13 @@ class Metadata(Invariant):
 def _wrong_change(former: Any, now: Any) -> str:
     if now.leader_epoch < former.leader_epoch:
         return "a leader epoch that goes back"
+    if set(former.replicas) - set(now.replicas) and now.leader_epoch == former.leader_epoch:
+        return "a replica that goes on in its leader epoch though it was removed"
+    moved = former.adding_replicas or former.removing_replicas
+    original = set(former.replicas) - set(former.adding_replicas)
+    is_over = moved and not (now.adding_replicas or now.removing_replicas)
+    if is_over and set(now.replicas) != original and not set(now.replicas) <= set(now.isr):
+        return "a reassignment that is over before its replicas are in sync"
     if now.leader != former.leader:
         if now.leader_epoch == former.leader_epoch:
             return "another leader in the same epoch"

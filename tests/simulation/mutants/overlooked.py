@@ -14,6 +14,7 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.segments.segment import LogSegment
 from headrace_broker.metadata import partition_change
+from headrace_broker.metadata.brokers import registration
 from headrace_broker.raft import elections
 from headrace_broker.raft.log_index import LogIndex
 from headrace_broker.replication.leader import LeaderState
@@ -27,7 +28,6 @@ from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from headrace_broker.server.partitions.waiting import CommitWaiters
-from headrace_broker.server.quorum.producer_ids import ProducerIds
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant, Replace
 from simulation.profile import Profile
@@ -286,11 +286,10 @@ OVERLOOKED_MUTANTS = (
         needs=_does("reassign"),
     ),
     _rule(
-        "a block of producer ids is used once more",
-        ProducerIds,
-        "next_id",
-        edited("self._next, self._end = start, start + length", "self._next = self._end = start"),
-        seeds_max=60,
+        "blocks of producer ids overlap",
+        registration,
+        "decide_allocate_producer_ids",
+        edited("next_producer_id=start + PRODUCER_ID_BLOCK_SIZE", "next_producer_id=start + 1"),
     ),
     _rule(
         "an fsync of the metadata log vouches for what followed a truncation",
