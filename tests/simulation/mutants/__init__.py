@@ -144,6 +144,9 @@ FOUND_AT = {
     "a truncation keeps the epoch that begins at the end": 3,
     "a marker at the high watermark counts as committed": 20,
     "a rebalance keeps its generation": 6,
+    "blocks of producer ids overlap": 2,
+    "records are deleted above the high watermark": 6000001,
+    "a recreated topic goes on with the folder of the former one": 41,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
