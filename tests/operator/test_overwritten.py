@@ -33,8 +33,14 @@ DAMAGED = [None, {}, {"identity.json": ""}, {"identity.json": "{"}, {"identity.j
 class Away:
     """An API server that has nothing besides what was seen already."""
 
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
     async def get(self, *_: Any) -> None:
         return None
+
+    async def list(self, _: str, kind: str, namespace: str, __: str) -> list[Any]:
+        return self._store.list(kind, namespace)
 
 
 def named(uid: str = "u-1") -> Cluster:
@@ -63,7 +69,7 @@ def loaded(identities: Identities, wanted: Cluster) -> tuple[Identity | None, bo
 def test_an_identity_that_is_overwritten_is_known_from_before(data: Any) -> None:
     wanted = named()
     store = seen(wanted)
-    identities = Identities(Away(), store)  # type: ignore[arg-type]  # it is only asked for one
+    identities = Identities(Away(store), store)  # type: ignore[arg-type]  # it is only asked for these
     assert loaded(identities, wanted) == (IDENTITY, True)
     (live,) = store.iterate("ConfigMap")
     store.upsert({**live, "data": data, "metadata": {**live["metadata"], "resourceVersion": "6"}})
@@ -89,7 +95,7 @@ def test_a_new_process_knows_it_from_the_claims_that_can_be_read() -> None:
             "annotations": {CLAIM_ANNOTATION: text},
         }
         store.upsert({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
-    found, is_kept = loaded(Identities(Away(), store), wanted)  # type: ignore[arg-type]  # as above
+    found, is_kept = loaded(Identities(Away(store), store), wanted)  # type: ignore[arg-type]  # as above
     assert found is not None
     assert (found.cluster_id, found.formed_with) == ("id", 3)
     assert [node.node_id for node in found.nodes] == [1]
