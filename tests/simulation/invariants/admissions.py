@@ -174,12 +174,12 @@ def _apply_retention(history: History, original: Any, log: PartitionLog, now_ms:
 
 
 @observer(ReplicaFetch, "_admit")
-def _admit(history: History, original: Any, fetch: ReplicaFetch) -> None:
+def _admit(history: History, original: Any, fetch: ReplicaFetch, log_start: int) -> None:
     """No follower counts whose log parts from the leader's, nor a former process of one.
 
     KIP-101, KIP-595; KIP-903.
     """
-    original(fetch)
+    original(fetch, log_start)
     partition, last = fetch.partition, fetch.last_fetched_epoch
     if partition is not None and fetch._problem is None:
         session = fetch._session
