@@ -152,8 +152,8 @@ REPLICATION_RULES = (
     _rule(
         "a truncation leaves the high watermark",
         Partition,
-        "truncate",
-        edited("min(self.high_watermark, log.log_end_offset)", "self.high_watermark"),
+        "_truncated",
+        edited("min(self.high_watermark, end)", "self.high_watermark"),
     ),
     _rule(
         "a follower's leader epoch is not checked",
