@@ -92,8 +92,8 @@ OVERLOOKED_MUTANTS = (
     _rule(
         "a follower keeps the epoch that it led without a record",
         Partition,
-        "truncate",
-        edited("log.leader_epochs.truncate_from_end(log.log_end_offset)", "pass"),
+        "_truncated",
+        edited("self.log.leader_epochs.truncate_from_end(end)", "pass"),
     ),
     _rule(
         "followers are not told of a commit",
@@ -243,7 +243,7 @@ OVERLOOKED_MUTANTS = (
     _rule(
         "a truncation leaves the index of what it cut",
         LogSegment,
-        "truncate_at",
+        "truncate",
         edited(
             "self.offset_index.truncate_from_key(relative)\n"
             "    self.offset_index.truncate_above_value(position - 1)",
@@ -316,7 +316,7 @@ OVERLOOKED_MUTANTS = (
         "an answer does not wait for what was decided before it",
         ShardDriver,
         "_carry_out",
-        edited("if not decision.records and not self._unwritten:", "if not decision.records:"),
+        edited("if not records and not self._unwritten:", "if not records:"),
         seeds_max=300,
     ),
     _rule(
