@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_cli.commands.group_offsets import parse_offsets
@@ -29,6 +30,15 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceBroker]
         for each in admin.create_topics([NewTopic("t", 3, 1), NewTopic("u", 1, 1)]).values():
             each.result()
         yield running
+
+
+@pytest.fixture
+def topic(broker: HeadraceBroker) -> Iterator[str]:
+    """A topic of three partitions that only this test has."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("own", 3, 1)])["own"].result()
+    yield "own"
+    admin.delete_topics(["own"])["own"].result()
 
 
 def headrace(
@@ -85,6 +95,44 @@ def test_what_consume_prints_as_json_can_be_produced_again(broker: HeadraceBroke
     for each in (first, second, *again):
         del each["offset"]
     assert again == [first, second]
+
+
+def test_headers_that_are_null_binary_or_repeated_are_kept(
+    broker: HeadraceBroker, topic: str
+) -> None:
+    writer = Producer({"bootstrap.servers": broker.bootstrap})
+    headers = [("a", b"1"), ("none", None), ("a", b"\xff"), ("a", None), ("b", b"")]
+    writer.produce(topic, b"v", headers=headers, partition=0)
+    assert writer.flush(30) == 0
+    (found,) = consumed(broker, topic)
+    assert found["headers"] == {"a": ["1", {"base64": "/w=="}, None], "none": None, "b": ""}
+    line = json.dumps(found) + "\n"
+    headrace(broker, "produce", topic, "-p", 0, "--format", "json", stdin=line)
+    again = consumed(broker, topic)[-1]
+    # kafka-python writes no null.
+    assert again["headers"] == {"a": ["1", {"base64": "/w=="}, ""], "none": "", "b": ""}
+
+
+def test_a_group_commits_all_its_positions(broker: HeadraceBroker, topic: str) -> None:
+    """Of partitions without records, and behind what a transaction aborted."""
+    headrace(broker, "produce", topic, "--partition", 1, stdin="x\n")
+    settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "aborts"}
+    writer = Producer(settings)
+    writer.init_transactions()
+    writer.begin_transaction()
+    writer.produce(topic, b"aborted", partition=2)
+    assert writer.flush(30) == 0
+    writer.abort_transaction()
+    read = ("consume", topic, "--group", "positions")
+    committed = "--isolation-level", "read_committed"
+    assert headrace(broker, *read, *committed).stdout == "x\n"
+    exported = headrace(broker, "groups", "export", "positions").stdout
+    expected = {(topic, 0): 0, (topic, 1): 1, (topic, 2): 2}
+    assert parse_offsets(exported) == expected
+    headrace(broker, "produce", topic, "--partition", 0, stdin="y\nz\n")
+    assert headrace(broker, *read, *committed, "-n", 1).stdout == "y\n"
+    exported = headrace(broker, "groups", "export", "positions").stdout
+    assert parse_offsets(exported) == expected | {(topic, 0): 1}
 
 
 def test_a_bad_line_names_itself_and_what_came_before_is_written(broker: HeadraceBroker) -> None:

@@ -141,9 +141,12 @@ def record_json(record: Any) -> str:
     for name, data in (("key", record.key), ("value", record.value)):
         fields |= _text_or_base64(name, data)
     if record.headers:
+        headers: dict[str, list[Any]] = {}
+        for name, data in record.headers:
+            headers.setdefault(name, []).append(_header_value(data))
+        # A name that comes several times has a list.
         fields["headers"] = {
-            name: data.decode(errors="replace") if data is not None else None
-            for name, data in record.headers
+            name: found if len(found) > 1 else found[0] for name, found in headers.items()
         }
     return json.dumps(fields, ensure_ascii=False)
 
@@ -161,6 +164,11 @@ def record_text(record: Any) -> str:
     )
     place = (str(record.partition), str(record.offset), moment.replace("+00:00", "Z"))
     return "\t".join([*place, key, value, *([headers] if headers else [])])
+
+
+def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:
+    value = _text_or_base64("value", data)
+    return value["value"] if "value" in value else {"base64": value["value_base64"]}
 
 
 def _text_or_base64(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -301,6 +309,7 @@ class _Wanted:
 
 def _print_records(consumer: Any, wanted: _Wanted, stop_at: dict[Any, int] | None) -> None:
     grouped = consumer.config["group_id"] is not None
+    committed: dict[Any, int] = {}
     most, printed = wanted.max_messages, 0
     while (most is None or printed < most) and not _is_done(consumer, stop_at):
         # With a key, most records that are read are not printed.
@@ -315,12 +324,17 @@ def _print_records(consumer: Any, wanted: _Wanted, stop_at: dict[Any, int] | Non
                 _write(record, wanted.output)
                 printed += 1
             sys.stdout.flush()
-            if grouped:
-                # After printing: a record is printed at least once, never lost.
-                _commit(consumer, partition, records[-1].offset + 1)
+        if grouped:
+            # After printing: a record is printed at least once, never lost.
+            committed = _commit(consumer, committed)
 
 
-def _commit(consumer: Any, partition: Any, next_offset: int) -> None:
+def _commit(consumer: Any, committed: dict[Any, int]) -> dict[Any, int]:
+    """Commit the positions that have changed; return all of them.
+
+    Those of partitions without records, too: others shall not begin there anew, or wait for what a
+    transaction aborted.
+    """
     from kafka.errors import (
         CommitFailedError,
         IllegalGenerationError,
@@ -329,11 +343,25 @@ def _commit(consumer: Any, partition: Any, next_offset: int) -> None:
     )
     from kafka.structs import OffsetAndMetadata
 
+    positions = {
+        partition: position
+        for partition in consumer.assignment()
+        if (position := consumer.position(partition, timeout_ms=POLL_MS)) is not None
+    }
+    changed = {
+        partition: OffsetAndMetadata(position, "", -1)
+        for partition, position in positions.items()
+        if committed.get(partition) != position
+    }
+    if not changed:
+        return positions
     # After a rebalance the next owner of the partition reads and prints these once more.
     with contextlib.suppress(
         CommitFailedError, IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError
     ):
-        consumer.commit({partition: OffsetAndMetadata(next_offset, "", -1)})
+        consumer.commit(changed)
+        return positions
+    return {}
 
 
 def _is_done(consumer: Any, stop_at: dict[Any, int] | None) -> bool:

@@ -249,7 +249,7 @@ def _parse_json(text: bytes, rest: Line) -> Line:
             partition=rest.partition,
             timestamp_ms=rest.timestamp_ms if moment is None else parse_timestamp(str(moment)),
         )
-    except (ValueError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, binascii.Error) as error:
         shown = text.decode(errors="replace")
         raise BadInputError(f"not a record as `consume -o json` writes it: {shown}") from error
 
@@ -265,11 +265,20 @@ def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
     return json.dumps(text, ensure_ascii=False).encode()
 
 
-def _headers_of(headers: dict[str, str | None]) -> tuple[tuple[str, bytes], ...]:
-    # kafka-python cannot write null: it becomes empty.
+def _headers_of(headers: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
+    """Return the headers; a list is of a name that comes several times."""
     return tuple(
-        (name, b"" if text is None else str(text).encode()) for name, text in headers.items()
+        (name, _header_value(value))
+        for name, found in headers.items()
+        for value in (found if isinstance(found, list) else [found])
     )
+
+
+def _header_value(value: Any) -> bytes:
+    if isinstance(value, dict):
+        return base64.b64decode(value["base64"], validate=True)
+    # kafka-python cannot write null: it becomes empty.
+    return b"" if value is None else str(value).encode()
 
 
 def parse_headers(texts: Sequence[str]) -> list[tuple[str, bytes]]:
