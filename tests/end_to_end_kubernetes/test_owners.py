@@ -72,17 +72,19 @@ def test_what_is_edited_is_put_right(kept: Served) -> None:
     wait_until(lambda: spec("networkpolicy") == before, 20, "the policy")
 
 
-def test_what_is_not_wanted_any_more_goes(kept: Served) -> None:
-    account = get(kept.namespace, "serviceaccount", "kept-brokers")
-    metadata = account["metadata"]
-    left = {
+@pytest.mark.parametrize("kind", ["pdb", "networkpolicy", "serviceaccount"])
+def test_what_is_not_wanted_any_more_goes(kept: Served, kind: str) -> None:
+    left = get(kept.namespace, kind, "kept-brokers")
+    left.pop("status", None)
+    metadata = left["metadata"]
+    left["metadata"] = {
         "name": "kept-former",
         "namespace": kept.namespace,
         "labels": metadata["labels"],
         "ownerReferences": metadata["ownerReferences"],
     }
-    apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": left})
-    wait_until(lambda: not uid(kept, "serviceaccount", "kept-former"), 20, "it to go")
+    apply(left)
+    wait_until(lambda: not uid(kept, kind, "kept-former"), 20, "it to go")
 
 
 def test_a_refused_child_is_named_in_the_api_servers_words_and_all_else_goes_on(

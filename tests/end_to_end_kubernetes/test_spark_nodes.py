@@ -239,6 +239,8 @@ def test_executors_of_drained_and_lost_nodes_are_replaced_and_every_reading_coun
     with drained(node, "executor"):
         wait_until(lambda: executors_on(namespace).keys() - {first}, PATIENCE_SECONDS, "another")
     write()
+    # One that does not register within a minute is given up, and another is made.
+    wait_until(lambda: len(executors_on(namespace)) == 1, PATIENCE_SECONDS, "one that stays")
     # Wherever the second one is now, it is lost with its node, if that is not the driver's.
     [(second, where)] = executors_on(namespace).items()
     if where == driver(namespace, "cpu-load")["spec"]["nodeName"]:
