@@ -292,7 +292,7 @@ def _start(session: SparkSession, settings: JobSettings, parts: _Parts) -> Any:
     from headrace_jobs.progress.listener import OBSERVED_OUTPUT, observations
 
     parts.outputs.checkpoint = parts.start.generation.path
-    parts.outputs.dead_letters = _dead_letters(settings)
+    parts.outputs.dead_letters = _dead_letters(settings, parts.start)
     parts.outputs.metrics = parts.metrics
     out = _results(session, settings, parts)
     observed = out.observe(OBSERVED_OUTPUT, *observations(out))
@@ -337,13 +337,14 @@ def _results(session: SparkSession, settings: JobSettings, parts: _Parts) -> Dat
     return results
 
 
-def _dead_letters(settings: JobSettings) -> DeadLetters | None:
-    if settings.dead_letter_topic is None:
+def _dead_letters(settings: JobSettings, start: Start) -> DeadLetters | None:
+    if settings.dead_letter_topic is None or start.dead_letter_bytes_max is None:
         return None
     return DeadLetters(
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.dead_letter_topic,
         job=settings.name,
+        record_bytes_max=start.dead_letter_bytes_max,
     )
 
 

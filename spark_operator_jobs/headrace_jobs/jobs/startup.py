@@ -57,6 +57,8 @@ class Start:
     position: dict[TopicPartition, int]
     #: `startingOffsets` of the source; once the checkpoint has a batch, it takes precedence.
     starting_offsets: str
+    #: `max.message.bytes` of the dead-letter topic, if there is one.
+    dead_letter_bytes_max: int | None = None
 
 
 def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
@@ -119,6 +121,9 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         # As offsets, so that the group gets the meaning of `latest`. A checkpoint with a batch
         # takes precedence, and Spark then ignores these.
         starting_offsets=format_offsets(position),
+        dead_letter_bytes_max=client.max_message_bytes(settings.dead_letter_topic)
+        if settings.dead_letter_topic is not None
+        else None,
     )
 
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from kafka.admin import KafkaAdminClient, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
 from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
@@ -72,6 +72,13 @@ class GroupClient:
             return {}
         found = self._call(lambda admin: admin.list_partition_offsets(wanted))
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
+
+    def max_message_bytes(self, topic: str) -> int:
+        """Return the topic's `max.message.bytes`."""
+        name = "max.message.bytes"
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
+        found = self._call(lambda admin: admin.describe_configs([resource], config_filter="all"))
+        return int(found["topic"][topic][name]["value"])
 
     def resets(self, group: str) -> dict[TopicPartition, Reset]:
         """Return the group's positions set by a reset, in partitions without a later commit."""
