@@ -174,6 +174,19 @@ def test_the_greater_version_wins_and_deletions_have_one_too(spark, sink):
     assert documents(sink) == {"a": 2}
 
 
+def test_a_document_without_a_version_is_older_and_every_key_has_an_id(spark, sink):
+    writer = open_sink(dataclasses.replace(sink, version="at"))
+    schema = "k STRING, v INT, at INT"
+
+    def write(batch_id, *found):
+        writer.write(spark.createDataFrame(found, schema), batch(batch_id))
+
+    write(0, ("a", 1, None), ("b", 1, 5), (None, 1, None), ("", 1, None), ("null", 1, None))
+    write(1, ("a", 2, None), ("b", 2, None), (None, 2, 1), ("", 2, 1))
+    write(2, ("a", 3, 7), ("b", 3, None))
+    assert documents(sink) == {"a": 3, "b": 1, "[null]": 2, '[""]': 2, "null": 1}
+
+
 def test_an_index_that_answers_before_it_wrote_is_refused(server, sink):
     client = search_client([server.url])
     client.indices.create(

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.durable import replace_file
 from headrace_jobs.progress.batches import read_batch
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from headrace_jobs.sinks.dead_letters import DeadLetters
     from headrace_jobs.sinks.protocol import SinkWriter
 
-__all__ = ["Outputs", "open_outputs"]
+__all__ = ["Outputs", "fitting", "open_outputs"]
+
+_log = structlog.get_logger(__name__)
 
 # In the checkpoint: the last batch that was begun.
 _BEGUN = "begun"
@@ -80,9 +84,10 @@ class Outputs:
             results = tagged.results(frame) if tagged.is_tagged(frame) else frame
             for writer in self.writers:
                 if writer.keeps_progress or not is_repeated:
-                    writer.write(results, batch)
+                    writer.write(fitting(writer, results), batch)
             if tagged.is_tagged(frame):
                 self._write_beside(frame, batch_id)
+            self._set_aside_unfit(frame, results, batch_id)
         except Exception as error:
             self.failure = error
             raise
@@ -103,6 +108,24 @@ class Outputs:
         if self.dead_letters is not None and has_rejected:
             self.dead_letters.write(rejected, batch_id, self.metrics)
 
+    def _set_aside_unfit(self, frame: DataFrame, results: DataFrame, batch_id: int) -> None:
+        """Write the rows that a sink can never take to the dead letters."""
+        for writer in self.writers:
+            reason = writer.unfit(results)
+            if reason is None:
+                continue
+            rows = tagged.unfit(frame, results.columns, reason)
+            counts = rows.groupBy("reason").count().collect()
+            if not counts:
+                continue
+            _log.warning(
+                "rows that a sink can never take were left out",
+                batch=batch_id,
+                reasons={row["reason"]: row["count"] for row in counts},
+            )
+            if self.dead_letters is not None and self.metrics is not None:
+                self.dead_letters.write(rows, batch_id, self.metrics)
+
     def _batch(self, batch_id: int) -> Batch:
         if not any(each.keeps_progress for each in self.writers):
             return Batch(batch_id=batch_id)
@@ -118,6 +141,12 @@ class Outputs:
             return True
         replace_file(path, str(batch_id))
         return False
+
+
+def fitting(writer: SinkWriter, results: DataFrame) -> DataFrame:
+    """Return the rows that a sink can take."""
+    reason = writer.unfit(results)
+    return results if reason is None else results.where(reason.isNull())
 
 
 def open_outputs(job: Job, settings: JobSettings, cleanup: contextlib.ExitStack) -> Outputs:

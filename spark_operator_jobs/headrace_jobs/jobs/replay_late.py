@@ -23,6 +23,7 @@ from headrace_jobs import logs
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.declared import parse_declared
+from headrace_jobs.jobs.outputs import fitting
 from headrace_jobs.jobs.run import DeclarationError, load_job
 from headrace_jobs.jobs.runner import explained
 from headrace_jobs.jobs.startup import JobError
@@ -102,6 +103,7 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
         count = late.count()
         if count:
             records = _whole_input(session, settings, client)
+            late = _whole_records(late, records)
             touched = job.transform(late, **parameters).select(*job.result_key).distinct()
             right = job.transform(records, **parameters).join(touched, [*job.result_key], "semi")
             _check_sinks(job, right)
@@ -159,6 +161,19 @@ def _late_records(letters: DataFrame, job: str) -> DataFrame:
     )
 
 
+def _whole_records(late: DataFrame, records: DataFrame) -> DataFrame:
+    """Return late records with those that were cut, as too large, as they are in the input."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    is_cut = F.exists("headers", lambda each: each["key"] == "headrace.original-bytes")
+    cut = late.where(is_cut)
+    if cut.isEmpty():
+        return late
+    place = ["topic", "partition", "offset"]
+    whole = records.join(F.broadcast(cut.select(place)), place, "semi")
+    return late.where(~is_cut).unionByName(whole.select(late.columns))
+
+
 def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClient) -> DataFrame:
     """Return all records of the input. Raises `JobError` if retention removed some of them."""
     counts = client.partitions(settings.input_topics)
@@ -201,7 +216,7 @@ def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) ->
     for sink in job.sinks:
         writer = sink.open(run)
         try:
-            writer.write(results, batch)
+            writer.write(fitting(writer, results), batch)
         finally:
             writer.close()
         _log.info("results were corrected", sink=sink.describe(), rows=results.count())

@@ -12,7 +12,7 @@ import structlog
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch
 
@@ -33,6 +33,10 @@ class ConsoleSink:
     def keeps_progress(self) -> bool:
         """Return False: a terminal stores nothing."""
         return False
+
+    def unfit(self, frame: DataFrame) -> Column | None:  # noqa: ARG002 - every sink's shape
+        """Return None: a terminal shows whatever there is."""
+        return None
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Print the batch; rows beyond the maximum are only counted.

@@ -26,11 +26,12 @@ from headrace_jobs.sinks.files_generations import FileGenerations, open_log, ref
 from headrace_jobs.sinks.files_log import ConflictError, file_prefix
 from headrace_jobs.sinks.files_task import write_files
 from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.unfit import first_reason, no_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch
     from headrace_jobs.sinks.files_log import DataFile
@@ -112,6 +113,10 @@ class FileWriter:
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start."""
         self._commit_progress(progress)
+
+    def unfit(self, frame: DataFrame) -> Column | None:
+        """Return why a row cannot be written: readers refuse a file of text that is not UTF-8."""
+        return first_reason(no_utf8(frame))
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""

@@ -21,7 +21,7 @@ from headrace_jobs.sinks.protocol import SinkError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch
     from headrace_jobs.sinks.protocol import Run
@@ -30,6 +30,9 @@ __all__ = ["KafkaSink", "as_json_records"]
 
 # As JSON writes one, within 64 bits.
 _INTEGER = r"^(0|[1-9]\d{0,17})$"
+# A null in a record key, and the texts that become one by escaping, or are one.
+_NULL = "%00"
+_LIKE_NULL = r"^%(25)*00$"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +96,10 @@ class KafkaWriter:
         """Return False: Spark's Kafka sink cannot store it."""
         return False
 
+    def unfit(self, frame: DataFrame) -> Column | None:  # noqa: ARG002 - every sink's shape
+        """Return None: a record's key and value are bytes."""
+        return None
+
     def write(self, frame: DataFrame, batch: Batch) -> None:  # noqa: ARG002 - every sink's shape
         """Append the batch; every record is acknowledged by all in-sync replicas on return."""
         records = self.as_records(frame)
@@ -125,8 +132,8 @@ def as_json_records(
     """Return `key, value`: the key columns joined by `/`, and all columns as a JSON object.
 
     In several key columns `/` is written `%2F`, and `%` as `%25`, so `a/b` and `c` differ from `a`
-    and `b/c`. A single column is the key unchanged. Null columns stay in the object, and timestamps
-    are ISO 8601 in the session's time zone.
+    and `b/c`. A null is `%00`. A single column is the key unchanged, unless it reads like a null.
+    Null columns stay in the object, and timestamps are ISO 8601 in the session's time zone.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
@@ -136,6 +143,14 @@ def as_json_records(
             F.replace(F.replace(text, F.lit("%"), F.lit("%25")), F.lit("/"), F.lit("%2F"))
             for text in texts
         ]
+    else:
+        texts = [
+            F.when(text.rlike(_LIKE_NULL), F.replace(text, F.lit("%"), F.lit("%25"))).otherwise(
+                text
+            )
+            for text in texts
+        ]
+    texts = [F.coalesce(text, F.lit(_NULL)) for text in texts]
     everything = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
     return results.select(
         F.concat_ws("/", *texts).alias("key"),

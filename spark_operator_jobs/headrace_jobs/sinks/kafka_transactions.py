@@ -30,7 +30,7 @@ from headrace_jobs.sinks.protocol import SinkError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch
     from headrace_jobs.sinks.protocol import Run
@@ -82,11 +82,19 @@ class TransactionalWriter:
         """Store where the next batch must start."""
         self._transact(progress, ())
 
+    def unfit(self, frame: DataFrame) -> Column | None:  # noqa: ARG002 - every sink's shape
+        """Return None: a record's key and value are bytes."""
+        return None
+
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
         if judge(self._stored, self._epoch, batch) is Verdict.SKIP:
             return
-        records = self._as_records(frame).toArrow()
+        # As bytes: Arrow refuses a text that is not UTF-8.
+        records = self._as_records(frame).selectExpr(
+            "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value"
+        )
+        records = records.toArrow()
         after = self._stored.after(batch)
         try:
             self._transact(after, records.to_batches())

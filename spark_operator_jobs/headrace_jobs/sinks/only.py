@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.delivery import Delivery
     from headrace_jobs.progress.stored import Batch, StoredProgress
@@ -76,11 +76,20 @@ class _OnlyWriter:
         """Whether the writer does."""
         return self._writer.keeps_progress
 
+    def unfit(self, frame: DataFrame) -> Column | None:
+        """Return what the sink says of the part."""
+        from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+        reason = self._writer.unfit(self._part(frame))
+        return None if reason is None else F.when(F.expr(self._only.rows), reason)
+
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write the part."""
-        part = frame.where(self._only.rows).select(*self._only.columns)
-        self._writer.write(part, batch)
+        self._writer.write(self._part(frame), batch)
 
     def close(self) -> None:
         """Close the writer."""
         self._writer.close()
+
+    def _part(self, frame: DataFrame) -> DataFrame:
+        return frame.where(self._only.rows).select(*self._only.columns)

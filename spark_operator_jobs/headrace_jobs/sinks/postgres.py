@@ -22,13 +22,15 @@ from headrace_jobs.sinks.postgres_rows import (
     column_types,
     copy_rows,
     portable,
+    unfit_values,
 )
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import PostgresStore, identifier
 from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.unfit import first_reason, is_null
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch, StoredProgress
     from headrace_jobs.sinks.protocol import Run
@@ -104,6 +106,10 @@ class PostgresWriter:
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start."""
         self._store.rewind(progress)
+
+    def unfit(self, frame: DataFrame) -> Column | None:
+        """Return why PostgreSQL can never take a row."""
+        return first_reason([*is_null(self._sink.key), *unfit_values(frame)])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""

@@ -14,14 +14,28 @@ from headrace_jobs.progress.stored import FencedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["ATTEMPT", "TASK_STAGING", "TaskMerge", "column_types", "copy_rows", "portable"]
+__all__ = [
+    "ATTEMPT",
+    "TASK_STAGING",
+    "TaskMerge",
+    "column_types",
+    "copy_rows",
+    "portable",
+    "unfit_values",
+]
 
 #: The staging table's column with the task attempt that wrote a row.
 ATTEMPT = "headrace_attempt"
 #: The temporary table of a task that merges its own rows.
 TASK_STAGING = "headrace_task"
+
+_NUL = "\0"
+# Behind no backslash that it would be the text of.
+_NUL_IN_JSON = r"(?<!\\)(\\\\)*\\u0000"
+# Others have more digits, or BC, as text.
+_YEAR_MAX = 9999
 
 _TYPES = {
     "boolean": "boolean",
@@ -53,6 +67,30 @@ def portable(frame: DataFrame) -> DataFrame:
             column = F.concat(F.lit("\\x"), F.hex(column))
         columns.append(column.alias(field.name, metadata={"type": field.dataType.simpleString()}))
     return frame.select(*columns)
+
+
+def unfit_values(frame: DataFrame) -> list[Column]:
+    """Return a reason, or null, for each column whose type here does not hold all of Spark's."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    from headrace_jobs.sinks.unfit import no_utf8, of_columns
+
+    nested = (T.StructType, T.ArrayType, T.MapType)
+    has_nul = F.lit("has U+0000, which PostgreSQL does not take")
+    no_year = F.lit("is not of the years 1 to 9999")
+    return [
+        *no_utf8(frame),
+        *of_columns(frame, (T.StringType,), lambda text: F.when(text.contains(_NUL), has_nul)),
+        *of_columns(
+            frame, nested, lambda value: F.when(F.to_json(value).rlike(_NUL_IN_JSON), has_nul)
+        ),
+        *of_columns(
+            frame,
+            (T.DateType, T.TimestampType, T.TimestampNTZType),
+            lambda time: F.when(~F.year(time).between(1, _YEAR_MAX), no_year),
+        ),
+    ]
 
 
 def column_types(frame: DataFrame) -> dict[str, str]:

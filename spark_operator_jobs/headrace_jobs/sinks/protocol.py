@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.delivery import Delivery
     from headrace_jobs.progress.stored import Batch, StoredProgress
@@ -48,8 +48,11 @@ class SinkWriter(Protocol):
     def keeps_progress(self) -> bool:
         """Whether it is a `ProgressWriter`."""
 
+    def unfit(self, frame: DataFrame) -> Column | None:
+        """Return why each row can never be written, null for those that can; None if all can."""
+
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write a batch. On return it is as durable as the store makes it."""
+        """Write a batch of rows that fit. On return it is as durable as the store makes it."""
 
     def close(self) -> None:
         """Close connections."""

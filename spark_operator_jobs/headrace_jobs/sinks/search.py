@@ -23,10 +23,11 @@ from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, 
 from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sinks.search_generations import SearchGenerations, place_of
 from headrace_jobs.sinks.search_marker import Marker, MarkerConflictError
-from headrace_jobs.sinks.search_task import Documents, index_rows
+from headrace_jobs.sinks.search_task import Documents, index_rows, unfit_version
+from headrace_jobs.sinks.unfit import first_reason, no_utf8
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.progress.stored import Batch
     from headrace_jobs.sinks.protocol import Run
@@ -49,8 +50,8 @@ class SearchIndex:
 
     `hosts`: URLs, with user and password if needed, separated by commas; by default from the
     environment (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds)
-    whose greater value wins; without it the later batch wins. `deleted`: a boolean column; true
-    deletes the document.
+    whose greater value wins, null as 0; without it the later batch wins. `deleted`: a boolean
+    column; true deletes the document.
     """
 
     index: str
@@ -115,6 +116,10 @@ class SearchWriter:
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start."""
         self._marker.put(progress)
+
+    def unfit(self, frame: DataFrame) -> Column | None:
+        """Return why the index can never take a row."""
+        return first_reason([*no_utf8(frame), *unfit_version(frame, self._sink.version)])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""

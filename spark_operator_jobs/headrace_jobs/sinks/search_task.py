@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["BulkError", "Documents", "index_rows"]
+__all__ = ["BulkError", "Documents", "document_id", "index_rows", "unfit_version"]
 
 _ROWS_A_REQUEST = 2_000
 _ATTEMPTS = 6
@@ -21,6 +21,8 @@ _CONFLICT = 409
 _TOO_MANY_REQUESTS = 429
 # The maximum size of a document's id; a longer one is replaced by its hash.
 _ID_BYTES_MAX = 512
+# Of rows that have none: older than any that has one.
+_NO_VERSION = 0
 
 
 class BulkError(Exception):
@@ -51,7 +53,7 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
 
     fields = [name for name in frame.columns if name != what.deleted]
     documents = frame.select(
-        _document_id(what.key).alias("id"),
+        document_id(what.key).alias("id"),
         F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields))).alias("body"),
         _version(frame, what.version, version).alias("version"),
         (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
@@ -61,12 +63,19 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
     return sum(int(row.documents) for row in done)
 
 
-def _document_id(key: Sequence[str]) -> Column:
-    """Return the key as text: a single column's value, or a JSON array of several."""
+def document_id(key: Sequence[str]) -> Column:
+    """Return the key as text: a single column's value, or a JSON array of several.
+
+    Of a single column null and an empty text, which are no ids, are such an array, too; so is what
+    begins as one.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
     parts = [F.col(f"`{name}`").cast("string") for name in key]
-    text = parts[0] if len(parts) == 1 else F.to_json(F.array(*parts))
+    text = F.to_json(F.array(*parts))
+    if len(parts) == 1:
+        is_plain = (parts[0] != "") & ~F.startswith(parts[0], F.lit("["))
+        text = F.when(is_plain, parts[0]).otherwise(text)
     return F.when(F.octet_length(text) <= _ID_BYTES_MAX, text).otherwise(F.sha2(text, 256))
 
 
@@ -75,9 +84,19 @@ def _version(frame: DataFrame, column: str | None, version: int) -> Column:
 
     if column is None:
         return F.lit(version).cast("bigint")
-    if dict(frame.dtypes)[column].startswith("timestamp"):
-        return F.unix_millis(F.col(column))
-    return F.col(column).cast("bigint")
+    own = F.col(f"`{column}`")
+    is_time = dict(frame.dtypes)[column].startswith("timestamp")
+    return F.coalesce(F.unix_millis(own) if is_time else own.cast("bigint"), F.lit(_NO_VERSION))
+
+
+def unfit_version(frame: DataFrame, column: str | None) -> list[Column]:
+    """Return a reason for versions that the server does not take, null for the others."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    if column is None:
+        return []
+    is_negative = _version(frame, column, _NO_VERSION) < _NO_VERSION
+    return [F.when(is_negative, F.lit(f"{column} is no version: it is below 0, or before 1970"))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +155,8 @@ class _BulkTask:
             "_index": self.index,
             "_id": row["id"],
             "version": row["version"],
-            "version_type": "external",
+            # Of rows without a version the last one stays.
+            "version_type": "external" if row["version"] else "external_gte",
         }
         if row["deleted"]:
             return (json.dumps({"delete": action}),)

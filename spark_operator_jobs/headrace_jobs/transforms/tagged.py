@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
 
-__all__ = ["SIDE", "is_tagged", "progress", "rejected", "results"]
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["SIDE", "is_tagged", "progress", "rejected", "results", "unfit"]
 
 #: `_kind` is `result`, `rejected` or `progress`, and determines which of the others are set.
 #: `_headers` is JSON; `_watermark_us` is the watermark that a late record missed, or a source
@@ -24,6 +26,7 @@ SIDE = (
     " _headers STRING, _reason STRING, _watermark_us LONG, _group INT, _counted LONG, _late LONG,"
     " _malformed LONG, _duplicate LONG, _windows LONG"
 )
+_PLACE = "topic STRING, partition INT, offset LONG"
 _HEADERS = "array<struct<key string, value binary>>"
 
 
@@ -50,6 +53,32 @@ def rejected(batch: DataFrame) -> DataFrame:
         F.from_json("_headers", _HEADERS).alias("headers"),
         F.col("_reason").alias("reason"),
         F.timestamp_micros("_watermark_us").alias("watermark"),
+    )
+
+
+def unfit(batch: DataFrame, columns: Sequence[str], reason: Column) -> DataFrame:
+    """Return the results that have a reason as `rejected` returns records: the row as JSON.
+
+    `topic, partition, offset` are null where a result is not of one record.
+    """
+    is_result = F.col("_kind") == "result" if is_tagged(batch) else F.lit(True)  # noqa: FBT003 - Spark's API
+    at = dict(each.split(" ") for each in _PLACE.split(", "))
+    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in columns)))
+    return (
+        batch.where(is_result)
+        .withColumn("_unfit", reason)
+        .where(F.col("_unfit").isNotNull())
+        .select(
+            *(
+                (F.col(f"_{name}") if is_tagged(batch) else F.lit(None)).cast(kind).alias(name)
+                for name, kind in at.items()
+            ),
+            F.lit(None).cast("binary").alias("key"),
+            row.cast("binary").alias("value"),
+            F.lit(None).cast(_HEADERS).alias("headers"),
+            F.col("_unfit").alias("reason"),
+            F.lit(None).cast("timestamp").alias("watermark"),
+        )
     )
 
 
