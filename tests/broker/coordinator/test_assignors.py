@@ -154,3 +154,12 @@ def test_a_newcomer_of_a_thousand_costs_just_what_it_takes() -> None:
     after = assign(assign_uniform, members, [topic], current)
     changed = [key for key, value in after.items() if current.get(key) != value]
     assert len(changed) == 11
+
+
+def test_members_of_different_topics_get_a_topics_partitions_in_turn() -> None:
+    t, u = topic_view("t", 4), topic_view("u", 2)
+    members = {name: frozenset({t.topic_id}) for name in ("a", "b")}
+    members["c"] = frozenset({u.topic_id})
+    target = assign(assign_uniform, members, [t, u])
+    assert target["a"][t.topic_id] == {0, 2}
+    assert target["b"][t.topic_id] == {1, 3}

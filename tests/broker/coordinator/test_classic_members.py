@@ -9,6 +9,7 @@ from headrace_broker.coordinator import protocols
 from headrace_broker.coordinator.admin import describe_group
 from headrace_broker.coordinator.consumer.embedded import read_assignment
 from headrace_broker.coordinator.states import GroupState
+from headrace_broker.protocol.codec import encode_bytes
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.heartbeat import HeartbeatRequest
 from headrace_broker.protocol.messages.join_group import (
@@ -16,6 +17,12 @@ from headrace_broker.protocol.messages.join_group import (
     JoinGroupRequestProtocol,
 )
 from headrace_broker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from headrace_broker.protocol.messages.records.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from headrace_broker.protocol.messages.records.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartition,
+)
 from headrace_broker.protocol.messages.sync_group import SyncGroupRequest
 from support.consumer_groups import GROUP, ConsumerSimulation
 from support.groups import subscription
@@ -156,6 +163,22 @@ def test_what_a_classic_member_subscribes_to_is_read_from_its_first_protocol() -
     )
     joined = simulation.answers[caller.ticket]
     assert simulation.group.members[joined.member_id].topic_names == ("t",)
+
+
+def test_a_classic_member_says_its_rack_and_what_it_still_owns() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    joined = classic_join(simulation, "old")
+    said = ConsumerProtocolSubscription(
+        topics=["t"],
+        owned_partitions=[OwnedPartition(topic=name, partitions=[0]) for name in ("t", "deleted")],
+        rack_id="r1",
+    )
+    metadata = (3).to_bytes(2, "big") + encode_bytes(said, 3)
+    protocol = JoinGroupRequestProtocol(name="range", metadata=metadata)
+    classic_join(simulation, "old", member_id=joined.member_id, protocols=[protocol])
+    member = simulation.group.members[joined.member_id]
+    assert member.rack_id == "r1"
 
 
 def test_a_classic_member_whose_protocols_no_other_one_has_is_refused() -> None:

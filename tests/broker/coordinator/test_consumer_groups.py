@@ -408,3 +408,13 @@ def test_an_expression_that_another_member_has_too_stays_resolved() -> None:
     assert set(simulation.group.regexes) == {"t.*", "u.*"}
     simulation.join("b", topics=[], pattern="u.*")
     assert set(simulation.group.regexes) == {"u.*"}
+
+
+def test_a_member_that_says_all_again_without_a_change_writes_nothing() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    simulation.settle("a")
+    written = len(simulation.log)
+    simulation.client("a").has_told = False
+    simulation.heartbeat("a")
+    assert len(simulation.log) == written

@@ -295,3 +295,13 @@ def test_groups_are_listed_by_state_and_type():
     assert listed(states_filter=["Stable"], types_filter=["Classic"]) == [GROUP]
     assert listed(states_filter=["Empty"]) == []
     assert listed(types_filter=["consumer"]) == []
+
+
+def test_a_group_of_offsets_alone_is_gone_with_the_last_of_them():
+    simulation = GroupSimulation()
+    simulation.commit("tool", 1, topic="t")
+    simulation.commit("tool", 2, topic="u")
+    simulation.carry_out(decide_topics_deleted(simulation.shard, {"t"}))
+    assert GROUP in simulation.shard.groups
+    simulation.carry_out(decide_topics_deleted(simulation.shard, {"u"}))
+    assert GROUP not in simulation.shard.groups

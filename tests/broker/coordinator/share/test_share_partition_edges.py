@@ -82,6 +82,11 @@ def test_a_fetch_that_has_its_number_of_records_takes_no_further_batch():
     assert partition.end_offset == 5
 
 
+def test_a_fetch_that_lacks_one_record_takes_a_further_batch():
+    partition = SharePartition(0)
+    assert acquire(partition, (0, 1), (2, 9), records_max=3, is_strict=True) == [(0, 2, 1)]
+
+
 def test_offsets_without_records_behind_records_are_written():
     partition = SharePartition(0)
     marker = ReadBatch(first=3, last=3, can_be_delivered=False)
