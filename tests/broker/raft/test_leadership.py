@@ -7,7 +7,11 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.protocol.errors import ErrorCode
-from headrace_broker.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from headrace_broker.protocol.messages.add_raft_voter import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    Listener,
+)
 from headrace_broker.protocol.messages.begin_quorum_epoch import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochRequestPartitionData,
@@ -36,6 +40,11 @@ from headrace_broker.protocol.messages.fetch_snapshot import (
     FetchSnapshotResponsePartitionSnapshot,
     FetchSnapshotResponseSnapshotId,
     FetchSnapshotResponseTopicSnapshot,
+)
+from headrace_broker.protocol.messages.vote import (
+    VoteRequest,
+    VoteRequestPartitionData,
+    VoteRequestTopicData,
 )
 from headrace_broker.raft import effects as fx
 from headrace_broker.raft import events as ev
@@ -228,6 +237,25 @@ def test_kip_630_a_snapshot_that_is_not_whole_is_fetched_again():
     assert again.request.topics[0].partitions[0].fetch_offset == 0
 
 
+def test_kip_630_a_snapshot_that_the_leader_does_not_send_is_asked_for_after_a_pause():
+    node = node_of()
+    fetched = answer(
+        node,
+        begin_epoch(node, 2, 4)[1],
+        2,
+        snapshot_id=SnapshotId(end_offset=9, epoch=3),
+        high_watermark=9,
+    )
+    (asked,) = requests(fetched, FetchSnapshotRequest)
+    part = FetchSnapshotResponsePartitionSnapshot(error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
+    topic = FetchSnapshotResponseTopicSnapshot(name=METADATA_TOPIC, partitions=[part])
+    response = FetchSnapshotResponse(topics=[topic])
+    assert not sent(node.step(ev.ReceivedResponse(asked.correlation_id, response), 3))
+    due_ms = 3 + config_of(1, 3).retry_backoff_ms
+    assert not sent(node.step(ev.Tick(), due_ms - 1))
+    assert requests(node.step(ev.Tick(), due_ms), FetchRequest)
+
+
 def test_kip_853_voters_that_a_truncation_took_away_do_not_count():
     """A change counts from its append on, and so until it is cut off again."""
     config = config_of(1, 3)
@@ -258,3 +286,32 @@ def test_the_word_of_the_latest_fetch_counts_where_a_voters_directory_is_not_kno
     fetch(node, 0, 0, now_ms + 1, replica=2)
     fetch(node, end, 1, now_ms + 2, replica=2, directory=uuid.UUID(int=7))
     assert node.high_watermark == end
+
+
+def test_kip_996_a_leader_that_announces_itself_again_is_not_gone():
+    node = node_of()
+    heard = answer(node, begin_epoch(node, 2, 4)[1], 1, high_watermark=0)
+    answer(node, heard, 1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    partition = VoteRequestPartitionData(replica_id=3, replica_epoch=4, pre_vote=True)
+    topic = VoteRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+    request = VoteRequest(voter_id=1, topics=[topic])
+    assert ask(node, request, 2)[0].topics[0].partitions[0].vote_granted
+    begin_epoch(node, 2, 4)
+    assert not ask(node, request, 2)[0].topics[0].partitions[0].vote_granted
+
+
+def test_kip_853_an_observer_that_was_refused_asks_again_in_the_step_that_it_waited_for():
+    config = replace(config_of(4, 3), auto_join=True)
+    batch = build_control_batch([voters_record(config.voters)], timestamp_ms=0)
+    base = RaftNode(config, random.Random(1), state=QuorumState(), log=LogState()).voters
+    control = list(find_control(batch, replace(base, kraft_version=KRAFT_VERSION_DYNAMIC)))
+    log = LogState(end_offset=1, epochs=((1, 0),))
+    node = RaftNode(config, random.Random(1), state=QuorumState(epoch=1), log=log, control=control)
+    node.start(0)
+    heard = answer(node, begin_epoch(node, 2, 4)[1], 2, high_watermark=1)
+    (asked,) = requests(heard, AddRaftVoterRequest)
+    refused = AddRaftVoterResponse(error_code=ErrorCode.REQUEST_TIMED_OUT)
+    node.step(ev.ReceivedResponse(asked.correlation_id, refused), 3)
+    due_ms = node._replica.role.update_voter_at_ms
+    assert not requests(node.step(ev.Tick(), due_ms - 1), AddRaftVoterRequest)
+    assert requests(node.step(ev.Tick(), due_ms), AddRaftVoterRequest)

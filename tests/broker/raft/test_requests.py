@@ -43,7 +43,7 @@ from headrace_broker.raft.types import (
     QuorumState,
     ReplicaKey,
 )
-from support.raft_node import ask, node_of, sent, vote_answer
+from support.raft_node import ask, elect, node_of, sent, vote_answer
 from support.raft_process import config_of, directory_of, endpoint_of
 
 ENDS_OF_LOG = LogState(end_offset=5, epochs=((1, 0), (3, 4)))
@@ -212,6 +212,19 @@ def test_kip_595_a_leader_of_one_describes_itself_and_refuses_a_voter_that_does_
     assert refused.error_code == ErrorCode.REQUEST_TIMED_OUT
     request.voter_id = 1
     assert ask(node, request, 1)[0].error_code == ErrorCode.DUPLICATE_VOTER
+
+
+def test_a_voter_that_never_fetched_is_described_without_times():
+    node = node_of()
+    _, now_ms = elect(node)
+    topic = DescribeQuorumRequestTopicData(
+        topic_name=METADATA_TOPIC, partitions=[DescribeQuorumRequestPartitionData()]
+    )
+    response, _ = ask(node, DescribeQuorumRequest(topics=[topic]), 2, now_ms)
+    found = {item.replica_id: item for item in response.topics[0].partitions[0].current_voters}
+    assert set(found) == {1, 2, 3}
+    assert found[2].log_end_offset == found[2].last_fetch_timestamp == -1
+    assert found[2].last_caught_up_timestamp == -1
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
