@@ -125,11 +125,14 @@ def run() -> int:
     """Run the given command; returns the exit status, or exits with it."""
     try:
         app()
+    except SystemExit as error:
+        # click exits with 1 where the reader (head, less) has what it wanted and closed the pipe.
+        if not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # Buffered output has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except CommandError as error:
         for line in str(error).splitlines():
             sys.stderr.write(line + "\n" if line.startswith(" ") else f"error: {line}\n")
         return error.exit_status
-    except BrokenPipeError:
-        # The reader (head, less) has closed the pipe; buffered output has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_SUCCESS

@@ -35,6 +35,7 @@ __all__ = [
 CLIENT_ID = "headrace-cli"
 # The brokers are near: no answer within this time means that there are none.
 API_TIMEOUT_MS = 10_000
+_PORT_MAX = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,7 @@ def find_cluster(
         found = find_kubernetes_cluster(choice, cluster)
         return Target(bootstrap_servers=found.bootstrap_servers, kubernetes=found)
     if bootstrap_servers:
+        _check_addresses(bootstrap_servers)
         return Target(bootstrap_servers=bootstrap_servers)
     layout = find_layout(data_directory, cluster)
     state = load_state(layout.state_file)
@@ -141,6 +143,18 @@ def find_cluster(
             f"cluster {layout.root.name} is not running: start it with `headrace up PATH`"
         )
     return Target(bootstrap_servers=state.bootstrap_servers, layout=layout, state=state)
+
+
+def _check_addresses(bootstrap_servers: str) -> None:
+    from kafka.cluster import get_ip_port_afi
+
+    for each in bootstrap_servers.split(","):
+        try:
+            host, port, _ = get_ip_port_afi(each)
+        except ValueError:
+            host, port = "", 0
+        if not host or not 0 < port <= _PORT_MAX:
+            raise BadInputError(f"--bootstrap-server: {each!r} is not host:port")
 
 
 @contextlib.contextmanager

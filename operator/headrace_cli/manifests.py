@@ -12,7 +12,15 @@ if TYPE_CHECKING:
 
     from headrace_operator.resources import Resource
 
-__all__ = ["load_valid_manifests"]
+__all__ = ["load_valid_manifests", "named_path"]
+
+
+def named_path(file: Path | None, filename: Path | None) -> Path:
+    """Return the manifests' path: an argument, or kubectl's option. Raises BadInputError."""
+    path = file if filename is None else filename
+    if path is None or (file is not None and filename is not None):
+        raise BadInputError("say which manifests, once: a file, a folder, or - for standard input")
+    return path
 
 
 def load_valid_manifests(path: Path, *, old: Sequence[dict[str, Any]] = ()) -> tuple[Resource, ...]:
@@ -22,8 +30,9 @@ def load_valid_manifests(path: Path, *, old: Sequence[dict[str, Any]] = ()) -> t
     """
     from headrace_operator import validation
     from headrace_operator.resources import ManifestError, parse_resource
+    from headrace_operator.resources.documents import STDIN
 
-    if not path.exists():
+    if str(path) != STDIN and not path.exists():
         raise BadInputError(f"{path}: no such file or folder")
     try:
         return validation.load_valid_manifests(

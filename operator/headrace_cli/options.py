@@ -16,6 +16,8 @@ __all__ = [
     "DataDirectory",
     "GroupName",
     "Http",
+    "ManifestArgument",
+    "ManifestOption",
     "Output",
     "OutputFormat",
     "TopicName",
@@ -57,6 +59,12 @@ BootstrapServers = Annotated[
         envvar="HEADRACE_BOOTSTRAP_SERVER",
         help="Brokers to talk to (host:port,…) instead of the local cluster's.",
     ),
+]
+ManifestArgument = Annotated[
+    Path | None, typer.Argument(help="Manifest, folder or kustomization; - for stdin.")
+]
+ManifestOption = Annotated[
+    Path | None, typer.Option("--filename", "-f", help="The same, as kubectl takes it.")
 ]
 Http = Annotated[
     list[str] | None,

@@ -12,6 +12,7 @@ from headrace_cli.errors import BadInputError
 __all__ = ["Position", "PositionKind", "parse_duration", "parse_moment", "parse_position"]
 
 DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+INTEGER_MAX = 2**63 - 1
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -38,6 +39,16 @@ def parse_position(text: str, *, now: datetime) -> Position:
 
     The kind may be explicit: `timestamp:…`, `duration:15m`, `offset:42`, `shift:-10`.
     """
+    try:
+        position = _parse(text, now)
+    except OverflowError:
+        raise BadInputError(f"{text}: too long ago") from None
+    if abs(position.value) > INTEGER_MAX:
+        raise BadInputError(f"{text}: more than {INTEGER_MAX}")
+    return position
+
+
+def _parse(text: str, now: datetime) -> Position:
     kind, colon, rest = text.partition(":")
     if text.lower() in {"earliest", "latest"}:
         return Position(kind=PositionKind(text.lower()))
@@ -58,11 +69,16 @@ def parse_position(text: str, *, now: datetime) -> Position:
 def parse_duration(text: str) -> timedelta:
     """Parse `90s`, `15m`, `1h30m`, `250ms`, `2d`; a bare number is seconds."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return timedelta(seconds=float(text))
+        text += "s"
     parts = DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise BadInputError(f"{text}: not a duration such as 90s, 15m, 1h30m")
-    return timedelta(seconds=sum(float(number) * DURATION_UNITS[unit] for number, unit in parts))
+    try:
+        return timedelta(
+            seconds=sum(float(number) * DURATION_UNITS[unit] for number, unit in parts)
+        )
+    except OverflowError:
+        raise BadInputError(f"{text}: longer than {timedelta.max.days} days") from None
 
 
 def parse_moment(text: str) -> datetime:

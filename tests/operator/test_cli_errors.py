@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from support.headrace_broker import HeadraceBroker
 
@@ -93,6 +94,16 @@ def test_manifests_without_a_cluster_do_not_come_up(tmp_path: Path) -> None:
         (("consume", "t", "--from", "sometime"), 2, "sometime: not a position"),
         (("produce", "t", "--header", "x"), 2, "must be name=value"),
         (("groups", "reset", "g", "--topic", "t", "--to", "shift:x"), 2, "not a whole number"),
+        (("get", "topics", "--bootstrap-server", "foo:bar"), 2, "'foo:bar' is not host:port"),
+        (("produce", "t", "--bootstrap-server", "a:1,b:99999"), 2, "'b:99999' is not host:port"),
+        (("get", "topics", "--bootstrap-server", "[::1"), 2, "'[::1' is not host:port"),
+        (("consume", "t", "--from", "9" * 30), 2, "more than 9223372036854775807"),
+        (("consume", "t", "--from", "timestamp:" + "9" * 30), 2, "more than 9223372036854775807"),
+        (("consume", "t", "--from", "9" * 30 + "d"), 2, "longer than 999999999 days"),
+        (("consume", "t", "--from", "9999999d"), 2, "too long ago"),
+        (("up", "manifests", "--for", "9" * 400), 2, "longer than 999999999 days"),
+        (("apply",), 2, "say which manifests"),
+        (("apply", "a.yaml", "-f", "b.yaml"), 2, "say which manifests"),
     ],
 )
 def test_mistakes_are_one_line_and_a_documented_exit_status(
@@ -104,6 +115,22 @@ def test_mistakes_are_one_line_and_a_documented_exit_status(
     assert done.returncode == status, done.stderr
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("how", [("-",), ("-f", "-"), ("--filename", "-")])
+def test_a_list_on_standard_input_is_applied(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """As `headrace get topics -o yaml` prints it."""
+    (tmp_path / "cpu" / "desired").mkdir(parents=True)
+    items = [yaml.safe_load(text) for text in (CLUSTER, TOPIC)]
+    listed = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items})
+    done = headrace("apply", *how, "--data-dir", tmp_path, stdin=listed)
+    assert done.returncode == 0, done.stderr
+    assert "topic/t created" in done.stdout
+    wrong = listed.replace("partitions: 1", "partitions: -1")
+    done = headrace("apply", *how, "--data-dir", tmp_path, stdin=wrong)
+    assert done.returncode == 2
+    line = 1 + wrong.splitlines().index("    partitions: -1")
+    assert f"-:{line}: Topic/t: spec.partitions" in done.stderr
 
 
 def test_a_broker_starts_without_the_command_lines_libraries(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace_cli.commands.consume import record_json, record_text
 from headrace_cli.commands.group_offsets import parse_offsets
 from headrace_cli.commands.produce import Line, LineFormat, parse_line
 from headrace_cli.errors import BadInputError
@@ -25,7 +27,9 @@ BINARY = Path(sys.executable).parent
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeadraceBroker]:
-    with HeadraceBroker(tmp_path_factory.mktemp("broker")) as running:
+    # Records of the past stay, however long the tests take.
+    settings = {"log.retention.ms": "-1"}
+    with HeadraceBroker(tmp_path_factory.mktemp("broker"), settings) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         for each in admin.create_topics([NewTopic("t", 3, 1), NewTopic("u", 1, 1)]).values():
             each.result()
@@ -133,6 +137,37 @@ def test_a_group_commits_all_its_positions(broker: HeadraceBroker, topic: str) -
     assert headrace(broker, *read, *committed, "-n", 1).stdout == "y\n"
     exported = headrace(broker, "groups", "export", "positions").stdout
     assert parse_offsets(exported) == expected | {(topic, 0): 1}
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(
+    broker: HeadraceBroker, topic: str
+) -> None:
+    headrace(broker, "produce", topic, stdin="x" * 1000 + "\n" * 5000)
+    command = [sys.executable, "-m", "headrace_cli", "consume", topic]
+    environment = os.environ | {"HEADRACE_BOOTSTRAP_SERVER": broker.bootstrap}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert reading.stdout.readline()
+        reading.stdout.close()
+        assert reading.stderr.read() == b""
+    assert reading.returncode == 0
+
+
+def test_a_topic_that_nobody_makes_is_not_waited_for(tmp_path: Path) -> None:
+    with HeadraceBroker(tmp_path, {"auto.create.topics.enable": "false"}) as broker:
+        refused = headrace(broker, "produce", "missing", stdin="x\n", status=1)
+    assert refused.stderr.startswith("error: topic missing does not exist")
+
+
+def test_a_topic_that_brokers_make_is_written_to(broker: HeadraceBroker) -> None:
+    headrace(broker, "produce", "made", stdin="x\n")
+    assert [each["value"] for each in consumed(broker, "made")] == ["x"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics(["made"])["made"].result()
+    refused = headrace(broker, "produce", "no/topic", stdin="x\n", status=1)
+    assert "no/topic" in refused.stderr
 
 
 def test_a_bad_line_names_itself_and_what_came_before_is_written(broker: HeadraceBroker) -> None:
@@ -293,3 +328,11 @@ def test_a_line_that_is_no_record_says_so() -> None:
 def test_offsets_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(BadInputError, match="not what `groups export` prints"):
         parse_offsets(text)
+
+
+def test_a_timestamp_beyond_the_calendar_is_shown_as_a_number() -> None:
+    record = SimpleNamespace(
+        topic="t", partition=0, offset=7, timestamp=10**15, key=None, value=b"v", headers=[]
+    )
+    assert json.loads(record_json(record))["timestamp"] == str(10**15)
+    assert record_text(record).split("\t")[2] == str(10**15)

@@ -9,7 +9,8 @@ import typer
 
 from headrace_cli.errors import CommandError
 from headrace_cli.kubernetes.choice import chosen
-from headrace_cli.options import ClusterName, DataDirectory
+from headrace_cli.manifests import load_valid_manifests, named_path
+from headrace_cli.options import ClusterName, DataDirectory, ManifestArgument, ManifestOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,9 @@ __all__ = ["apply"]
 
 
 def apply(
-    file: Annotated[Path, typer.Argument(help="Manifest, folder or kustomization; - for stdin.")],
+    file: ManifestArgument = None,
     *,
+    filename: ManifestOption = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
     force_conflicts: Annotated[
@@ -35,22 +37,22 @@ def apply(
 
     In Kubernetes (--context, --namespace) it is `kubectl apply --server-side`, of any manifests.
     """
+    path = named_path(file, filename)
     choice = chosen()
     if choice is not None:
         from headrace_cli.kubernetes.apply import apply_in_kubernetes
 
-        apply_in_kubernetes(file, choice, force=force_conflicts)
+        apply_in_kubernetes(path, choice, force=force_conflicts)
         return
     from headrace_cli.change import change_running
     from headrace_cli.clients import find_layout
-    from headrace_cli.manifests import load_valid_manifests
     from headrace_operator.local.desired import DesiredStore
     from headrace_operator.local.state import load_state
 
     layout = find_layout(data_dir, cluster)
     store = DesiredStore(layout)
     before = store.documents()
-    resources = load_valid_manifests(file, old=before)
+    resources = load_valid_manifests(path, old=before)
     state = load_state(layout.state_file)
     if state is None or not state.is_running:
         store.put(resources)

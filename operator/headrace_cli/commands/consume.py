@@ -134,9 +134,7 @@ def record_json(record: Any) -> str:
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": datetime.fromtimestamp(record.timestamp / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z"),
+        "timestamp": _moment(record.timestamp),
     }
     for name, data in (("key", record.key), ("value", record.value)):
         fields |= _text_or_base64(name, data)
@@ -153,7 +151,6 @@ def record_json(record: Any) -> str:
 
 def record_text(record: Any) -> str:
     """Format a record as columns; missing values are -."""
-    moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
     key, value = (
         "-" if data is None else data.decode(errors="replace")
         for data in (record.key, record.value)
@@ -162,8 +159,16 @@ def record_text(record: Any) -> str:
         f"{name}={'' if data is None else data.decode(errors='replace')}"
         for name, data in record.headers or ()
     )
-    place = (str(record.partition), str(record.offset), moment.replace("+00:00", "Z"))
+    place = (str(record.partition), str(record.offset), _moment(record.timestamp))
     return "\t".join([*place, key, value, *([headers] if headers else [])])
+
+
+def _moment(timestamp_ms: int) -> str:
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return str(timestamp_ms)  # beyond the year 9999
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _header_value(data: bytes | None) -> str | dict[str, str | None] | None:

@@ -10,7 +10,8 @@ import typer
 
 from headrace_cli.errors import BadInputError
 from headrace_cli.kubernetes.choice import Choice, chosen, open_connection
-from headrace_cli.options import ClusterName, DataDirectory
+from headrace_cli.manifests import load_valid_manifests, named_path
+from headrace_cli.options import ClusterName, DataDirectory, ManifestArgument, ManifestOption
 
 if TYPE_CHECKING:
     from headrace_operator.local.desired import DesiredStore
@@ -23,11 +24,9 @@ EXIT_DIFFERENT = 1
 
 
 def diff(
-    file: Annotated[
-        Path,
-        typer.Argument(help="Manifest, folder or kustomization; - for stdin, in Kubernetes."),
-    ],
+    file: ManifestArgument = None,
     *,
+    filename: ManifestOption = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
     context: Annotated[
@@ -45,21 +44,21 @@ def diff(
 
     Exit status as kubectl diff: 0 no difference, 1 differences.
     """
+    path = named_path(file, filename)
     choice = chosen()
     if context is not None:
         choice = Choice(context=context, namespace=namespace, at_end=lambda _: None)
     if choice is not None:
-        _diff_kubernetes(file, choice)
+        _diff_kubernetes(path, choice)
         return
     from headrace_cli.clients import find_cluster
-    from headrace_cli.manifests import load_valid_manifests
     from headrace_operator.local.desired import DesiredStore, desired_of
 
     target = find_cluster(data_dir, cluster, None)
     if target.layout is None or target.state is None:
         raise AssertionError("a local cluster has a layout and a state")
     store = DesiredStore(target.layout)
-    resources = load_valid_manifests(file, old=store.documents())
+    resources = load_valid_manifests(path, old=store.documents())
     changed = {resource.key: resource for resource in resources}
     merged = {resource.key: resource for resource in store.load()} | changed
     desired = desired_of(merged.values(), target.state.cluster)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli.clients import (
-    check_advertised,
+    admin_client,
     explain_kafka_errors,
     find_cluster,
     quiet_kafka_logs,
@@ -35,6 +35,7 @@ LINGER_MS = 5
 #: An unreachable leader is reported after this time, and not waited for.
 DELIVERY_TIMEOUT_MS = 30_000
 REQUEST_TIMEOUT_MS = 10_000
+_AUTO_CREATE = "auto.create.topics.enable"
 #: In a line of JSON. A record's original position does not decide where it goes.
 _JSON_FIELDS = frozenset(
     {"key", "key_base64", "value", "value_base64", "headers", "timestamp"}
@@ -125,7 +126,8 @@ def produce(  # noqa: PLR0913 - each is an option of the command line
         timestamp_ms=None if timestamp is None else parse_timestamp(timestamp),
     )
     target = find_cluster(data_dir, cluster, bootstrap_server)
-    check_advertised(target)
+    with admin_client(target) as admin:
+        _check_topic(admin, topic)
     failures: list[BaseException] = []
     with explain_kafka_errors(target):
         producer = _open(target, acks, compression_type)
@@ -193,6 +195,19 @@ def _open(target: Target, acks: Acks, compression_type: CompressionType) -> Any:
         max_block_ms=DELIVERY_TIMEOUT_MS,
         compression_type=None if is_plain else compression_type.value,
     )
+
+
+def _check_topic(admin: Any, topic: str) -> None:
+    """Raise CommandError for a topic that nobody makes: a producer would wait for it."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    if topic in admin.list_topics():
+        return
+    node_id = str(admin.describe_cluster()["brokers"][0]["broker_id"])
+    asked = ConfigResource(ConfigResourceType.BROKER, node_id, configs={_AUTO_CREATE: None})
+    found = admin.describe_configs([asked], config_filter="all")["broker"][node_id]
+    if found.get(_AUTO_CREATE, {}).get("value") != "true":
+        raise CommandError(f"topic {topic} does not exist: create it with `headrace apply FILE`")
 
 
 def _check_place(producer: Any, topic: str, partition: int | None) -> None:

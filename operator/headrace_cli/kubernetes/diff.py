@@ -7,7 +7,6 @@ nothing is written.
 from __future__ import annotations
 
 import difflib
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "compare", "read_objects"]
 
-STDIN = "-"
 #: kubectl's own, so that fields applied by kubectl are not shown as taken from another manager.
 FIELD_MANAGER = "kubectl"
 # What every write changes, and what does not come from manifests.
@@ -55,16 +53,13 @@ class Difference:
 
 
 def read_objects(path: Path) -> list[Object]:
-    """Read manifests of any kind, from stdin where the path is `-`. Raises BadInputError."""
+    """Read manifests of any kind. Raises BadInputError."""
     from headrace_operator.resources import ManifestError
     from headrace_operator.resources.documents import read_documents
 
     try:
-        if str(path) == STDIN:
-            found = [each for each in yaml.safe_load_all(sys.stdin) if each is not None]
-        else:
-            found = [document.value for document in read_documents(path)]
-    except (ManifestError, yaml.YAMLError) as error:
+        found = [document.value for document in read_documents(path)]
+    except ManifestError as error:
         raise BadInputError(str(error)) from error
     for each in found:
         named = isinstance(each, dict) and isinstance(each.get("metadata"), dict)

@@ -7,6 +7,7 @@ silently keeps the last one.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 KUSTOMIZATION_NAMES = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 MANIFEST_SUFFIXES = (".yaml", ".yml", ".json")
+STDIN = "-"
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -49,9 +51,9 @@ class Document:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Read a file, a folder (its manifests by name), or a folder with a kustomization.
+    """Read a file, `-` (standard input), a folder (its manifests by name, or its kustomization).
 
-    Raises ManifestError.
+    A List, as `get -o yaml` prints it, is read as its items. Raises ManifestError.
     """
     if path.is_dir():
         return list(_read_folder(path, seen=frozenset()))
@@ -98,7 +100,7 @@ def _read_kustomization(file: Path, *, seen: frozenset[Path]) -> Iterator[Docume
 
 def _read_file(file: Path) -> Iterator[Document]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = sys.stdin.read() if str(file) == STDIN else file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{file}:1: cannot be read: {error}") from error
     loader = yaml.SafeLoader(text)
@@ -115,13 +117,27 @@ def _read_file(file: Path) -> Iterator[Document]:
             line = node.start_mark.line + 1
             if not isinstance(value, dict):
                 raise ManifestError(f"{file}:{line}: a manifest is a mapping, not {value!r}")
-            yield Document(file=file, line=line, value=_plain(value), lines=lines)
+            document = Document(file=file, line=line, value=_plain(value), lines=lines)
+            if (value.get("apiVersion"), value.get("kind")) == ("v1", "List"):
+                yield from _items(document)
+            else:
+                yield document
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ManifestError(f"{file}:{line}: not YAML: {error.problem}") from error
     finally:
         loader.dispose()
+
+
+def _items(document: Document) -> Iterator[Document]:
+    """Yield the documents of a List."""
+    for index, item in enumerate(document.value.get("items") or ()):
+        place = ("items", index)
+        if not isinstance(item, dict):
+            raise ManifestError(f"{document.where(place)}: a manifest is a mapping, not {item!r}")
+        lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == place}
+        yield Document(file=document.file, line=document.line_of(place), value=item, lines=lines)
 
 
 def _record_lines(node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], file: Path) -> None:
