@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups
+from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups, judge_texts
 from headrace_jobs.transforms.window_fold import FoldState, Step, WindowSpec, fold
 
 if TYPE_CHECKING:
@@ -31,13 +31,16 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
     Takes the arguments of `fold_groups`. Returns `window_start, window_end`, the key's columns, the
     aggregates, `revision` (0, and more if it is written again), and the columns of `tagged.SIDE`.
     Of rows that do not stream it returns all windows, without those columns: there nothing is late.
+    Rows without a number in a column that is aggregated are malformed; a key may be null.
     """
+    numbers = sorted({column for column, how in spec.aggregates.values() if how != "count"})
+    rows = _judge_numbers(rows, numbers)
     if not rows.isStreaming:
-        return _past_windows(rows, spec)
+        return _past_windows(judge_texts(rows, spec.keys), spec)
     out = fold_groups(
         rows,
         keys=spec.keys,
-        columns=sorted({column for column, how in spec.aggregates.values() if how != "count"}),
+        columns=numbers,
         results=_result_schema(rows, spec),
         processor=lambda columns: _WindowProcessor(spec, columns),
         is_update=spec.is_update,
@@ -50,6 +53,16 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
         "revision",
         *(F.col(name) for name in out.columns if name.startswith("_")),
     )
+
+
+def _judge_numbers(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    reasons = []
+    for name in names:
+        is_none = F.col(name).isNull()
+        if isinstance(rows.schema[name].dataType, T.FractionalType):
+            is_none |= F.isnan(name)
+        reasons.append(F.when(is_none, F.lit(f"{name} is no number")))
+    return rows.withColumn("reason", F.coalesce("reason", *reasons)) if reasons else rows
 
 
 def _past_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:

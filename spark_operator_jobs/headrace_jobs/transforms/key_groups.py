@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-__all__ = ["KEY_GROUPS", "GroupProcessor", "GroupStep", "fold_groups"]
+__all__ = ["KEY_GROUPS", "GroupProcessor", "GroupStep", "fold_groups", "judge_texts"]
 
 KEY_GROUPS = 16
 # Once per this many records, all groups get a row without a reading, to find silent keys.
@@ -154,8 +154,10 @@ def fold_groups(
     Takes the columns of Kafka's source, `keys` and `columns` for the fold, `event_time`, and
     `reason`, which is null for a well-formed row. `processor` is called with the names of all
     columns, and returns a `GroupProcessor`. All groups get one of every `TICK_RECORDS` records, or
-    those with a true column `is_tick`, and the ticks of the session's clock.
+    those with a true column `is_tick`, and the ticks of the session's clock. Rows with a key or a
+    column of text that is not UTF-8 are malformed.
     """
+    rows = judge_texts(rows, [*keys, *columns])
     has_ticks = "is_tick" in rows.columns
     is_tick = F.col("is_tick") if has_ticks else F.col("offset") % TICK_RECORDS == 0
     has_headers = "headers" in rows.columns
@@ -195,6 +197,18 @@ def fold_groups(
             timeMode="None",
         )
     )
+
+
+def judge_texts(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Return the rows with a reason, and nulls, where such a column has text that is not UTF-8."""
+    texts = [name for name in names if isinstance(rows.schema[name].dataType, T.StringType)]
+    reasons = [
+        F.when(~F.is_valid_utf8(name), F.lit(f"{name} is not UTF-8"))
+        for name in dict.fromkeys(texts)
+    ]
+    judged = {"reason": F.coalesce("reason", *reasons)} if texts else {}
+    valid = {name: F.when(F.is_valid_utf8(name), F.col(name)) for name in texts}
+    return rows.withColumns(judged | valid)
 
 
 def _packed(grouped: DataFrame) -> DataFrame:
