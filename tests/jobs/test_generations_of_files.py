@@ -188,9 +188,16 @@ def test_a_generation_among_anothers_rows_is_refused(spark, sink):
     open_sink(sink, 2, shadow=True).write(rows(spark, "b"), batch(0))
     open_sink(sink, 2).write(rows(spark, "c"), batch(1))
     assert seen(sink) == ["a"]
+    # The job's own corrections are no other job's.
+    open_sink(sink, 1, job="orders.late").write(rows(spark, "late"), batch(0))
+    generations = sink.output_generations("orders")
+    generations.swap(2)
+    assert seen(sink) == ["b", "c"]
+    generations.swap(1)
+    assert seen(sink) == ["a", "late"]
     open_sink(sink, 1, job="others").write(rows(spark, "d"), batch(0))
     with pytest.raises(SinkError, match=r"rows of other jobs, too \(others\)"):
-        sink.output_generations("orders").swap(2)
+        generations.swap(2)
 
 
 def test_files_that_a_compaction_replaced_are_left_to_their_readers_by_the_next_driver(spark, sink):

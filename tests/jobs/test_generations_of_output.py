@@ -30,9 +30,9 @@ def sink(request, postgres):
     return PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=key, dsn=postgres.dsn)
 
 
-def open_sink(sink, generation, *, shadow=False, delivery=Delivery.EXACTLY_ONCE):
+def open_sink(sink, generation, *, shadow=False, delivery=Delivery.EXACTLY_ONCE, job="orders"):
     run = Run(
-        job="orders",
+        job=job,
         generation=generation,
         delivery=delivery,
         bootstrap_servers="",
@@ -100,6 +100,20 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
     assert seen(postgres, sink) == {"z": 26}
     for writer in (old, new, again):
         writer.close()
+
+
+def test_a_table_of_several_jobs_is_not_swapped(sink):
+    """The others' rows would go with it, and theirs would come among the new generation's."""
+    open_sink(sink, 1).close()
+    open_sink(sink, 2, shadow=True).close()
+    generations = sink.output_generations("orders")
+    # The job's own corrections are no other job's.
+    open_sink(sink, 1, job="orders.late").close()
+    generations.swap(2)
+    open_sink(sink, 1, job="others").close()
+    with pytest.raises(SinkError, match=r"rows of other jobs, too \(others\)"):
+        generations.swap(1)
+    assert [each.is_live for each in generations.all()] == [False, True]
 
 
 def test_a_name_that_the_server_would_cut_off_is_refused(postgres):

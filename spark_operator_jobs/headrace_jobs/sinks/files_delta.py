@@ -212,9 +212,9 @@ class DeltaLog:
         found = {number: self._read(f"{self._job}/{number}") for number in numbers}
         return {number: held for number, held in found.items() if held is not None}
 
-    def other_jobs(self) -> set[str]:
-        """Return the other jobs that write into the table."""
-        return {path.name for path in (self._root / _PROGRESS).glob("*")} - {self._job}
+    def jobs(self) -> set[str]:
+        """Return the jobs that write into the table."""
+        return {path.name for path in (self._root / _PROGRESS).glob("*")}
 
     def swap(self, live: int | None) -> None:
         """Exchange the files that readers see, in one commit. Raises `ConflictError`."""

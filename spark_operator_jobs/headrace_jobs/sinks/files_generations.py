@@ -23,6 +23,7 @@ from headrace_jobs.sinks.generations import (
     OutputGeneration,
     generation_of,
     mixing,
+    refuse_others,
     row_digest,
     seen_by_readers,
 )
@@ -121,12 +122,7 @@ class FileGenerations:
 
         def swap_once() -> None:
             log = self._open(generation)
-            others = log.other_jobs()
-            if others:
-                raise SinkError(
-                    f"{self.path} has rows of other jobs, too ({', '.join(sorted(others))}):"
-                    " they cannot be told apart"
-                )
+            refuse_others(self.path, self.job, log.jobs())
             found = log.generations()
             if self._of(found, generation).shadow is not None:
                 log.swap(_live(found))

@@ -108,8 +108,8 @@ class FileLog(Protocol):
     def generations(self) -> dict[int, Held]:
         """Return the last read state of every generation of this job."""
 
-    def other_jobs(self) -> set[str]:
-        """Return the other jobs that write into the table."""
+    def jobs(self) -> set[str]:
+        """Return the jobs that write into the table."""
 
     def swap(self, live: int | None) -> None:
         """Make this generation the live one in place of `live`, in one commit.

@@ -140,9 +140,9 @@ class PlainLog:
         }
         return {number: self._held(identity) for identity, number in numbers.items()}
 
-    def other_jobs(self) -> set[str]:
-        """Return the other jobs that write into the table."""
-        return {each.rpartition("/")[0] for each in self._state.progress} - {self._job}
+    def jobs(self) -> set[str]:
+        """Return the jobs that write into the table."""
+        return {each.rpartition("/")[0] for each in self._state.progress}
 
     def swap(self, live: int | None) -> None:
         """Exchange the files that readers see, in one commit. Raises `ConflictError`."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace_jobs.progress.offsets import TopicPartition
     from headrace_jobs.sinks.protocol import Sink
@@ -26,6 +26,7 @@ __all__ = [
     "Shadowing",
     "generation_of",
     "mixing",
+    "refuse_others",
     "row_digest",
     "seen_by_readers",
     "shadowing",
@@ -108,6 +109,15 @@ def mixing(place: str, rows: str, live: int, generation: int) -> SinkError:
         f"{place} holds the {rows} of generation {live}: begin generation {generation} beside"
         " them, with --shadow, then compare and swap (headrace jobs diff, headrace jobs swap)"
     )
+
+
+def refuse_others(place: str, job: str, jobs: Iterable[str]) -> None:
+    """Raise `SinkError` if jobs other than this one, and its corrections, write there."""
+    others = sorted(set(jobs) - {job, f"{job}.late"})
+    if others:
+        raise SinkError(
+            f"{place} has rows of other jobs, too ({', '.join(others)}): they cannot be told apart"
+        )
 
 
 def seen_by_readers(place: str, generation: int) -> SinkError:

@@ -16,6 +16,7 @@ from headrace_jobs.sinks.generations import (
     Difference,
     OutputGeneration,
     generation_of,
+    refuse_others,
     seen_by_readers,
 )
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
@@ -79,6 +80,7 @@ class PostgresGenerations:
             lock_relation(connection, self.job, self.table, is_shared=False)
             connection.execute(_ROWS + " FOR UPDATE", (self.job, self.table))
             found = {each.generation: each for each in self._all(connection)}
+            refuse_others(self.table, self.job, _jobs(connection, self.table))
             new = self._of(found, generation)
             if new.is_live:
                 return
@@ -132,6 +134,14 @@ class PostgresGenerations:
             )
         )
         connection.execute(_MOVE, (name, self.job, self.table, which.generation))
+
+
+def _jobs(connection: Any, table: str) -> set[str]:
+    """Return the jobs that write into a table."""
+    found = connection.execute(
+        "SELECT job FROM headrace_progress WHERE relation = %s", (table,)
+    ).fetchall()
+    return {job for (job,) in found}
 
 
 def _keyed_difference(
