@@ -199,6 +199,16 @@ def test_a_silent_key_is_written_after_a_while_and_again_when_more_comes():
     assert run.revisions == [(("h", 0), 0), (("h", 0), 1)]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_clock_that_is_set_back_keeps_no_window_open(is_silent):
+    """A driver on another node, an hour behind: nobody is heard from in the future."""
+    run = Run(idle_ms=60_000)
+    run.take([("h", 0, 0, 1, 5), ("h", 0, 1, 2, 5)], now_ms=3_600_000)
+    run.take([], now_ms=1_000, is_silent=is_silent)
+    assert run.written == ([("h", 0)] if is_silent else [])
+    assert run.take([], now_ms=61_000).written == [("h", 0)]
+
+
 @settings(max_examples=12)
 @given(logs(), st.data())
 def test_wherever_topics_were_silent_the_last_revisions_are_those_of_all_that_counted(log, data):

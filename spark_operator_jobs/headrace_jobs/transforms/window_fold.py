@@ -121,7 +121,11 @@ def fold(
     """
     rows = rows.iloc[np.lexsort((rows["offset"], rows["partition"]))].reset_index(drop=True)
     keys, key_ids = _key_ids(None if state is None else state.keys, rows, spec)
-    old_clocks = None if state is None else state.clocks
+    old_clocks = None
+    if state is not None:
+        # A clock may be set back: nobody was seen later than before this batch.
+        seen_ms = np.minimum(state.clocks["seen_ms"], now_ms - 1)
+        old_clocks = state.clocks.assign(seen_ms=seen_ms)
     clocks, clock_ids = _clock_ids(old_clocks, key_ids, rows["partition"].to_numpy(np.int64))
     watermarks, clocks = _advance(clocks, clock_ids, rows, spec, now_ms)
     watermarks = np.maximum(watermarks, keys["horizon_us"].to_numpy(np.int64)[key_ids])
