@@ -34,7 +34,12 @@ from headrace_broker.log.segments.batch_check import examine
 from headrace_broker.log.segments.flush import Flush
 from headrace_broker.log.segments.reader import LogReader
 from headrace_broker.log.segments.removal import FileRemoval
-from headrace_broker.log.segments.segment import Damage, LogSegment, SuspectedDamage
+from headrace_broker.log.segments.segment import (
+    RELATIVE_OFFSET_MAX,
+    Damage,
+    LogSegment,
+    SuspectedDamage,
+)
 from headrace_broker.log.segments.segments import LogSegments
 from headrace_broker.log.segments.time_lookup import (
     TimestampOffset,
@@ -523,7 +528,8 @@ class PartitionLog:
     def append_as_follower(self, records: memoryview | bytes | bytearray) -> AppendInfo | None:
         """Append whole batches as received from the leader, offsets and epochs included.
 
-        Returns None if there is no whole batch; a partial one at the end is left out.
+        Returns None if there is no whole batch. A partial one at the end is left out, and what
+        does not fit into the first one's segment.
         """
         view = memoryview(records)
         batches: list[tuple[int, Header]] = []
@@ -531,6 +537,8 @@ class PartitionLog:
         for at, header in iterate_headers(view):
             if header.base_offset < next_offset and not batches:
                 next_offset = self._begin_within(header)
+            if batches and header.last_offset - batches[0][1].base_offset > RELATIVE_OFFSET_MAX:
+                break
             check_follower_batch(view[at : at + header.size_bytes], header, next_offset)
             batches.append((at, header))
             next_offset = header.last_offset + 1
@@ -539,6 +547,8 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         first, (last_at, last) = batches[0][1], batches[-1]
         size = last_at + last.size_bytes
+        if not self._active.fits(next_offset - 1):
+            self.skip_to(first.base_offset)
         segment = self._segment_for(size, next_offset - 1, last.max_timestamp, now_ms)
         if last.partition_leader_epoch > self.leader_epochs.latest:
             for _, header in batches:

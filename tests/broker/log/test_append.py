@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from headrace_broker.log.batches import read_header
+from headrace_broker.log.batches import OFFSET_AND_LENGTH, read_header
 from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.segments.segment import RELATIVE_OFFSET_MAX
 from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch_header import HEADER_SIZE
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -224,3 +225,32 @@ def test_flush_messages_of_one_leaves_no_record_unflushed(new_log):
     log = new_log(flush_messages=1)
     for value in (b"a", b"b", b"c"):
         assert append(log, batch_of(value)).last_offset + 1 == log.recovery_point
+
+
+def test_a_follower_takes_batches_that_compaction_left_far_from_each_other(new_log, folder):
+    """A segment's indexes name offsets relative to its first one, in 31 bits."""
+    log = new_log(index_interval_bytes=1, file_delete_delay_ms=0)
+    last = 3 * RELATIVE_OFFSET_MAX
+    offsets = [last, last + 1, last + RELATIVE_OFFSET_MAX, last + RELATIVE_OFFSET_MAX + 1]
+    for offset in offsets:
+        batch = batch_of(b"v")
+        OFFSET_AND_LENGTH.pack_into(batch, 0, offset, len(batch) - OFFSET_AND_LENGTH.size)
+        assert log.append_as_follower(batch) is not None
+    assert [segment.base_offset for segment in log.segments] == [last, offsets[-1]]
+    assert [header.base_offset for header in headers_from(log, 0)] == offsets
+    log.removal.run_due(START_MS)
+    assert len(list(folder.glob("*.log*"))) == 2, "the empty segment is gone"
+
+
+def test_a_follower_takes_what_fits_into_one_segment_of_what_it_is_sent(new_log):
+    log = new_log(index_interval_bytes=1)
+    data = b""
+    for offset in (0, 5, RELATIVE_OFFSET_MAX + 1):
+        batch = batch_of(b"v")
+        OFFSET_AND_LENGTH.pack_into(batch, 0, offset, len(batch) - OFFSET_AND_LENGTH.size)
+        data += batch
+    info = log.append_as_follower(data)
+    assert info is not None
+    assert (info.last_offset, log.log_end_offset) == (5, 6)
+    assert log.append_as_follower(data[-(len(data) // 3) :]) is not None
+    assert [segment.base_offset for segment in log.segments] == [0, RELATIVE_OFFSET_MAX + 1]
