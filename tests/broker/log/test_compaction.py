@@ -178,6 +178,8 @@ def test_a_batch_that_compaction_emptied_is_not_the_newest_of_its_followers(new_
     follower = PartitionLog.open(folder.parent / "topic-1", log.config, clock=clock)
     for batch in content(log):
         follower.append_as_follower(batch)
+    data = log.read(0, 100, upper_bound=log.log_end_offset, at_least_one=False)
+    assert len(data) == HEADER_SIZE, "it is a whole batch"
     newest = [max_timestamp_record(each.segments, 0) for each in (log, follower)]
     assert newest[0] is not None
     assert newest[0] == newest[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.compaction import Compaction
@@ -295,3 +296,49 @@ def test_damage_before_the_logs_start_is_nobodys(tmp_path):
     assert not told
     assert len(_read_around(log, 1000)) == _BATCHES - 3
     log.close()
+
+
+def test_a_batch_without_its_header_is_not_served_though_this_process_wrote_it(new_log):
+    log = new_log(index_interval_bytes=1)
+    for number in range(4):
+        append(log, batch_of(b"%d" % number))
+    position = log.segments.active.position_of(1)
+    _change(log.segments.active.path, position + 16, bit=3)
+    log.high_watermark = log.log_end_offset
+    with capture_logs() as said:
+        assert set(_read_around(log, 1)) == {0, 2, 3}
+    assert [line["bytes"] for line in said] == [len(batch_of(b"1"))]
+
+
+def test_what_is_read_first_does_not_count_what_lies_before_it_as_checked(tmp_path):
+    closed = Closed(tmp_path / "topic-0")
+    _change(closed.files(".log")[0], 70)
+    log = closed.open()
+    (first, second) = (next(iterate_headers(batch))[1] for batch in closed.batches[:2])
+    end = log.log_end_offset
+    assert log.read(second.base_offset, 1, upper_bound=end, at_least_one=True) == closed.batches[1]
+    with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
+        log.read(first.base_offset, 1, upper_bound=end, at_least_one=True)
+    log.abandon()
+
+
+def test_a_start_compares_the_offset_of_the_last_batch_in_the_index_with_it(tmp_path):
+    closed = Closed(tmp_path / "topic-0", segment_bytes=1 << 20)
+    log = closed.open()
+    offset, position = log.segments.active.offset_index.last
+    log.abandon()
+    assert 64 < offset < 128
+    _change(closed.files(".log")[0], position + 7, bit=6)
+    log = closed.open()
+    assert len(log.damages) == 1
+    assert log.log_end_offset == closed.end
+    log.abandon()
+
+
+def test_the_end_that_a_stop_noted_is_no_limit_where_the_log_goes_on(tmp_path):
+    closed = Closed(tmp_path / "topic-0", segment_bytes=1 << 20)
+    closed.end -= 3
+    log = closed.open()
+    assert not log.damages
+    assert content(log) == closed.batches
+    log.abandon()

@@ -404,3 +404,29 @@ def test_a_random_life_moves(directories, seed):
     assert states(life.log) == known
     log = life.log
     assert (log.log_start_offset, log.log_end_offset, log.leader_epochs.entries) == facts
+
+
+def test_a_copy_in_the_place_of_a_stray_inherits_no_checkpoint(directories):
+    life = directories()
+    stray = life.b.create(*KEY, CONFIG, topic_id=TopicId(uuid.UUID(int=8)))
+    fill(stray)
+    stray.high_watermark = 30
+    stray.flush()
+    life.b.checkpoint()
+    FutureLog(KEY, life.log, life.b, TOPIC_ID)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        assert "t 0" not in (life.b.path / name).read_text()
+
+
+def test_what_was_prepared_is_durable_and_a_copy_that_was_closed_keeps_no_file_open(directories):
+    life = directories()
+    fill(life.log)
+    future = FutureLog(KEY, life.log, life.b, TOPIC_ID)
+    copy(future)
+    assert future.log.recovery_point == 0
+    future.prepare()()
+    future.prepared()
+    assert future.log.recovery_point == future.log.log_end_offset == 30
+    future.give_up()
+    future.close()
+    assert future.log.is_abandoned

@@ -260,3 +260,10 @@ def test_a_high_watermark_below_the_log_start_is_no_bound_for_retention(open_dir
     assert (log.log_start_offset, log.high_watermark) == (6, 6)
     assert log.apply_retention(clock.now_ms()) > 0
     assert log.segments.first.base_offset >= 5
+
+
+def test_a_log_directory_that_was_given_up_holds_no_logs(open_directory):
+    directory = open_directory()
+    directory.create("t", 0, CONFIG)
+    directory.abandon()
+    assert not directory.logs

@@ -339,3 +339,21 @@ def test_a_recovery_point_within_a_batch_cuts_nothing(new_log, folder, clock):
     again = PartitionLog.open(folder, LogConfig(), clock=clock, recovery_point=3, was_clean=False)
     assert again.log_end_offset == 6
     again.abandon()
+
+
+def test_a_start_leaves_the_next_index_entry_where_it_would_have_been(folder, clock):
+    config = LogConfig(index_interval_bytes=300)
+    entries = []
+    for restarts in (False, True):
+        log = PartitionLog.open(folder.parent / f"{restarts}-0", config, clock=clock)
+        for number in range(20):
+            append(log, batch_of(b"%02d" % number * (5 + number)))
+            if restarts:
+                log.close()
+                log = PartitionLog.open(
+                    log.directory, config, clock=clock, recovery_point=number + 1
+                )
+        log.close()
+        entries.append(log.segments.active.offset_index.path.read_bytes())
+    assert entries[0] == entries[1]
+    assert entries[0]

@@ -339,8 +339,7 @@ class LogSegment:
             if newest > self.max_timestamp:
                 self.max_timestamp = newest
                 self.max_timestamp_offset = header.last_offset
-            if position != start or last_entry is None:
-                self._bytes_since_index += header.size_bytes
+            self._bytes_since_index += header.size_bytes
             next_offset = header.last_offset + 1
         if self.damages:
             next_offset = max(next_offset, self.damages[-1].next_offset)
