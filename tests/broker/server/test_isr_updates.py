@@ -1,9 +1,23 @@
 """The look for laggards: were it to end unnoticed, a dead follower would hold writes up."""
 
 import asyncio
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
+from uuid import UUID
 
+import pytest
+
+from headrace_broker.protocol.errors import ErrorCode
+from headrace_broker.protocol.messages.alter_partition import (
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from headrace_broker.replication.leader import IsrUpdate
+from headrace_broker.server.partitions import isr_updates
 from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.partitions.replica_host import ReplicaHost
+from headrace_broker.server.peers.peer_connection import PeerUnavailable
 
 
 class _BrokenReplicas:
@@ -41,3 +55,47 @@ def test_closing_is_no_failure():
         return replicas.failures.empty()
 
     assert asyncio.run(scenario())
+
+
+class _Led:
+    """A partition whose leader has an in-sync set to ask for."""
+
+    topic, topic_id, index = "t", UUID(int=7), 0
+
+    def __init__(self, update: IsrUpdate) -> None:
+        self.leading = SimpleNamespace(pending=update)
+        self.committed: list[tuple] = []
+
+    def isr_committed(self, *said) -> None:
+        self.committed.append(said)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [PeerUnavailable("no controller"), AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)],
+)
+def test_an_in_sync_set_is_asked_for_again_after_a_pause_until_it_is_committed(
+    refusal, monkeypatch
+):
+    partition = _Led(IsrUpdate(leader_epoch=3, partition_epoch=7, members=((1, 1), (2, 2))))
+    pauses = []
+    answered = AlterPartitionResponsePartitionData(
+        partition_index=0, leader_epoch=3, isr=[1, 2], partition_epoch=8
+    )
+    topic = AlterPartitionResponseTopicData(topic_id=partition.topic_id, partitions=[answered])
+
+    peers = AsyncMock()
+    peers.to_controller.side_effect = [refusal, AlterPartitionResponse(topics=[topic])]
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+
+    async def scenario():
+        updates = IsrUpdates(_BrokenReplicas(lag_time_max_ms=60_000), peers)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        updates.request(partition)
+        await updates._sender
+
+    asyncio.run(scenario())
+    assert partition.committed == [(3, (1, 2), 8)]
+    assert pauses == [isr_updates._RETRY_SECONDS]

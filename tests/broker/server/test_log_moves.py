@@ -3,18 +3,20 @@
 import asyncio
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directories import LogDirectories
-from headrace_broker.protocol.types import TopicId
+from headrace_broker.metadata.entities import PartitionImage, TopicImage
+from headrace_broker.protocol.types import MIGRATING_DIRECTORY, TopicId
 from headrace_broker.server.partitions import log_moves
 from headrace_broker.server.partitions.log_moves import LogMoves
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_host import ReplicaHost
-from support.log import ManualClock
+from support.log import ManualClock, batch_of
 
 KEY = TopicPartition("t", 0)
 TOPIC_ID = TopicId(uuid.UUID(int=7))
@@ -90,3 +92,43 @@ def test_of_too_many_choices_those_go_that_were_made_first(opened, monkeypatch):
         Path("a"),
     ]
     assert moves.take_choice(first) is None
+
+
+def test_a_move_is_announced_and_made_and_fsyncs_go_on_in_the_new_place(opened):
+    async def scenario():
+        directories, partition = opened()
+        _, target = directories
+        host, moves = partition.host, LogMoves(directories, partition.host)
+        partition._configure_flushing(0)
+        partition.append_as_follower(bytes(batch_of(b"v")))
+        await partition.flushing.wait_durable()
+        announced = asyncio.Event()
+
+        def note_directory(*said):
+            assert said == (TOPIC_ID, 0, MIGRATING_DIRECTORY, target.directory_id)
+            announced.set()
+
+        moves.note_directory = note_directory
+        moves.ask(partition, target.path)
+        await asyncio.wait_for(announced.wait(), 10)
+        image = PartitionImage(
+            leader=2,
+            leader_epoch=1,
+            partition_epoch=1,
+            replicas=(1,),
+            isr=(1,),
+            directories=(target.directory_id,),
+        )
+        topic = TopicImage(topic_id=TOPIC_ID, name="t", partitions={0: image})
+        host.image = SimpleNamespace(topics_by_id={TOPIC_ID: topic})
+        moves.changed(partition)
+        await asyncio.wait_for(asyncio.gather(*moves._tasks), 10)
+        assert partition.log.directory.parent == target.path
+        partition.append_as_follower(bytes(batch_of(b"w", base_offset=1)))
+        await asyncio.wait_for(partition.flushing.wait_durable(), 10)
+        assert partition.log.recovery_point == 2
+        await moves.stop()
+        with pytest.raises(RuntimeError):
+            moves._threads.submit(int)
+
+    asyncio.run(scenario())

@@ -1,14 +1,19 @@
 """What a broker's replicas do when the metadata changes; and where consumers are sent."""
 
 import asyncio
+from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from headrace_broker.log.log_directories import LogDirectories
+from headrace_broker.log.segments.segment import Damage
 from headrace_broker.metadata.image import MetadataDelta
 from headrace_broker.metadata.records import FenceBrokerRecord, UnfenceBrokerRecord
 from headrace_broker.protocol.errors import ApiError, ErrorCode
+from headrace_broker.protocol.types import LOST_DIRECTORY, MIGRATING_DIRECTORY
 from headrace_broker.server.partitions.elections import read_to_end
+from headrace_broker.server.partitions.healing import heal
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from support.log import ManualClock
 from support.metadata import broker_record, creatable, create, image_of
@@ -84,5 +89,50 @@ def test_only_a_leader_reads_a_log_for_a_coordinator(leader):
         with pytest.raises(ApiError) as caught:
             [chunk async for chunk in read_to_end(partition)]
         assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(scenario())
+
+
+def lose_records(partition):
+    partition.log.segments.active.note_damage(Damage(0, 1, 0, 1, "for a test"))
+    partition.log.is_damaged = True
+
+
+def test_damage_is_said_as_soon_as_it_is_found(leader):
+    async def scenario():
+        replicas = await leader()
+        said = []
+        replicas.note_directory = lambda *names: said.append(names)
+        partition = replicas.partition("t", 0)
+        lose_records(partition)
+        partition.log.on_damage()
+        await asyncio.sleep(0)
+        assert said == [(partition.topic_id, 0, MIGRATING_DIRECTORY, LOST_DIRECTORY)]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("isr", "is_cut"), [((1, 2), False), ((2,), True)])
+def test_damage_is_cut_once_the_replica_does_not_count_any_more(leader, isr, is_cut):
+    async def scenario():
+        replicas = await leader()
+        partition = replicas.partition("t", 0)
+        lose_records(partition)
+        partition.leading, followed = None, []
+        image = replace(
+            replicas.host.image.topics["t"].partitions[0],
+            leader=2,
+            isr=isr,
+            leader_epoch=partition.leader_epoch,
+            directories=(LOST_DIRECTORY, LOST_DIRECTORY),
+        )
+        heal(
+            partition,
+            image,
+            UUID(int=7),
+            note_directory=lambda *_: None,
+            follow=followed.append,
+        )
+        assert bool(followed) == is_cut
 
     asyncio.run(scenario())
