@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import yaml
 
+from headrace_operator.local.durable import replace_file, sync
 from headrace_operator.plan import Desired
 from headrace_operator.resources import (
     Cluster,
@@ -83,7 +84,7 @@ class DesiredStore:
             document = yaml.safe_load(path.read_text())
             moment = datetime.now(UTC).isoformat(timespec="seconds")
             document["metadata"].setdefault("deletionTimestamp", moment)
-            _replace(path, yaml.safe_dump(document, sort_keys=False))
+            _replace(path, document)
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Remove these resources."""
@@ -91,6 +92,8 @@ class DesiredStore:
         for key in keys:
             self._path_of(key).unlink(missing_ok=True)
             statuses.pop("/".join(key), None)
+        if self._folder.is_dir():
+            sync(self._folder)
         self._save_statuses(statuses)
 
     def load(self) -> list[Resource]:
@@ -147,7 +150,7 @@ class DesiredStore:
         if digest != stored.spec_digest:
             stored.generation += 1
             stored.spec_digest = digest
-        _replace(self._path_of(resource.key), yaml.safe_dump(resource.document, sort_keys=False))
+        _replace(self._path_of(resource.key), resource.document)
 
     def _path_of(self, key: Key) -> Path:
         kind, namespace, name = key
@@ -163,7 +166,7 @@ class DesiredStore:
     def _save_statuses(self, statuses: Mapping[str, StoredStatus]) -> None:
         content = msgspec.json.format(msgspec.json.encode(statuses)) + b"\n"
         if not self._statuses_path.exists() or self._statuses_path.read_bytes() != content:
-            _replace(self._statuses_path, content.decode())
+            replace_file(self._statuses_path, content)
 
 
 def cluster_of(resources: Iterable[Resource]) -> list[Cluster]:
@@ -193,11 +196,8 @@ def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
     )
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replace a file atomically: a reader sees the old one or the new one."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+def _replace(path: Path, document: dict[str, Any]) -> None:
+    replace_file(path, yaml.safe_dump(document, sort_keys=False).encode())
 
 
 def _name(resource: Resource) -> str:

@@ -11,6 +11,8 @@ import json
 import socket
 from typing import TYPE_CHECKING
 
+from headrace_operator.local.durable import replace_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
@@ -62,7 +64,7 @@ def load_ports(path: Path) -> dict[str, int]:
 
 def save_ports(path: Path, ports: Mapping[str, int]) -> None:
     """Store ports for the next run."""
-    path.write_text(json.dumps(dict(ports), indent=2, sort_keys=True) + "\n")
+    replace_file(path, (json.dumps(dict(ports), indent=2, sort_keys=True) + "\n").encode())
 
 
 def _bind(port: int) -> socket.socket | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
+from headrace_operator.local.durable import replace_file
 from headrace_operator.plan import (
     Observed,
     ObservedApplication,
@@ -158,10 +159,8 @@ def load_state(path: Path) -> ClusterState | None:
 
 
 def save_state(path: Path, state: ClusterState) -> None:
-    """Replace the state file atomically: a reader sees the old one or the new one."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(state)) + b"\n")
-    temporary.replace(path)
+    """Replace the state file: a reader sees the old one or the new one."""
+    replace_file(path, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
 
 
 @contextlib.contextmanager
