@@ -5,6 +5,7 @@ Owns a separate port, so that probes and scrapes never wait behind clients' conn
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 from aiohttp import web
@@ -13,6 +14,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from headrace_broker.web.balance import add_balance_routes
 from headrace_broker.web.metrics import build_registry
 from headrace_broker.web.status import BrokerStatus
+
+CONNECTIONS_MAX = 100
 
 _STATUS = web.AppKey("status", BrokerStatus)
 
@@ -31,10 +34,33 @@ def build_app(status: BrokerStatus) -> web.Application:
 
 async def start_http(status: BrokerStatus, bound: socket.socket) -> web.AppRunner:
     """Serve on a bound socket until the runner's `cleanup()`."""
-    runner = web.AppRunner(build_app(status), access_log=None, handle_signals=False)
+    app = build_app(status)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+
+    async def stop(_: web.Application) -> None:
+        listening.close()
+
+    app.on_shutdown.append(stop)
     await runner.setup()
-    await web.SockSite(runner, bound, shutdown_timeout=1.0).start()
+    server = runner.server
+    if server is None:
+        raise RuntimeError("the runner is set up and has no server")
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: _accept(server), sock=bound, backlog=CONNECTIONS_MAX
+    )
     return runner
+
+
+def _accept(server: web.Server) -> asyncio.Protocol:
+    """Accept a connection. The oldest one gives way: probes get through, whoever holds others."""
+    connected = [
+        each.transport
+        for each in server.connections
+        if each.transport is not None and not each.transport.is_closing()
+    ]
+    for transport in connected[: max(0, len(connected) - CONNECTIONS_MAX + 1)]:
+        transport.abort()
+    return server()
 
 
 async def _healthz(request: web.Request) -> web.Response:

@@ -5,12 +5,14 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.headrace_broker import HeadraceBroker
+from support.processes import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +112,19 @@ def test_a_balanced_cluster_has_an_empty_plan_and_bad_brokers_are_typed_errors(
     for query, expected, code in (("x", 400, "INVALID_BROKER_ID"), ("9", 404, "BROKER_NOT_FOUND")):
         status, body = get(broker, f"/api/v1/balance?drain={query}")
         assert (status, json.loads(body)["error"]["code"]) == (expected, code)
+
+
+def test_probes_get_through_however_many_connections_others_hold(broker: HeadraceBroker) -> None:
+    held = [socket.create_connection(("127.0.0.1", broker.http_port), 10) for _ in range(300)]
+    try:
+        assert get(broker, "/healthz") == (200, "ok\n")
+        descriptors = Path(f"/proc/{broker.pid}/fd")
+        wait_until(
+            lambda: sum(1 for _ in descriptors.iterdir()) < 200, 10, "the oldest to be closed"
+        )
+        assert held[0].recv(1) == b""
+        held[-1].sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert held[-1].recv(1) == b"H"
+    finally:
+        for each in held:
+            each.close()
