@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from headrace_operator.render.spark import render_submission
+from headrace_operator.render.spark_submission import Submission
 from support.control_plane import own_api_server
 from support.kube import apply, condition, get, kubectl, resource
 from support.kube_process import Served
@@ -265,4 +267,33 @@ def test_a_refused_application_says_why_and_goes_on_once_corrected(
     corrected["metadata"] = document["metadata"]
     apply(corrected)
     wait_until(lambda: get(served.namespace, "pod", f"{name}-driver"), 30, "the driver")
+    wait_until(lambda: not said(), 30, "the reason to go")
+
+
+@pytest.mark.parametrize("kind", ["Service", "ConfigMap"])
+def test_an_application_takes_no_object_of_somebody_else(served: Served, kind: str) -> None:
+    name = f"taken-{kind.lower()}"
+    metadata = {"name": name, "namespace": served.namespace}
+    document = application()
+    document["metadata"] = metadata
+    submission = Submission(
+        application={**document, "metadata": {**metadata, "uid": "u"}},
+        submission_id="",
+        attempt=1,
+    )
+    theirs = next(each for each in render_submission(submission) if each["kind"] == kind)
+    theirs["metadata"] = {**metadata, "name": theirs["metadata"]["name"]}
+    apply(theirs)
+    before = get(served.namespace, kind, theirs["metadata"]["name"])
+    apply(document)
+
+    def said() -> str:
+        state = get(served.namespace, "sparkapplication", name).get("status", {})
+        return str(state.get("applicationState", {}).get("errorMessage", ""))
+
+    wait_until(lambda: "is left as it is" in said(), 30, "the reason in the status")
+    wait_until(lambda: "is left as it is" in events_of(served, name), 30, "an Event")
+    assert get(served.namespace, kind, theirs["metadata"]["name"]) == before
+    kubectl("-n", served.namespace, "delete", kind, theirs["metadata"]["name"])
+    wait_until(lambda: get(served.namespace, "pod", f"{name}-driver"), 60, "the driver")
     wait_until(lambda: not said(), 30, "the reason to go")

@@ -27,6 +27,7 @@ import yaml
 
 from headrace_operator.kubernetes.api.cache import trim
 from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.kubernetes.brokers.keeper import ForeignObjectError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
 from headrace_operator.kubernetes.spark.seen import (
     MESSAGE_LENGTH_MAX,
@@ -269,8 +270,11 @@ class SparkRunner:
             await self._grant_access(submission)
             *around, driver = render_submission(submission)
             for obj in around:
-                await self._client.apply(obj)
+                await self._apply_own(obj)
             await self._client.create(driver)
+        except ForeignObjectError as error:
+            state = State.NEW if decision.attempt == 1 else seen.state
+            return await self._wait_for_name(seen, replace(decision, state=state), str(error))
         except KubernetesError as error:
             if error.is_conflict:
                 # Another client, or a former process, made it a moment ago: its event is on the
@@ -294,6 +298,22 @@ class SparkRunner:
             text = f"Headrace's runner does not act on {', '.join(ignored)}"
             await self._event(seen, "SparkApplicationFieldsIgnored", text, kind="Warning")
         return submitted(seen, decision, submission)
+
+    async def _apply_own(self, obj: Object) -> None:
+        """Apply an object of an application. Raises ForeignObjectError if its name is taken."""
+        metadata = obj["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        live = await self._client.get(obj["apiVersion"], obj["kind"], namespace, name)
+        if live is not None:
+            _check_owner(live, obj)
+        await self._client.apply(obj)
+
+    async def _wait_for_name(self, seen: Seen, decision: Decision, message: str) -> Decision:
+        """Say that an object of somebody else has a name that is needed, and look again later."""
+        if message[:MESSAGE_LENGTH_MAX] != seen.message:
+            await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
+        again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
+        return replace(decision, message=message, again_seconds=again)
 
     async def _grant_access(self, submission: Submission) -> None:
         """Create the driver's ServiceAccount, unless another owner has one with this name."""
@@ -346,7 +366,9 @@ class SparkRunner:
         submission = Submission(application=seen.application, submission_id="", attempt=0)
         service = next(o for o in render_submission(submission) if o["kind"] == "Service")
         try:
-            await self._client.apply(service)
+            await self._apply_own(service)
+        except ForeignObjectError as error:
+            return await self._wait_for_name(seen, decision, decision.message or str(error))
         except KubernetesError as error:
             if not error.is_about_object:
                 raise
@@ -440,6 +462,18 @@ def _version(obj: Mapping[str, Any]) -> int:
 def _event_reason(state: State) -> str:
     words = "".join(word.capitalize() for word in state.value.split("_"))
     return f"SparkApplication{words or 'New'}"
+
+
+def _check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
+    """Check that a SparkApplication of this name owns an object. Raises ForeignObjectError."""
+    (owner,) = obj["metadata"]["ownerReferences"]
+    owners = live["metadata"].get("ownerReferences") or []
+    if any((each["kind"], each["name"]) == (owner["kind"], owner["name"]) for each in owners):
+        return
+    raise ForeignObjectError(
+        f"{obj['kind']} {obj['metadata']['name']} is there already, and is not this application's:"
+        " it is left as it is; delete or rename it, or give the application another name"
+    )
 
 
 def _without_nulls(status: Mapping[str, Any]) -> dict[str, Any]:
