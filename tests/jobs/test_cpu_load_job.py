@@ -12,7 +12,14 @@ import psutil
 import pytest
 import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kafka import KafkaAdminClient
 
 from headrace_operator.apply import apply_actions
@@ -275,13 +282,25 @@ def test_bad_records_go_to_the_dead_letter_topic_and_the_job_goes_on(
     assert found[0].key() == b"k"
     assert headers[0]["trace"] == b"7"
     assert headers[0]["headrace.topic"].decode() == source
-    # Where the topic takes nothing, bad records are counted and good ones go on.
+    # One that is too large for the topic is cut.
     producer.produce(source, bytes(DEAD_LETTER_BYTES_MAX))
+    assert producer.flush(30) == 0
+    wait_until(lambda: job.metrics().get("dead_letters_total") == 7, STEP_SECONDS, "a large one")
+    cut = dict(read_records(broker.bootstrap, dead_letters, 7)[-1].headers())
+    assert cut["headrace.original-bytes"] == b"%d" % DEAD_LETTER_BYTES_MAX
+    # Where the topic takes nothing, bad records are counted and good ones go on.
+    topic = ConfigResource(ResourceType.TOPIC, dead_letters)
+    topic.add_incremental_config(
+        ConfigEntry("max.message.bytes", "1", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.incremental_alter_configs([topic])[topic].result(30)
+    producer.produce(source, b"worse")
     assert producer.flush(30) == 0
     produce_readings(broker.bootstrap, source, range(25, 35))
     wait_until(lambda: job.metrics().get("dead_letter_failures_total", 0) > 0, 120, "a failure")
-    wait_until(lambda: group_offsets(group) == {(source, 0): 77}, STEP_SECONDS, "the commit")
-    assert job.metrics()["malformed_records_total"] == 7
+    wait_until(lambda: group_offsets(group) == {(source, 0): 78}, STEP_SECONDS, "the commit")
+    assert job.metrics()["malformed_records_total"] == 8
     assert "malformed records were not written to" in job.output
     # A window is out when the watermark has passed it, by a batch after the one that was committed.
     wait_until(lambda: len(read_windows(broker.bootstrap, sink)) == 4, STEP_SECONDS, "the windows")
