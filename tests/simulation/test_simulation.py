@@ -36,6 +36,7 @@ FIXED_SEEDS = [
     (4000353, 3),
     (4000558, 3),
     (4000686, 3),
+    (6100199, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

@@ -21,7 +21,7 @@ from headrace_broker.protocol.messages.records import (
 from simulation.client import Client
 from simulation.history import History
 from simulation.workloads.consumers import Key
-from simulation.workloads.members import Member, Outcome
+from simulation.workloads.members import REBALANCE_MS, SESSION_MS, Member, Outcome
 from simulation.workloads.modern import (
     LOST,
     ModernChecks,
@@ -40,6 +40,8 @@ SINCE = 5_000_000
 _CLASSIC_SECONDS, _NATIVE_SECONDS = (1.0, 2.0, 4.0), (0.4, 0.8, 1.5)
 _LIVES_MIN = 4
 _EMBEDDED_VERSION = 1
+_ANSWER_SECONDS_MAX = (SESSION_MS + REBALANCE_MS) / 1000
+"""Who is answered later may be no member any more: its session ran while its record waited."""
 
 
 class MixedChecks(ModernChecks):
@@ -58,6 +60,8 @@ class MixedChecks(ModernChecks):
         That one is larger than all that were told before the newcomer asked.
         """
         newest, told_at = self._newest_generation
+        if asyncio.get_running_loop().time() - sent_at > _ANSWER_SECONDS_MAX:
+            return False
         if generation < newest and sent_at <= told_at:
             return False
         if generation <= newest and sent_at > told_at:
