@@ -14,7 +14,7 @@ from simulation.share_faults import GIVEN_TWICE
         (800067, "an fsync ends after a truncation"),
         (3000013, "a former coordinator's marker is refused"),
         (3000018, "a verification is taken back"),
-        (4000011, "a former controller decides what a leader asks for"),
+        (4000028, "a former controller decides what a leader asks for"),
         (4000043, GIVEN_TWICE),
     ],
 )
