@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
-from headrace_operator.render.spark import render_submission
-from headrace_operator.render.spark_submission import Submission
 from support.control_plane import own_api_server
 from support.kube import apply, condition, get, kubectl, resource
 from support.kube_process import Served
@@ -270,30 +268,77 @@ def test_a_refused_application_says_why_and_goes_on_once_corrected(
     wait_until(lambda: not said(), 30, "the reason to go")
 
 
-@pytest.mark.parametrize("kind", ["Service", "ConfigMap"])
-def test_an_application_takes_no_object_of_somebody_else(served: Served, kind: str) -> None:
-    name = f"taken-{kind.lower()}"
-    metadata = {"name": name, "namespace": served.namespace}
-    document = application()
-    document["metadata"] = metadata
-    submission = Submission(
-        application={**document, "metadata": {**metadata, "uid": "u"}},
-        submission_id="",
-        attempt=1,
+def said(served: Served, name: str) -> tuple[str, str]:
+    """Return an application's state, and what its status says of it."""
+    found = get(served.namespace, "sparkapplication", name).get("status", {})
+    state = found.get("applicationState", {})
+    return str(state.get("state", "")), str(state.get("errorMessage", ""))
+
+
+def test_an_application_takes_over_nothing_of_others(served: Served) -> None:
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiGroup": rbac, "kind": "Role", "name": "another"}
+    service = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 1}]}}
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("taken-spark-settings", {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}),
+        ("taken-ui-svc", service),
+        ("headrace-taker", {"apiVersion": f"{rbac}/v1", "kind": "Role", "rules": []}),
+        ("headrace-taker", {"apiVersion": f"{rbac}/v1", "kind": "RoleBinding", "roleRef": role}),
+    ]
+
+    def make_other(name: str, document: dict[str, Any]) -> str:
+        apply(document | {"metadata": {"name": name, "namespace": served.namespace}})
+        found: dict[str, Any] = get(served.namespace, document["kind"].lower(), name)
+        return str(found["metadata"]["resourceVersion"])
+
+    versions = [make_other(*each) for each in others]
+    manifest = application(driver={"serviceAccount": "taker"})
+    manifest["metadata"] = {"name": "taken", "namespace": served.namespace}
+    apply(manifest)
+
+    def waits_for(kind: str, name: str) -> bool:
+        text = f"{kind} {name}: there is one of this name already"
+        return text in said(served, "taken")[1] and text in events_of(served, "taken")
+
+    for (name, document), version in zip(others, versions, strict=True):
+        kind = document["kind"]
+        wait_until(lambda k=kind, n=name: waits_for(k, n), 30, f"{kind} {name} to be named")  # type: ignore[misc]  # bound to this round
+        found = get(served.namespace, kind.lower(), name)["metadata"]
+        assert (found["resourceVersion"], found.get("ownerReferences")) == (version, None)
+        assert not get(served.namespace, "pod", "taken-driver")
+        delete(served, kind, name)
+    wait_until(lambda: get(served.namespace, "pod", "taken-driver"), 30, "the driver")
+    wait_until(lambda: said(served, "taken") == ("SUBMITTED", ""), 30, "the reasons to go")
+    # The same while its driver is there.
+    service["spec"] = {"ports": [{"port": 2}]}
+    served.operator.stop()
+    delete(served, "service", "taken-ui-svc")
+    version = make_other("taken-ui-svc", service)
+    served.operator.start()
+    seen = len(events_of(served, "taken"))
+    wait_until(lambda: waits_for("Service", "taken-ui-svc"), 30, "the Service to be named")
+    wait_until(lambda: len(events_of(served, "taken")) > seen, 30, "a second Event")
+    assert (
+        get(served.namespace, "service", "taken-ui-svc")["metadata"]["resourceVersion"] == version
     )
-    theirs = next(each for each in render_submission(submission) if each["kind"] == kind)
-    theirs["metadata"] = {**metadata, "name": theirs["metadata"]["name"]}
-    apply(theirs)
-    before = get(served.namespace, kind, theirs["metadata"]["name"])
-    apply(document)
+    delete(served, "service", "taken-ui-svc")
 
-    def said() -> str:
-        state = get(served.namespace, "sparkapplication", name).get("status", {})
-        return str(state.get("applicationState", {}).get("errorMessage", ""))
+    def has_its_own() -> bool:
+        found = get(served.namespace, "service", "taken-ui-svc").get("metadata", {})
+        return bool(found.get("ownerReferences")) and not said(served, "taken")[1]
 
-    wait_until(lambda: "is left as it is" in said(), 30, "the reason in the status")
-    wait_until(lambda: "is left as it is" in events_of(served, name), 30, "an Event")
-    assert get(served.namespace, kind, theirs["metadata"]["name"]) == before
-    kubectl("-n", served.namespace, "delete", kind, theirs["metadata"]["name"])
-    wait_until(lambda: get(served.namespace, "pod", f"{name}-driver"), 60, "the driver")
-    wait_until(lambda: not said(), 30, "the reason to go")
+    wait_until(has_its_own, 30, "its own Service")
+
+
+def test_an_application_grants_nothing_to_the_account_of_a_cluster(served: Served) -> None:
+    make(served, "accounts")
+    account = "accounts-brokers"
+    wait_until(lambda: get(served.namespace, "serviceaccount", account), 60, "its account")
+    before = get(served.namespace, "serviceaccount", account)["metadata"]
+    manifest = application(driver={"serviceAccount": account})
+    manifest["metadata"] = {"name": "borrows", "namespace": served.namespace}
+    apply(manifest)
+    wait_until(lambda: get(served.namespace, "pod", "borrows-driver"), 30, "the driver")
+    after = get(served.namespace, "serviceaccount", account)["metadata"]
+    assert after["ownerReferences"] == before["ownerReferences"]
+    assert not get(served.namespace, "role", f"headrace-{account}")

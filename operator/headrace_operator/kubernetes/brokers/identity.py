@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from headrace_operator.kubernetes.brokers.former import remains_of_former
-from headrace_operator.kubernetes.brokers.keeper import check_owner
+from headrace_operator.kubernetes.owners import check_owner
 from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.names import INSTANCE_LABEL, identity_name, labels, pod_name, selector

@@ -18,8 +18,8 @@ import structlog
 
 from headrace_operator.apply import Failure
 from headrace_operator.kubernetes.api.client import KubernetesError
+from headrace_operator.kubernetes.owners import ForeignObjectError, check_owner
 from headrace_operator.plan import Action
-from headrace_operator.render.names import CLUSTER_LABEL, MANAGED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,17 +29,13 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.plan import Key
 
-__all__ = ["ForeignObjectError", "ObjectKeeper", "Refusals", "check_owner", "includes"]
+__all__ = ["ObjectKeeper", "Refusals", "includes"]
 
 RENDERED_ANNOTATION = "headrace.dev/rendered"
 #: Maps that server-side apply replaces as a whole: one label more, and another pod is selected.
 WHOLE_FIELDS = frozenset({"selector", "podSelector", "labelSelector", "nodeSelector"})
 
 _log = structlog.get_logger("headrace.operator.brokers")
-
-
-class ForeignObjectError(Exception):
-    """An object with a wanted name belongs to another owner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,28 +144,6 @@ class ObjectKeeper:
         if not includes(live["metadata"], wanted["metadata"]):
             return False
         return self._settled.get(live["metadata"]["uid"]) == (digest, _version(live))
-
-
-def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
-    """Check that an object may be changed to the wanted one. Raises ForeignObjectError.
-
-    It may if a Cluster with this name owns it (a former one's object is adopted), or if it has no
-    owner and the labels name this Cluster (restored from a backup). Pure.
-    """
-    wanted, has = obj["metadata"], live["metadata"]
-    (owner,) = wanted["ownerReferences"]
-    owners = has.get("ownerReferences") or []
-    if any((each["kind"], each["name"]) == (owner["kind"], owner["name"]) for each in owners):
-        return
-    labels = has.get("labels") or {}
-    ours = MANAGED_BY | {CLUSTER_LABEL: wanted["labels"][CLUSTER_LABEL]}
-    if not owners and ours.items() <= labels.items():
-        return
-    whose = ", ".join(f"{each['kind']} {each['name']}" for each in owners) or "nobody's Cluster"
-    raise ForeignObjectError(
-        f"there is one of this name already, and it belongs to {whose}: it is left as it is;"
-        f" delete or rename it, or give Cluster {owner['name']} or its pool another name"
-    )
 
 
 def includes(live: Any, wanted: Any) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_bootstrap_ports
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
-from headrace_operator.kubernetes.brokers.keeper import Refusals, check_owner
+from headrace_operator.kubernetes.brokers.keeper import Refusals
 from headrace_operator.kubernetes.brokers.levels import with_levels
 from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.brokers.refilling import (
@@ -29,6 +29,7 @@ from headrace_operator.kubernetes.brokers.refilling import (
 from headrace_operator.kubernetes.brokers.rollback import noted
 from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
+from headrace_operator.kubernetes.owners import check_owner
 from headrace_operator.plan import (
     Action,
     ReconfigureBroker,

@@ -27,8 +27,9 @@ import yaml
 
 from headrace_operator.kubernetes.api.cache import trim
 from headrace_operator.kubernetes.api.client import KubernetesError
-from headrace_operator.kubernetes.brokers.keeper import ForeignObjectError
+from headrace_operator.kubernetes.owners import ForeignObjectError, check_owner
 from headrace_operator.kubernetes.seams import ApplicationOutcome
+from headrace_operator.kubernetes.spark.around import access_of, keep_objects
 from headrace_operator.kubernetes.spark.seen import (
     MESSAGE_LENGTH_MAX,
     Seen,
@@ -266,31 +267,22 @@ class SparkRunner:
             attempt=decision.attempt,
             failures=seen.failures if decision.failures is None else decision.failures,
         )
+        *around, driver = render_submission(submission)
         try:
-            await self._grant_access(submission)
-            *around, driver = render_submission(submission)
-            for obj in around:
-                await self._apply_own(obj)
-            await self._client.create(driver)
+            access = await access_of(self._client, submission)
+            await keep_objects(self._client, (*around, *access))
         except ForeignObjectError as error:
-            state = State.NEW if decision.attempt == 1 else seen.state
-            return await self._wait_for_name(seen, replace(decision, state=state), str(error))
+            return await self._not_made(seen, decision, str(error))
+        except KubernetesError as error:
+            return await self._refused(seen, decision, error)
+        try:
+            await self._client.create(driver)
         except KubernetesError as error:
             if error.is_conflict:
                 # Another client, or a former process, made it a moment ago: its event is on the
                 # way.
                 return Decision(state=decision.state, again_seconds=1.0)
-            if not error.is_about_object:
-                raise
-            message = f"the driver could not be made: {error}"
-            if message[:MESSAGE_LENGTH_MAX] != seen.message:
-                reason = "SparkApplicationSubmissionFailed"
-                await self._event(seen, reason, message, kind="Warning")
-            if error.is_refusal:
-                return refused(seen, decision, message)
-            # It may pass, and is no attempt.
-            state = State.NEW if decision.attempt == 1 else seen.state
-            return replace(decision, state=state, message=message, again_seconds=PASSING_SECONDS)
+            return await self._refused(seen, decision, error)
         message = f"driver {driver['metadata']['name']} created, attempt {submission.attempt}"
         await self._event(seen, "SparkApplicationSubmitted", message)
         ignored = ignored_fields(seen.application)
@@ -299,32 +291,26 @@ class SparkRunner:
             await self._event(seen, "SparkApplicationFieldsIgnored", text, kind="Warning")
         return submitted(seen, decision, submission)
 
-    async def _apply_own(self, obj: Object) -> None:
-        """Apply an object of an application. Raises ForeignObjectError if its name is taken."""
-        metadata = obj["metadata"]
-        namespace, name = metadata["namespace"], metadata["name"]
-        live = await self._client.get(obj["apiVersion"], obj["kind"], namespace, name)
-        if live is not None:
-            _check_owner(live, obj)
-        await self._client.apply(obj)
+    async def _refused(self, seen: Seen, decision: Decision, error: KubernetesError) -> Decision:
+        if not error.is_about_object:
+            raise error
+        if not error.is_refusal:
+            return await self._not_made(seen, decision, str(error))
+        message = await self._warn(seen, f"the driver could not be made: {error}")
+        return refused(seen, decision, message)
 
-    async def _wait_for_name(self, seen: Seen, decision: Decision, message: str) -> Decision:
-        """Say that an object of somebody else has a name that is needed, and look again later."""
+    async def _not_made(self, seen: Seen, decision: Decision, message: str) -> Decision:
+        """Wait to submit again: the reason may pass, and this is no attempt."""
+        message = await self._warn(seen, f"the driver could not be made: {message}")
+        state = State.NEW if decision.attempt == 1 else seen.state
+        return replace(decision, state=state, message=message, again_seconds=PASSING_SECONDS)
+
+    async def _warn(self, seen: Seen, message: str) -> str:
+        """Record what could not be made, unless the status says so already; return it."""
         if message[:MESSAGE_LENGTH_MAX] != seen.message:
-            await self._event(seen, "SparkApplicationSubmissionFailed", message, kind="Warning")
-        again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
-        return replace(decision, message=message, again_seconds=again)
-
-    async def _grant_access(self, submission: Submission) -> None:
-        """Create the driver's ServiceAccount, unless another owner has one with this name."""
-        name, namespace = submission.service_account, submission.namespace
-        existing = await self._client.get("v1", "ServiceAccount", namespace, name)
-        labels = (existing or {}).get("metadata", {}).get("labels") or {}
-        if existing is not None and not MANAGED_BY.items() <= labels.items():
-            return
-        for obj in render_access(submission):
-            # A separate field manager: each application adds itself as an owner and removes none.
-            await self._client.apply(obj, field_manager=f"headrace-spark-{submission.name}")
+            reason = "SparkApplicationSubmissionFailed"
+            await self._event(seen, reason, message, kind="Warning")
+        return message
 
     async def _delete_driver(self, seen: Seen, grace_period: int | None) -> None:
         if seen.driver is None:
@@ -361,18 +347,20 @@ class SparkRunner:
         name = metadata["name"]
         if seen.driver is None or is_terminating(seen.driver):
             return decision
-        if self._store.get("Service", metadata["namespace"], service_name(name)) is not None:
-            return decision
         submission = Submission(application=seen.application, submission_id="", attempt=0)
         service = next(o for o in render_submission(submission) if o["kind"] == "Service")
+        live = self._store.get("Service", metadata["namespace"], service_name(name))
         try:
-            await self._apply_own(service)
-        except ForeignObjectError as error:
-            return await self._wait_for_name(seen, decision, decision.message or str(error))
-        except KubernetesError as error:
-            if not error.is_about_object:
+            if live is None:
+                await keep_objects(self._client, [service])
+            else:
+                check_owner(live, service)
+        except (ForeignObjectError, KubernetesError) as error:
+            if isinstance(error, KubernetesError) and not error.is_about_object:
                 raise
-            message = decision.message or f"the driver's Service could not be made: {error}"
+            message = f"the driver's Service could not be made: {error}"
+            message = f"{decision.message}; {message}" if decision.message else message
+            await self._warn(seen, message)
             again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
             return replace(decision, message=message, again_seconds=again)
         return decision
@@ -462,18 +450,6 @@ def _version(obj: Mapping[str, Any]) -> int:
 def _event_reason(state: State) -> str:
     words = "".join(word.capitalize() for word in state.value.split("_"))
     return f"SparkApplication{words or 'New'}"
-
-
-def _check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
-    """Check that a SparkApplication of this name owns an object. Raises ForeignObjectError."""
-    (owner,) = obj["metadata"]["ownerReferences"]
-    owners = live["metadata"].get("ownerReferences") or []
-    if any((each["kind"], each["name"]) == (owner["kind"], owner["name"]) for each in owners):
-        return
-    raise ForeignObjectError(
-        f"{obj['kind']} {obj['metadata']['name']} is there already, and is not this application's:"
-        " it is left as it is; delete or rename it, or give the application another name"
-    )
 
 
 def _without_nulls(status: Mapping[str, Any]) -> dict[str, Any]:
