@@ -342,3 +342,34 @@ def test_an_application_grants_nothing_to_the_account_of_a_cluster(served: Serve
     after = get(served.namespace, "serviceaccount", account)["metadata"]
     assert after["ownerReferences"] == before["ownerReferences"]
     assert not get(served.namespace, "role", f"headrace-{account}")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_spec_that_is_refused_beside_a_driver_leaves_it_running(
+    served: Served, number: int
+) -> None:
+    spec, words = REFUSED[number]
+    name = f"running-{number}"
+    place = {"name": name, "namespace": served.namespace}
+
+    def uid() -> str:
+        found = get(served.namespace, "pod", f"{name}-driver").get("metadata", {})
+        return str(found.get("uid", ""))
+
+    apply(application() | {"metadata": place})
+    wait_until(uid, 30, "the driver")
+    first = uid()
+    status = json.dumps({"status": {"phase": "Running"}})
+    pod = ("pod", f"{name}-driver", "--subresource=status", "--type=merge", "-p", status)
+    kubectl("-n", served.namespace, "patch", *pod)
+    wait_until(lambda: said(served, name) == ("RUNNING", ""), 30, "the driver to run")
+    for arguments in ({}, {"arguments": ["--other"]}):
+        apply(application(**spec) | {"metadata": place})
+        wait_until(lambda: words in said(served, name)[1], 30, "the reason in the status")
+        assert said(served, name)[0] == "RUNNING"
+        wait_until(lambda: words in events_of(served, name), 30, "the reason in an Event")
+        assert uid() == first
+        apply(application(**arguments) | {"metadata": place})
+        wait_until(lambda: not said(served, name)[1], 30, "the reason to go")
+        # A corrected spec that is the accepted one needs no other driver.
+        wait_until(lambda a=arguments: (uid() not in ("", first)) is bool(a), 30, "its driver")  # type: ignore[misc]  # bound to this round

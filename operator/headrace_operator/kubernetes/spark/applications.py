@@ -34,8 +34,10 @@ from headrace_operator.kubernetes.spark.seen import (
     MESSAGE_LENGTH_MAX,
     Seen,
     State,
+    alive_state,
     is_terminating,
     other_writers,
+    phase,
 )
 from headrace_operator.kubernetes.spark.states import (
     LOST_SECONDS,
@@ -139,10 +141,11 @@ class SparkRunner:
         if self._is_run_by_another(application) or not await self.is_for_us(application):
             return ApplicationOutcome()
         if len(name) > NAME_MAX:
-            return await self._refuse(application, f"the name is longer than {NAME_MAX} characters")
+            message = f"the name is longer than {NAME_MAX} characters"
+            return await self._refuse(self._seen(application, None), message)
         seen = self._seen(application, self._store.get("Pod", namespace, driver_name(name)))
         if reason := refusal_of(application) or _why_unreadable(seen):
-            return await self._refuse(application, reason)
+            return await self._refuse(seen, reason)
         if seen.driver is not None and is_terminating(seen.driver):
             seen = replace(seen, is_node_lost=await self._is_lost(seen.driver))
         decision = decide(seen)
@@ -365,10 +368,16 @@ class SparkRunner:
             return replace(decision, message=message, again_seconds=again)
         return decision
 
-    async def _refuse(self, application: Object, message: str) -> ApplicationOutcome:
-        seen = self._seen(application, None)
-        decision = Decision(state=State.FAILED, message=message)
-        return ApplicationOutcome(status=await self._write_status(seen, decision))
+    async def _refuse(self, seen: Seen, message: str) -> ApplicationOutcome:
+        """Say what is refused. A driver that runs stays: it is of a spec that was accepted."""
+        decision, again = Decision(state=State.FAILED, message=message), None
+        if (driver := seen.own_driver) is not None and phase(driver) not in ("Succeeded", "Failed"):
+            decision = replace(decision, state=alive_state(driver))
+            if message[:MESSAGE_LENGTH_MAX] != seen.message:
+                await self._event(seen, "SparkApplicationRefused", message, kind="Warning")
+            again = await self._remove_lost_executors(seen, None)
+        status = await self._write_status(seen, decision)
+        return ApplicationOutcome(look_again_seconds=again, status=status)
 
     async def _write_status(self, seen: Seen, decision: Decision) -> Mapping[str, Any]:
         status = render_status(seen, decision)

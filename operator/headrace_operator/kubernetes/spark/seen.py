@@ -27,6 +27,7 @@ __all__ = [
     "MESSAGE_LENGTH_MAX",
     "Seen",
     "State",
+    "alive_state",
     "annotation",
     "is_of",
     "is_terminating",
@@ -184,6 +185,11 @@ def is_terminating(pod: Mapping[str, Any]) -> bool:
 def phase(pod: Mapping[str, Any]) -> str:
     """Return Pending, Running, Succeeded, Failed or Unknown."""
     return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def alive_state(driver: Mapping[str, Any]) -> State:
+    """Return the state of an application whose driver has not ended."""
+    return State.RUNNING if phase(driver) == "Running" else State.SUBMITTED
 
 
 def annotation(pod: Mapping[str, Any] | None, name: str) -> str:

@@ -16,6 +16,7 @@ from headrace_operator.kubernetes.spark.seen import (
     FINAL,
     Seen,
     State,
+    alive_state,
     annotation,
     is_terminating,
     number,
@@ -137,7 +138,7 @@ def _decide_ending(seen: Seen) -> Decision:
 def _decide_alive(seen: Seen, driver: Mapping[str, Any]) -> Decision:
     if annotation(driver, FINGERPRINT_ANNOTATION) != fingerprint(seen.application):
         return Decision(state=State.INVALIDATING, step=Step.STOP, message="the spec changed")
-    state = State.RUNNING if phase(driver) == "Running" else State.SUBMITTED
+    state = alive_state(driver)
     wanted = str(wanted_executors(seen.application))
     if is_resizable(seen.application) and annotation(driver, EXECUTORS_ANNOTATION) != wanted:
         return Decision(state=state, step=Step.RESIZE)
