@@ -13,7 +13,6 @@ from simulation.share_faults import GIVEN_TWICE
         (800018, "a sequence has a gap"),
         (800067, "an fsync ends after a truncation"),
         (3000013, "a former coordinator's marker is refused"),
-        (3000018, "a verification is taken back"),
         (4000028, "a former controller decides what a leader asks for"),
         (4000043, GIVEN_TWICE),
     ],
