@@ -11,7 +11,6 @@ from simulation.share_faults import GIVEN_TWICE
     [
         (800016, "a damaged range is refused"),
         (800018, "a sequence has a gap"),
-        (800067, "an fsync ends after a truncation"),
         (3000013, "a former coordinator's marker is refused"),
         (4000028, "a former controller decides what a leader asks for"),
         (4000043, GIVEN_TWICE),
