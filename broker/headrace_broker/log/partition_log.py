@@ -31,7 +31,7 @@ from headrace_broker.log.retention import (
     roll_after_ms,
 )
 from headrace_broker.log.segments.batch_check import examine
-from headrace_broker.log.segments.flush import Flush
+from headrace_broker.log.segments.flush import Flush, FlushTurns
 from headrace_broker.log.segments.reader import LogReader
 from headrace_broker.log.segments.removal import FileRemoval
 from headrace_broker.log.segments.segment import (
@@ -138,6 +138,7 @@ class PartitionLog:
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
         self._truncations = 0
+        self._flush_turns = FlushTurns()
         self._roll_after_ms = 0
         self.update_config(config)
 
@@ -319,6 +320,7 @@ class PartitionLog:
                 for offset in self._snapshots
                 if offset >= self.recovery_point
             ),
+            turns=self._flush_turns,
         )
 
     def finish_flush(self, flush: Flush) -> Offset:

@@ -1,12 +1,15 @@
 """What a kill leaves, and what opening makes of it."""
 
+import errno
 import os
 import shutil
+import threading
 
 import pytest
 
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from headrace_broker.log.segments.time_lookup import max_timestamp_record
@@ -357,3 +360,42 @@ def test_a_start_leaves_the_next_index_entry_where_it_would_have_been(folder, cl
         entries.append(log.segments.active.offset_index.path.read_bytes())
     assert entries[0] == entries[1]
     assert entries[0]
+
+
+def test_an_fsync_beside_one_that_fails_makes_nothing_durable(new_log, monkeypatch):
+    """The kernel says once that it has lost data; who asks again hears of a success."""
+    log = new_log()
+    append(log, batch_of(b"lost"))
+    flushes = [log.begin_flush(), log.begin_flush()]
+    is_under_way, may_end, calls = threading.Event(), threading.Event(), []
+
+    def fsync(_fd):
+        calls.append(1)
+        if len(calls) == 1:
+            is_under_way.set()
+            may_end.wait(10)
+            raise OSError(errno.EIO, "lost")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    heard = []
+
+    def run(flush):
+        try:
+            flush.run()
+        except LogDirectoryFailure as failure:
+            heard.append(failure)
+        else:
+            log.finish_flush(flush)
+
+    threads = [threading.Thread(target=run, args=(flush,)) for flush in flushes]
+    threads[0].start()
+    assert is_under_way.wait(10)
+    threads[1].start()
+    may_end.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(heard) == 2
+    assert log.recovery_point == 0
+    with pytest.raises(LogDirectoryFailure, match="lost"):
+        log.flush()
+    log.abandon()

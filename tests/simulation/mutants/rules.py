@@ -362,14 +362,14 @@ LOG_RULES = (
     _rule(
         "leader epochs are not fsynced with their batches",
         Flush,
-        "run",
+        "_sync",
         edited("(self.epochs, *self.snapshots)", "self.snapshots"),
         needs=_has_fsyncs,
     ),
     _rule(
         "producers' snapshots are not fsynced",
         Flush,
-        "run",
+        "_sync",
         edited("(self.epochs, *self.snapshots)", "(self.epochs,)"),
         nodes=1,
         needs=_has_fsyncs,
@@ -378,7 +378,7 @@ LOG_RULES = (
     _rule(
         "segments are not fsynced",
         Flush,
-        "run",
+        "_sync",
         edited("segment.sync()", "pass"),
         needs=_has_fsyncs,
     ),

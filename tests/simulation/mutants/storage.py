@@ -1,6 +1,7 @@
 """Planted bugs of one broker's storage, each of a kind that somebody once shipped."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from headrace_broker.log import partition_log
@@ -64,14 +65,7 @@ def _flush_later(original: Any) -> Any:
 
     def begin(self: PartitionLog) -> Flush:
         begun = original(self)
-        return Flush(
-            directory=begun.directory,
-            offset=begun.offset,
-            epochs=begun.epochs,
-            truncations=begun.truncations,
-            segments=(),
-            snapshots=(),
-        )
+        return replace(begun, segments=(), snapshots=())
 
     return begin
 
