@@ -17,7 +17,7 @@ from headrace_broker.server.follower.replica_fetcher import FetchedPartitions
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace
+from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 
 _ENDS_SINCE = _FORMER_SINCE = 3_000_000
@@ -55,14 +55,7 @@ def _at_once(_original: Any) -> Any:
     return lambda _partition, _offset, acknowledge: acknowledge(None)
 
 
-def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
-    return Mutant(
-        name=name,
-        owner=owner,
-        attribute=attribute,
-        replace=replace,
-        **{"nodes": 3, "seeds_max": 100} | options,
-    )
+_rule = rules_with(nodes=3, seeds_max=100)
 
 
 def _nothing(_original: Any) -> Any:

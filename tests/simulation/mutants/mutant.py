@@ -45,6 +45,17 @@ class Mutant:
                 setattr(owner, name, was)
 
 
+def rules_with(**defaults: Any) -> Callable[..., Mutant]:
+    """Return what makes mutants, with these options where others are not given."""
+
+    def rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
+        return Mutant(
+            name=name, owner=owner, attribute=attribute, replace=replace, **defaults | options
+        )
+
+    return rule
+
+
 def find(
     mutant: Mutant, *, first: int | None = None, seeds_max: int | None = None
 ) -> Outcome | None:

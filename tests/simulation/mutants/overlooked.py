@@ -29,19 +29,11 @@ from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_manager import ReplicaManager
 from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace
+from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads.settings import SINCE as SETTINGS_SINCE
 
-
-def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
-    return Mutant(
-        name=name,
-        owner=owner,
-        attribute=attribute,
-        replace=replace,
-        **{"nodes": 3, "seeds_max": 150} | options,
-    )
+_rule = rules_with(nodes=3, seeds_max=150)
 
 
 def _syncs(profile: Profile) -> bool:

@@ -26,7 +26,7 @@ from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.quorum.quorum_state import QuorumStateFile
 from headrace_broker.server.quorum.raft_log import MetadataLog
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace
+from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 
 
@@ -66,14 +66,7 @@ def _is_trimmed(profile: Profile) -> bool:
     return _retains(profile) or "trim" in profile.works
 
 
-def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
-    return Mutant(
-        name=name,
-        owner=owner,
-        attribute=attribute,
-        replace=replace,
-        **{"nodes": 3, "seeds_max": 200} | options,
-    )
+_rule = rules_with(nodes=3, seeds_max=200)
 
 
 _DEFINES_LOG = {

@@ -12,7 +12,7 @@ from headrace_broker.server.shares.dead_letters import DeadLetterWriter
 from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
 from headrace_broker.server.shares.state_shard import StateShardDriver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace
+from simulation.mutants.mutant import Mutant, Replace, rules_with
 from simulation.profile import Profile
 from simulation.workloads import dead_letters as dead_letter_topic
 from simulation.workloads import share, state_epochs
@@ -26,15 +26,7 @@ def _nothing(_original: Any) -> Any:
     return lambda *_arguments, **_named: None
 
 
-def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
-    return Mutant(
-        name=name,
-        owner=owner,
-        attribute=attribute,
-        replace=replace,
-        **{"nodes": 3, "seeds_max": 100, "since": share.SINCE, "needs": _has_share_groups}
-        | options,
-    )
+_rule = rules_with(nodes=3, seeds_max=100, since=share.SINCE, needs=_has_share_groups)
 
 
 LEADER_RULES = (

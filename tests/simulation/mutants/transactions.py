@@ -25,7 +25,7 @@ from headrace_broker.server.transactions import (
 )
 from headrace_broker.server.transactions.shard_driver import ShardDriver
 from simulation.mutants.edited import edited
-from simulation.mutants.mutant import Mutant, Replace
+from simulation.mutants.mutant import Mutant, Replace, rules_with
 from simulation.profile import Profile
 from simulation.workloads.features import changes_levels
 
@@ -59,14 +59,7 @@ def _nothing(_original: Any) -> Any:
     return lambda *_arguments, **_named: None
 
 
-def _rule(name: str, owner: Any, attribute: str, replace: Replace, **options: Any) -> Mutant:
-    return Mutant(
-        name=name,
-        owner=owner,
-        attribute=attribute,
-        replace=replace,
-        **{"nodes": 3, "seeds_max": 100, "needs": _has_transactions} | options,
-    )
+_rule = rules_with(nodes=3, seeds_max=100, needs=_has_transactions)
 
 
 _write_again = edited("if marker.bumped_epoch and partition", "if False and partition")
