@@ -94,37 +94,45 @@ def apply_actions(
     be reached: then it is unknown which actions were carried out, and the next plan finds out.
     `check` raises if nothing more may be sent.
     """
+
+    def step(
+        kind: type[_A], run: Callable[..., Iterator[Failure]], *more: Any
+    ) -> tuple[Sequence[Action], Iterator[Failure]]:
+        some = _of(actions, kind)
+        return some, run(admin, some, *more)
+
     voters: list[AddVoter | RemoveVoter] = [*_of(actions, AddVoter), *_of(actions, RemoveVoter)]
     steps: list[tuple[Sequence[Action], Iterator[Failure]]] = [
         # Before any move: otherwise new topics would get replicas on a broker that is being
         # drained.
-        (some := _of(actions, CordonBrokers), _cordon(admin, some)),
-        (moves := _of(actions, MoveReplicas), _move_replicas(admin, moves)),
+        step(CordonBrokers, _cordon),
+        step(MoveReplicas, _move_replicas),
         (voters, _change_voters(admin, voters)),
-        (gone := _of(actions, UnregisterBroker), _unregister(admin, gone)),
-        (live := _of(actions, AlterClusterConfig), _alter_cluster_config(admin, live)),
-        (levels := _of(actions, SetFeatureLevels), _set_features(admin, levels)),
-        (new := _of(actions, CreateTopic), _create_topics(admin, new, check)),
-        (more := _of(actions, CreatePartitions), _create_partitions(admin, more)),
-        (changed := _of(actions, AlterTopicConfig), _alter_configs(admin, changed)),
-        (old := _of(actions, DeleteTopic), _delete_topics(admin, old, check)),
+        step(UnregisterBroker, _unregister),
+        step(AlterClusterConfig, _alter_cluster_config),
+        step(SetFeatureLevels, _set_features),
+        step(CreateTopic, _create_topics, check),
+        step(CreatePartitions, _create_partitions),
+        step(AlterTopicConfig, _alter_configs),
+        step(DeleteTopic, _delete_topics, check),
+        # One that fails ends no other's.
         *(([each], _reset_offsets(admin, [each])) for each in _of(actions, ResetOffsets)),
-        (groups := _of(actions, DeleteGroup), _delete_groups(admin, groups)),
+        step(DeleteGroup, _delete_groups),
     ]
     failures: list[Failure] = []
-    for tried, step in steps:
+    for tried, outcomes in steps:
         check()
-        failures += _guarded(tried, step)
+        failures += _guarded(tried, outcomes)
     return tuple(failures)
 
 
-def _guarded(tried: Sequence[Action], step: Iterator[Failure]) -> list[Failure]:
+def _guarded(tried: Sequence[Action], outcomes: Iterator[Failure]) -> list[Failure]:
     """Run a step. A broker's error that ends it does not end the others."""
     from kafka.errors import BrokerResponseError, RequestTimedOutError
 
     failures: list[Failure] = []
     try:
-        failures.extend(step)
+        failures.extend(outcomes)
     except RequestTimedOutError:
         # The others would wait as long.
         raise
