@@ -9,6 +9,7 @@ from simulation.share_faults import GIVEN_TWICE
 @pytest.mark.parametrize(
     ("seed", "mark"),
     [
+        (800000, "an fsync ends after a truncation"),
         (800016, "a damaged range is refused"),
         (800018, "a sequence has a gap"),
         (3000013, "a former coordinator's marker is refused"),
