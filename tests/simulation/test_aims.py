@@ -13,6 +13,7 @@ from simulation.share_faults import GIVEN_TWICE
         (800016, "a damaged range is refused"),
         (800018, "a sequence has a gap"),
         (3000013, "a former coordinator's marker is refused"),
+        (3000082, "a verification is taken back"),
         (4000028, "a former controller decides what a leader asks for"),
         (4000043, GIVEN_TWICE),
     ],
