@@ -41,6 +41,16 @@ async def observe(admin):
     return seen.cluster
 
 
+async def observe_until(admin, is_so):
+    """Each broker learns of an accepted change in its time, and any of them may be asked."""
+    for _ in range(100):
+        seen = await observe(admin)
+        if is_so(seen):
+            return seen
+        await asyncio.sleep(0.1)
+    raise AssertionError(seen)
+
+
 async def settled_quorum(admin):
     """Once every voter has reported its disk's id, a moment after its first start."""
     for _ in range(100):
@@ -72,14 +82,14 @@ def test_new_topics_stay_off_a_drained_broker_until_the_drain_is_cancelled(runni
             drain = CordonBrokers(resource=KEY, cordoned=(3,), drained=(3,))
             # In one go, as a plan may have both: who is cordoned is settled first.
             assert await admin.apply([created("during"), drain]) == ()
-            seen = await observe(admin)
+            seen = await observe_until(admin, lambda seen: replicas_of(seen, "during"))
             assert replicas_of(seen, "during") == {1, 2}
-            assert seen.live_config[DRAINED_BROKERS] == "3"
+            await observe_until(admin, lambda seen: seen.live_config.get(DRAINED_BROKERS) == "3")
             assert await admin.apply([CordonBrokers(resource=KEY, uncordoned=(3,))]) == ()
             assert await admin.apply([created("after")]) == ()
-            seen = await observe(admin)
+            seen = await observe_until(admin, lambda seen: replicas_of(seen, "after"))
             assert 3 in replicas_of(seen, "after")
-            assert DRAINED_BROKERS not in seen.live_config
+            await observe_until(admin, lambda seen: DRAINED_BROKERS not in seen.live_config)
 
     client = KafkaAdminClient(bootstrap_servers=running.bootstrap.split(","))
     try:
@@ -118,7 +128,7 @@ def test_a_voter_is_taken_away_and_given_back_with_the_disk_that_it_has(running)
                 resource=KEY, node_id=gone, directory_id=voter.directory_id, address=address
             )
             assert await admin.apply([addition]) == ()
-            assert (await observe(admin)).quorum.votes(gone)
+            await observe_until(admin, lambda seen: seen.quorum.votes(gone))
 
     asyncio.run(scenario())
 
@@ -127,19 +137,19 @@ def test_how_far_a_move_is_can_be_seen_while_it_is_under_way(running):
     async def scenario():
         async with BrokerAdmin(running.bootstrap) as admin:
             assert await admin.apply([created("watched")]) == ()
-            before = await observe(admin)
+            key = ("watched", 0)
+            before = await observe_until(admin, lambda seen: key in seen.partitions)
             assert (before.adding, before.sizes) == ({}, {})
             producer = Producer({"bootstrap.servers": running.bootstrap, "acks": "all"})
             for _ in range(4):
                 producer.produce("watched", bytes(500_000), partition=0)
             producer.flush(30)
-            key = ("watched", 0)
             (other,) = {1, 2, 3} - set(before.partitions[key].replicas)
             replicas = (before.partitions[key].replicas[0], other)
             # Some 20 s of it: nobody is that late to look.
             move = MoveReplicas(resource=KEY, moves={key: replicas}, leaving=(), throttle=100_000)
             assert await admin.apply([move]) == ()
-            seen = await observe(admin)
+            seen = await observe_until(admin, lambda seen: seen.adding)
             assert seen.adding == {key: (other,)}
             assert seen.sizes[key][before.partitions[key].leader] > 2_000_000
             progress = progress_of(cluster(moves={"throttle": 100_000}), seen)
@@ -166,7 +176,7 @@ def test_how_far_a_move_is_can_be_seen_while_it_is_under_way(running):
                 await asyncio.sleep(0.1)
             (end,) = plan_end_of_throttle(cluster(), seen)
             assert await admin.apply([end]) == ()
-            assert (await observe(admin)).sizes == {}
+            await observe_until(admin, lambda seen: seen.sizes == {})
 
     asyncio.run(scenario())
 
@@ -175,13 +185,15 @@ def test_moves_are_throttled_before_they_begin_until_it_is_taken_back(running):
     async def scenario():
         async with BrokerAdmin(running.bootstrap) as admin:
             assert await admin.apply([created("moved")]) == ()
-            partitions = (await observe(admin)).partitions
             key = ("moved", 0)
-            (other,) = {1, 2, 3} - set(partitions[key].replicas)
-            replicas = (other, partitions[key].replicas[0])
+            before = await observe_until(admin, lambda seen: key in seen.partitions)
+            (other,) = {1, 2, 3} - set(before.partitions[key].replicas)
+            replicas = (other, before.partitions[key].replicas[0])
             move = MoveReplicas(resource=KEY, moves={key: replicas}, leaving=(), throttle=5_000_000)
             assert await admin.apply([move]) == ()
-            assert (await observe(admin)).live_config[MOVES_THROTTLE] == "5000000"
+            await observe_until(
+                admin, lambda seen: seen.live_config.get(MOVES_THROTTLE) == "5000000"
+            )
             for _ in range(300):
                 seen = await observe(admin)
                 if not seen.reassigning and seen.partitions[key].replicas == replicas:
@@ -190,7 +202,7 @@ def test_moves_are_throttled_before_they_begin_until_it_is_taken_back(running):
             assert seen.partitions[key].replicas == replicas
             (end,) = plan_end_of_throttle(cluster(), seen)
             assert await admin.apply([end]) == ()
-            assert MOVES_THROTTLE not in (await observe(admin)).live_config
+            await observe_until(admin, lambda seen: MOVES_THROTTLE not in seen.live_config)
 
     asyncio.run(scenario())
 
