@@ -29,7 +29,7 @@ import yaml
 
 from headrace_jobs import logs
 from headrace_jobs.jars import JarError, resolve
-from headrace_jobs.session import LOG4J_CONFIGURATION
+from headrace_jobs.session import LOG4J_CONFIGURATION, WORKER_DAEMON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,6 +174,7 @@ def _submit_options(spec: Mapping[str, Any], name: str, place: _LocalPlace) -> l
         *shlex.split(driver.get("javaOptions") or ""),
     ]
     settings = {
+        **WORKER_DAEMON,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         **{

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["LOG4J_CONFIGURATION", "STATE_SETTINGS", "SessionError", "open_session"]
+__all__ = [
+    "LOG4J_CONFIGURATION",
+    "STATE_SETTINGS",
+    "WORKER_DAEMON",
+    "SessionError",
+    "open_session",
+]
 
 LOG4J_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
@@ -33,6 +39,9 @@ STATE_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
+
+#: Which process Python workers are forked from, where workers are sure to have our packages.
+WORKER_DAEMON = {"spark.python.daemon.module": "headrace_jobs.worker_daemon"}
 
 # The checkpoint fixes them, so they limit how far a job can scale: as many as there are groups of
 # keys (`transforms.key_groups`). Spark's default, 200, costs 200 tasks in each batch.
@@ -82,6 +91,7 @@ def _is_started_plainly() -> bool:
 def _plain_settings() -> dict[str, str]:
     log4j = f"-Dlog4j2.configurationFile={LOG4J_CONFIGURATION.as_uri()}"
     return {
+        **WORKER_DAEMON,
         "spark.jars": ",".join(str(path) for path in resolve()),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

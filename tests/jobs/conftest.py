@@ -14,7 +14,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace_jobs.jars import resolve
-from headrace_jobs.session import LOG4J_CONFIGURATION, STATE_SETTINGS
+from headrace_jobs.session import LOG4J_CONFIGURATION, STATE_SETTINGS, WORKER_DAEMON
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
 from support.peer import Peer
@@ -47,6 +47,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory):
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
+        .config(map=WORKER_DAEMON)
         .getOrCreate()
     )
     for key, value in STATE_SETTINGS.items():

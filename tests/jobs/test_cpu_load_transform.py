@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
 from headrace_jobs.transforms import tagged
 from headrace_jobs.transforms.cpu_load import (
@@ -19,6 +20,7 @@ from headrace_jobs.transforms.cpu_load import (
     well_formed_readings,
 )
 from headrace_jobs.transforms.tagged import rejected, results
+from headrace_jobs.transforms.times import event_time
 
 pytestmark = pytest.mark.spark
 
@@ -164,6 +166,55 @@ def test_times_may_have_any_offset_and_count_as_utc_without_one(spark):
     texts = ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00.000+01:00", "2026-01-31 12:00:00"]
     values = [json.dumps({**json.loads(reading(0)), "occurred_at": text}) for text in texts]
     assert [row[-1] for row in rows(windows_of(parsed(spark, values)))] == [3]
+
+
+def test_only_twelve_to_fourteen_digits_are_milliseconds_however_a_number_could_be_read(spark):
+    texts = {
+        "1769860800000": 1769860800000,
+        "100000000000": 10**11,
+        "99999999999999": 10**14 - 1,
+        "0100000000000": 10**11,
+        "000000000001": 1,
+        "99999999999": None,
+        "100000000000000": None,
+        "00100000000000000": None,
+        "-100000000000": None,
+        "+1769860800000": None,
+        " 1769860800000": None,
+        "1769860800000.5": None,
+        "1.7698608e12": None,
+        "1769860800000L": None,
+        "1769860800000\n": None,
+        "1769860800000\\n": None,
+        "": None,
+    }
+    frame = spark.createDataFrame([(text,) for text in texts], "text STRING")
+    found = frame.select("text", F.unix_millis(event_time(F.col("text")))).collect()
+    assert dict(map(tuple, found)) == texts
+
+
+def test_a_cpu_is_digits_or_a_name_however_a_number_could_be_read(spark):
+    good = ["0", "7", "007", "2147483647", "2147483648", "9" * 30, "cpu0", "total", "a.b:c-d_e"]
+    bad = [
+        "",
+        " ",
+        "-1",
+        "+1",
+        " 1",
+        "1 ",
+        "1.0",
+        "1e3",
+        "0x1",
+        "_x",
+        "a b",
+        "1a",
+        "-0",
+        "0\n",
+        "cpu0\n",
+    ]
+    frame = parsed(spark, [reading(0, cpu=text) for text in good + bad])
+    taken = [row.cpu for row in well_formed_readings(frame).collect()]
+    assert taken == good
 
 
 def test_a_clock_that_runs_far_ahead_cannot_move_the_watermark(spark):

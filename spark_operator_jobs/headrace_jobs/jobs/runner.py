@@ -212,7 +212,10 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
         if refused:
             raise JobError("; ".join(refused))
     start = reconcile(settings, parts.start, parts.outputs, is_stateful=is_stateful_query)
+    has_moved = start.starting_offsets != parts.start.starting_offsets
     parts = replace(parts, start=start)
+    if has_moved:
+        results = _results(session, settings, parts)
     parts.metrics.checkpoint_generation(start.generation.number)
     group = None
     if settings.group is not None:
@@ -220,13 +223,13 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
         group.start(parts.start.position)
     listener = ProgressListener(parts.metrics, group, silence)
     session.streams.addListener(listener)
-    query = _start(session, settings, parts)
+    query = _start(results, settings, parts)
     _log.info("query started", query=parts.job.query_name, checkpoint=parts.start.generation.path)
     try:
         _follow(query, settings, parts, listener)
         if settings.ends_input and silence is not None and not parts.stop.is_requested:
             silence.request_tick()
-            _follow(_start(session, settings, parts), settings, parts, listener)
+            _follow(_start(results, settings, parts), settings, parts, listener)
     finally:
         if silence is not None:
             silence.close()
@@ -288,14 +291,14 @@ def _refuse_unbounded(joins: list[str]) -> None:
         )
 
 
-def _start(session: SparkSession, settings: JobSettings, parts: _Parts) -> Any:
+def _start(results: DataFrame, settings: JobSettings, parts: _Parts) -> Any:
+    """Start the query. One frame may be started again: each query opens its sources for itself."""
     from headrace_jobs.progress.listener import OBSERVED_OUTPUT, observations
 
     parts.outputs.checkpoint = parts.start.generation.path
     parts.outputs.dead_letters = _dead_letters(settings, parts.start)
     parts.outputs.metrics = parts.metrics
-    out = _results(session, settings, parts)
-    observed = out.observe(OBSERVED_OUTPUT, *observations(out))
+    observed = results.observe(OBSERVED_OUTPUT, *observations(results))
     if settings.real_time_ms is not None:
         return start_real_time(observed, parts.job, settings, parts.start.generation.path)
     writer = (

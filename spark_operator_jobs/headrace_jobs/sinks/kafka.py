@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["KafkaSink", "as_json_records"]
 
 # As JSON writes one, within 64 bits.
-_INTEGER = r"^(0|[1-9]\d{0,17})$"
+_INTEGER = r"^(0|[1-9]\d{0,17})\z"
 # A null in a record key, and the texts that become one by escaping, or are one.
 _NULL = "%00"
 _LIKE_NULL = r"^%(25)*00$"

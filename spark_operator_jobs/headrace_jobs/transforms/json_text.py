@@ -25,8 +25,12 @@ def json_text(value: Column) -> Column:
     `from_json` has to say whether the object itself is well-formed.
     """
     text = value.cast("string")
-    # Parses again only a text whose first brace that closes is not its end.
-    is_flat = F.instr(text, "}") == F.length(F.rtrim(text, F.lit(_SPACE)))
+    # Most end with their first brace that closes: counted in bytes, Spark need not decode them.
+    # Parses again only a text where that brace is not the end, spaces aside.
+    to_brace = F.octet_length(F.substring_index(text, "}", 1)) + 1
+    is_flat = (to_brace == F.octet_length(text)) | (
+        to_brace == F.octet_length(F.rtrim(text, F.lit(_SPACE)))
+    )
     return F.when(F.is_valid_utf8(text) & (is_flat | is_json_object(text)), text)
 
 
