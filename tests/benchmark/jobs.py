@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from headrace_jobs.jars import resolve  # noqa: E402 - found by the path above
-from headrace_jobs.session import LOG4J_CONFIGURATION  # noqa: E402 - found by the path above
+from headrace_jobs.session import LOG4J_CONFIGURATION, WORKER_DAEMON  # noqa: E402 - found by the path above
 from support.headrace_broker import HeadraceBroker  # noqa: E402 - found by the path above
 from support.kafka_peer import (  # noqa: E402 - found by the path above
     FLINK_JVM,
@@ -103,14 +103,20 @@ def measure(command: list[str], environment: dict[str, str]) -> tuple[float, flo
             try:
                 times = each.cpu_times()
                 cpu[each.pid] = times.user + times.system
-                memory += each.memory_info().rss
-            except psutil.NoSuchProcess:
+                memory += proportional_bytes(each.pid)
+            except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
                 continue
         peak = max(peak, memory / 2**20)
         time.sleep(0.2)
     if process.wait() != 0:
         raise RuntimeError(f"{shlex.join(command)} ended with {process.returncode}")
     return time.monotonic() - began, sum(cpu.values()), peak
+
+
+def proportional_bytes(pid: int) -> int:
+    """The memory of a process; pages that several have are shared out among them."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) for line in rollup.splitlines() if line[:4] == "Pss:") * 1024
 
 
 def windows(bootstrap: str, topic: str) -> dict[tuple[str, str, int], tuple[float, int]]:
@@ -173,6 +179,7 @@ def python_engine(name: str, *places: str) -> list[str] | None:
 
 def submit(jars: str) -> dict[str, str]:
     settings = {
+        **WORKER_DAEMON,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
