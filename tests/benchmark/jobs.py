@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 import psutil
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -128,8 +128,12 @@ def windows(bootstrap: str, topic: str) -> dict[tuple[str, str, int], tuple[floa
     found = {}
     while True:
         record = consumer.poll(30)
-        if record is None or record.error():
-            break
+        if record is None:
+            raise RuntimeError(f"{topic}: no end after 30 s")
+        if record.error() is not None:
+            if record.error().code() == KafkaError._PARTITION_EOF:
+                break
+            raise KafkaException(record.error())
         window = json.loads(record.value())
         if "start_ms" in window:
             start = window["start_ms"]

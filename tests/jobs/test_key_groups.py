@@ -29,6 +29,7 @@ def readings(rng, count):
     )
 
 
+NOW_MS = 1_769_860_800_000
 PAYLOAD = ["record_key", "record_value", "record_headers"]
 
 
@@ -59,11 +60,17 @@ def test_each_group_gets_its_rows_whole_and_in_their_order(counts):
     assert set(packed["key_group"]) == set(expected["key_group"])
     for group, rows in packed.groupby("key_group"):
         # As it comes: in several frames of one group.
-        frames = iter([rows.iloc[:1], rows.iloc[1:]])
+        timed = rows.assign(now_ms=NOW_MS)
+        frames = iter([timed.iloc[:1], timed.iloc[1:]])
         own = expected[expected["key_group"] == group].reset_index(drop=True)
-        assert_holds(*_unpacked(frames), own)
+        given, payload, now_ms = _unpacked(frames)
+        assert_holds(given, payload, own)
+        assert now_ms == NOW_MS
 
 
 def test_rows_that_are_not_packed_stay_as_they_are():
     frame = readings(np.random.default_rng(1), 10).to_pandas()
-    assert_holds(*_unpacked(iter([frame[:4], frame[4:]])), frame)
+    timed = frame.assign(now_ms=NOW_MS)
+    given, payload, now_ms = _unpacked(iter([timed[:4], timed[4:]]))
+    assert_holds(given, payload, frame)
+    assert now_ms == NOW_MS

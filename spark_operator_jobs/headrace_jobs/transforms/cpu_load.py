@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
 from headrace_jobs.transforms.event_time import event_time_windows
-from headrace_jobs.transforms.json_text import json_text
+from headrace_jobs.transforms.json_text import with_json
 from headrace_jobs.transforms.times import event_time
 from headrace_jobs.transforms.window_fold import WindowSpec
 
@@ -164,10 +164,9 @@ def _is_cpu(text: Column) -> Column:
 
 def _judged(records: DataFrame) -> DataFrame:
     """Add `reading`, `event_time`, and `reason`: why it is malformed, null when it is not."""
-    parsed = records.select(
-        "*",
-        F.from_json(json_text(F.col("value")), _READING).alias("reading"),
-    ).withColumn("event_time", event_time(F.col("reading.occurred_at")))
+    parsed = with_json(records, _READING, "reading").withColumn(
+        "event_time", event_time(F.col("reading.occurred_at"))
+    )
     fields = [F.col(f"reading.{name}") for name in ("hostname", "cpu", "usage", "occurred_at")]
     at = F.col("event_time")
     rules = [

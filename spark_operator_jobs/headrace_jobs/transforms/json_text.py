@@ -11,12 +11,24 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["is_json_object", "json_text"]
+__all__ = ["is_json_object", "json_text", "with_json"]
 
 _SPACE = " \t\r\n"
 _ANY_OBJECT = T.StructType([])
+_TEXT = "json_text_of_value"
+
+
+def with_json(records: DataFrame, schema: T.StructType | str, name: str) -> DataFrame:
+    """Add the JSON object of the column `value`; null if it is none by itself (`json_text`).
+
+    The text is a column of its own: Spark has no compiled code for what is below `from_json`.
+    """
+    texts = records.withColumn(_TEXT, json_text(F.col("value")))
+    # Read twice, so that Spark does not move the text below `from_json` after all.
+    parsed = F.when(F.col(_TEXT).isNotNull(), F.from_json(_TEXT, schema))
+    return texts.withColumn(name, parsed).drop(_TEXT)
 
 
 def json_text(value: Column) -> Column:

@@ -102,42 +102,49 @@ class GroupProcessor(StatefulProcessor):
         timerValues: Any,  # noqa: ARG002, N803 - the same
     ) -> Iterator[pd.DataFrame]:
         """Fold in the rows; return the query's output for this group."""
-        given, payload = _unpacked(rows)
-        topic, now_ms = given["record_topic"].iloc[0], int(given["now_ms"].iloc[0])
-        is_tick = given["offset"] < 0
-        given = given[~is_tick].reset_index(drop=True)
-        is_malformed, is_own = given["reason"].notna(), given["turn"] == 0
+        given, payload, now_ms = _unpacked(rows)
+        topic = given["record_topic"].iloc[0]
+        is_tick = given["offset"].to_numpy() < 0
+        if is_tick.any():
+            given = given[~is_tick].reset_index(drop=True)
+        is_malformed, is_own = given["reason"].notna().to_numpy(), given["turn"].to_numpy() == 0
         malformed = given[is_malformed & is_own]
         stored = self._state.get()
         state = None if stored is None else bytes(stored[0])
-        well_formed = given[~is_malformed & (is_own | self.wants_ticks)]
+        is_wanted = ~is_malformed & (is_own | self.wants_ticks)
+        well_formed = given if is_wanted.all() else given[is_wanted]
         state, step = self.fold(state, well_formed, now_ms=now_ms, is_silent=bool(is_tick.any()))
         self._state.update((state,))
-        yield self._tagged("result", step.results)
-        yield self._tagged("rejected", _raw(malformed, payload), _reason=malformed["reason"])
-        late = _raw(step.late, payload).assign(_watermark_us=step.late["watermark_us"])
-        yield self._tagged("rejected", late, _reason="late: the watermark has passed its windows")
-        at = ["topic", "partition"]
-        bad = malformed.rename(columns={"record_topic": "topic"}).groupby(at).size()
+        # A frame without rows would cost as much as one of a hundred.
+        if len(step.results):
+            yield self._tagged("result", step.results)
+        if len(malformed):
+            raw = _raw(malformed, payload)
+            yield self._tagged("rejected", raw, _reason=malformed["reason"])
+        if len(step.late):
+            late = _raw(step.late, payload).assign(_watermark_us=step.late["watermark_us"])
+            reason = "late: the watermark has passed its windows"
+            yield self._tagged("rejected", late, _reason=reason)
         partitions = step.partitions
         if "topic" not in partitions:
             partitions = partitions.assign(topic=topic)
-        partitions = partitions.set_index(at).join(bad.rename("malformed"), how="outer")
-        partitions["watermark_us"] = partitions["watermark_us"].fillna(NEVER_US)
-        partitions = partitions.fillna(0).astype("int64").reset_index(names=at)
-        yield self._tagged(
-            "progress",
-            partitions.add_prefix("_"),
-            _group=key[0],
-            _windows=step.open_rows,
-        )
+        partitions = _with_malformed(partitions, malformed)
+        if len(partitions):
+            yield self._tagged(
+                "progress",
+                partitions.add_prefix("_"),
+                _group=key[0],
+                _windows=step.open_rows,
+            )
 
     def close(self) -> None:
         """Do nothing: the state is Spark's."""
 
     def _tagged(self, kind: str, frame: pd.DataFrame, **columns: Any) -> pd.DataFrame:
-        missing = dict.fromkeys(set(self._columns) - set(frame.columns))
-        return frame.assign(**missing | columns | {"_kind": kind})[self._columns]
+        given = dict(frame.items()) | columns | {"_kind": kind}
+        return pd.DataFrame(
+            {name: given.get(name) for name in self._columns}, index=frame.index, copy=False
+        )
 
 
 def fold_groups(
@@ -172,7 +179,6 @@ def fold_groups(
         "offset",
         F.coalesce(F.unix_micros("event_time"), F.lit(0)).alias("event_us"),
         "reason",
-        F.unix_millis(F.current_timestamp()).alias("now_ms"),
         F.col("topic").alias("record_topic"),
         F.col("key").alias("record_key"),
         F.col("value").alias("record_value"),
@@ -186,8 +192,12 @@ def fold_groups(
     grouped = _with_clock(grouped)
     side: T.StructType = T.StructType.fromDDL(SIDE)  # type: ignore[assignment] # any type has it
     schema = T.StructType([*results.fields, *side.fields])
+    # A constant of the batch: beside the rows' own columns, Spark would generate and compile the
+    # code for all of them anew in each batch.
+    now_ms = F.unix_millis(F.current_timestamp())
     return (
         _packed(grouped)
+        .withColumn("now_ms", now_ms)
         .groupBy("key_group")
         .transformWithStateInPandas(
             statefulProcessor=processor([field.name for field in schema]),
@@ -240,9 +250,12 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def _unpacked(frames: Iterator[pd.DataFrame]) -> tuple[pd.DataFrame, pa.Table | pd.DataFrame]:
-    """Return a group's rows without their payload, and the payload of each."""
+def _unpacked(
+    frames: Iterator[pd.DataFrame],
+) -> tuple[pd.DataFrame, pa.Table | pd.DataFrame, int]:
+    """Return a group's rows without their payload, the payload of each, and the batch's time."""
     given = pd.concat(list(frames), ignore_index=True)
+    now_ms = int(given.pop("now_ms").iloc[0])
     payload: pa.Table | pd.DataFrame
     if set(given.columns) == set(_PACKED):
         tables = [pa.ipc.open_stream(packed).read_all() for packed in given["rows"]]
@@ -250,7 +263,21 @@ def _unpacked(frames: Iterator[pd.DataFrame]) -> tuple[pd.DataFrame, pa.Table | 
         payload, given = table.select(_PAYLOAD), table.drop_columns(list(_PAYLOAD)).to_pandas()
     else:
         payload, given = given[[*_PAYLOAD]], given.drop(columns=[*_PAYLOAD])
-    return given.assign(**{_PAYLOAD_ROW: np.arange(len(given))}), payload
+    return given.assign(**{_PAYLOAD_ROW: np.arange(len(given))}), payload, now_ms
+
+
+def _with_malformed(partitions: pd.DataFrame, malformed: pd.DataFrame) -> pd.DataFrame:
+    """Add how many rows of each source partition were malformed, also of those not yet there."""
+    watermarks = partitions["watermark_us"].fillna(NEVER_US).astype("int64")
+    partitions = partitions.assign(watermark_us=watermarks, malformed=np.int64(0))
+    if malformed.empty:
+        return partitions
+    at = ["topic", "partition"]
+    bad = malformed.rename(columns={"record_topic": "topic"}).groupby(at).size()
+    every = partitions.drop(columns="malformed").set_index(at)
+    every = every.join(bad.rename("malformed"), how="outer")
+    filled = every.fillna({"watermark_us": NEVER_US}).fillna(0)
+    return filled.astype("int64").reset_index(names=at)
 
 
 def _with_clock(grouped: DataFrame) -> DataFrame:
@@ -261,7 +288,6 @@ def _with_clock(grouped: DataFrame) -> DataFrame:
     columns = {
         "partition": F.lit(-1),
         "offset": F.lit(-1),
-        "now_ms": F.unix_millis(F.current_timestamp()),
         "record_topic": F.col("topic"),
         "turn": F.lit(1),
         "key_group": F.col("key_group"),

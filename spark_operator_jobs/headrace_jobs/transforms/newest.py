@@ -31,12 +31,11 @@ def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms
     `records`: Kafka's columns; values are JSON objects with both fields, the time in ISO 8601 or
     milliseconds since 1970. Returns `key, event_time, value`: the event unchanged.
     """
-    text = json_text(F.col("value"))
-    judged = records.select(
+    text = F.col("event")
+    judged = records.withColumn("event", json_text(F.col("value"))).select(
         "*",
         F.get_json_object(text, f"$.{key_field}").alias("event_key"),
         event_time(F.get_json_object(text, f"$.{time_field}")).alias("event_time"),
-        text.alias("event"),
     )
     reason = (
         F.when(F.col("value").isNull(), "it has no value")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql import types as T  # noqa: N812 - the same
 
-from headrace_jobs.transforms.json_text import json_text
+from headrace_jobs.transforms.json_text import with_json
 from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups
 from headrace_jobs.transforms.retail_fold import (
     BODY,
@@ -87,7 +87,7 @@ def retail_results(
 def _judged(kind: str, records: DataFrame) -> DataFrame:
     """Return Kafka's columns, the fields of all kinds, `source, id, event_time` and `reason`."""
     schema: T.StructType = T.StructType.fromDDL(_VALUES[kind])  # type: ignore[assignment] # as above
-    parsed = records.withColumn("parsed", F.from_json(json_text(F.col("value")), schema))
+    parsed = with_json(records, schema, "parsed")
 
     def parsed_field(name: str, type_name: str) -> Column:
         has_it = name in schema.fieldNames()

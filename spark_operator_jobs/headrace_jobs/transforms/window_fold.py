@@ -31,8 +31,10 @@ __all__ = [
     "tables_to_bytes",
 ]
 
+_REDUCE = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 #: Before every event time, and far enough from the smallest integer to allow subtraction.
 NEVER_US = -(2**62)
+_NO_TIME_US = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,16 +194,12 @@ def _advance(
     running_second = np.maximum(second, _running_max(np.minimum(times, before), ids))
     watermarks = _confirmed(running, running_second, spec) - spec.lateness_us
     after = clocks.copy()
-    if len(rows):
-        last = pd.Series(np.arange(len(rows))).groupby(ids).last()
-        at, row = last.index.to_numpy(), last.to_numpy()
-        for name, values in (("newest_us", running[row]), ("second_us", running_second[row])):
-            column = after[name].to_numpy(np.int64).copy()
-            column[at] = values
-            after[name] = column
-        seen = after["seen_ms"].to_numpy(np.int64).copy()
-        seen[at] = now_ms
-        after["seen_ms"] = seen
+    now = {"newest_us": running, "second_us": running_second, "seen_ms": np.int64(now_ms)}
+    for name, values in now.items():
+        # None of them ever falls: the last one of a clock is the largest.
+        column = after[name].to_numpy(np.int64).copy()
+        np.maximum.at(column, ids, values)
+        after[name] = column
     return watermarks, after
 
 
@@ -257,9 +255,27 @@ def _count(
 
 
 def _aggregate(parts: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
-    how = {name: "sum" if how == "count" else how for name, (_, how) in spec.aggregates.items()}
-    grouped = parts.groupby(["key_id", "start_us"], sort=False, as_index=False)
-    return grouped.agg({"is_changed": "any", "revision": "max", **how})
+    """Make one row of all with the same key and start, in the order of their first rows."""
+    ids, starts = (parts[name].to_numpy(np.int64) for name in ("key_id", "start_us"))
+    order = np.lexsort((starts, ids))
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (np.diff(ids[order]) != 0) | (np.diff(starts[order]) != 0)
+    begins = np.flatnonzero(is_first)
+    # The sort is stable: the first of a run is its first row.
+    back = np.argsort(order[begins])
+    at = order[begins][back]
+    found = {"key_id": ids[at], "start_us": starts[at]}
+    for name, how in _how(spec).items():
+        values = parts[name].to_numpy()[order]
+        found[name] = _REDUCE[how].reduceat(values, begins)[back] if len(begins) else values
+    return pd.DataFrame(found)
+
+
+def _how(spec: WindowSpec) -> dict[str, str]:
+    aggregates = {
+        name: "sum" if how == "count" else how for name, (_, how) in spec.aggregates.items()
+    }
+    return {"is_changed": "max", "revision": "max", **aggregates}
 
 
 def _merge(known: pd.DataFrame, new: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
@@ -273,10 +289,11 @@ def _advance_horizons(keys: pd.DataFrame, live: pd.DataFrame, spec: WindowSpec) 
     times = _confirmed(
         live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
     )
-    slowest = pd.Series(times - spec.lateness_us).groupby(live["key_id"].to_numpy()).min()
-    horizons = keys["horizon_us"].to_numpy(np.int64).copy()
-    at = slowest.index.to_numpy(np.int64)
-    horizons[at] = np.maximum(horizons[at], slowest.to_numpy(np.int64))
+    ids = live["key_id"].to_numpy(np.int64)
+    slowest = np.full(len(keys), _NO_TIME_US)
+    np.minimum.at(slowest, ids, times - spec.lateness_us)
+    slowest[slowest == _NO_TIME_US] = NEVER_US
+    horizons = np.maximum(keys["horizon_us"].to_numpy(np.int64), slowest)
     return keys.assign(horizon_us=horizons)
 
 
@@ -307,8 +324,9 @@ def _forget(
     keys: pd.DataFrame, clocks: pd.DataFrame, windows: pd.DataFrame, before_ms: int
 ) -> FoldState:
     """Drop keys that were last seen before a time."""
-    seen = clocks.groupby("key_id")["seen_ms"].max().reindex(range(len(keys)), fill_value=0)
-    is_kept = seen.to_numpy() > before_ms
+    seen = np.zeros(len(keys), dtype=np.int64)
+    np.maximum.at(seen, clocks["key_id"].to_numpy(np.int64), clocks["seen_ms"].to_numpy(np.int64))
+    is_kept = seen > before_ms
     if not is_kept.all():
         ids = np.cumsum(is_kept) - 1
         clocks, windows = (
@@ -328,22 +346,27 @@ def _forget(
 def _partitions(
     rows: pd.DataFrame, is_counted: np.ndarray[Any, Any], live: pd.DataFrame, spec: WindowSpec
 ) -> pd.DataFrame:
-    counts = (
-        pd.DataFrame({"partition": rows["partition"], "counted": is_counted, "late": ~is_counted})
-        .groupby("partition")
-        .sum()
-    )
     times = _confirmed(
         live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
     )
-    marks = pd.Series(np.where(times > NEVER_US, times - spec.lateness_us, NEVER_US))
-    lowest = marks.groupby(live["partition"].to_numpy()).min().rename("watermark_us")
-    joined = counts.join(lowest, how="outer")
-    joined.index.name = "partition"
-    return (
-        joined.fillna({"counted": 0, "late": 0, "watermark_us": NEVER_US})
-        .astype(np.int64)
-        .reset_index()
+    marks = np.where(times > NEVER_US, times - spec.lateness_us, NEVER_US)
+    given = rows["partition"].to_numpy(np.int64)
+    numbers, at = np.unique(
+        np.concatenate([given, live["partition"].to_numpy(np.int64)]), return_inverse=True
+    )
+    lowest = np.full(len(numbers), _NO_TIME_US)
+    np.minimum.at(lowest, at[len(given) :], marks)
+    counted, late = (
+        np.bincount(at[: len(given)][chosen], minlength=len(numbers))
+        for chosen in (is_counted, ~is_counted)
+    )
+    return pd.DataFrame(
+        {
+            "partition": numbers,
+            "counted": counted,
+            "late": late,
+            "watermark_us": np.where(lowest < _NO_TIME_US, lowest, NEVER_US),
+        }
     )
 
 
