@@ -1,10 +1,11 @@
-"""Durations in human form: `10s`, `500ms`, `2m`, `1 hour`. Pure."""
+"""Durations and moments in human form: `10s`, `1 hour`; `2026-01-31T12:00:00Z`. Pure."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
-__all__ = ["parse_duration", "spark_interval"]
+__all__ = ["parse_duration", "parse_moment", "spark_interval"]
 
 _MILLISECONDS = {
     "ms": 1,
@@ -31,6 +32,23 @@ def parse_duration(text: str) -> int:
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a duration: write a number and ms, s, m, h or d, as 10s")
     return round(float(match[1]) * factor)
+
+
+def parse_moment(text: str) -> int:
+    """Return milliseconds since 1970 of ISO 8601; without an offset it is UTC.
+
+    Raises `ValueError` that says what is accepted.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+        milliseconds = round((moment.replace(tzinfo=moment.tzinfo or UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        milliseconds = -1
+    if milliseconds < 0:
+        raise ValueError(
+            f"{text!r} is no moment: write ISO 8601 from 1970 on, as 2026-01-31T12:00:00Z"
+        )
+    return milliseconds
 
 
 def spark_interval(milliseconds: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_jobs.durations import parse_duration
+from headrace_jobs.durations import parse_duration, parse_moment
 from headrace_jobs.progress.checkpoint import CheckpointError, committed_position, starting_position
 from headrace_jobs.progress.offsets import (
     LagClock,
@@ -151,3 +151,17 @@ def test_a_duration_is_a_number_and_a_unit(text, milliseconds):
 def test_what_is_no_duration_is_an_error_that_says_what_is(text):
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00", "2026-01-31T12"],
+)
+def test_a_moment_is_iso_8601_in_utc_unless_it_says_otherwise(text):
+    assert parse_moment(text) == 1_769_860_800_000
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12:00", "1769860800000", "1969-12-31", "15m"])
+def test_what_is_no_moment_is_an_error_that_shows_one(text):
+    with pytest.raises(ValueError, match="2026-01-31T12:00:00Z"):
+        parse_moment(text)

@@ -11,12 +11,16 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from headrace_jobs.declaration import Job, Topic
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs.arguments import JobSettings
+from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, gaps, prepare
 from headrace_jobs.progress.offsets import TopicPartition as At
 from headrace_jobs.progress.offsets import parse_offsets
+from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.postgres import PostgresTable
+
+NOON_MS = 1_769_860_800_000
 
 
 class NeverStopped:
@@ -103,6 +107,63 @@ def test_with_latest_a_partition_that_was_added_begins_where_spark_begins_it(
     produce(broker, topic, 7, partition=2)
     start = started(dataclasses.replace(settings, starting_offsets="latest"))
     assert start.position == {(topic, 0): 5, (topic, 1): 0, (topic, 2): 0}
+
+
+def test_a_time_begins_with_the_first_record_of_it_or_later_until_the_first_batch(
+    settings, broker, tmp_path
+):
+    (topic,) = settings.input_topics
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for timestamp in (1000, 3000, 2000, 3000):  # not in order, as producers' clocks are
+        producer.produce(topic, "x", partition=0, timestamp=NOON_MS + timestamp)
+    producer.produce(topic, "x", partition=1, timestamp=NOON_MS)
+    assert producer.flush(30) == 0
+    timed = dataclasses.replace(settings, starting_offsets=NOON_MS + 2000)
+    start = started(timed)
+    assert start.position == {(topic, 0): 1, (topic, 1): 1}
+    assert parse_offsets(start.starting_offsets) == start.position
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":3,"1":1}}}}')
+    assert started(timed).position == {(topic, 0): 3, (topic, 1): 1}
+
+
+def test_a_partition_added_to_a_job_that_began_with_a_time_is_read_from_its_beginning(
+    settings, broker, admin, tmp_path
+):
+    (topic,) = settings.input_topics
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":0,"1":0}}}}')
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+    produce(broker, topic, 7, partition=2)
+    timed = dataclasses.replace(settings, starting_offsets=4_000_000_000_000)
+    assert started(timed).position == {(topic, 0): 0, (topic, 1): 0, (topic, 2): 0}
+
+
+DECLARED = Job(
+    name="app", sources=(Topic("in"),), transform=lambda frame: frame, sinks=(FileTable(path="/t"),)
+)
+COMMON = ("--bootstrap-servers", "x:1", "--checkpoint", "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [("Latest", "latest"), ("earliest", "earliest"), ("2026-01-31T12:00:00Z", NOON_MS)],
+)
+def test_a_job_begins_where_it_is_told(text, where):
+    _, settings, _ = parse_declared(DECLARED, [*COMMON, "--from", text])
+    assert settings.starting_offsets == where
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("noon", "neither earliest nor latest, and 'noon' is no moment: write ISO 8601"),
+        ("2999-01-01T00:00:00Z", "is in the future: latest begins with"),
+    ],
+)
+def test_what_is_no_place_to_begin_is_refused_with_what_to_write(text, reason, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_declared(DECLARED, [*COMMON, "--from", text])
+    assert ended.value.code == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_checkpoint_on_another_file_system_is_not_guessed(settings, broker):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.delivery import Delivery
-from headrace_jobs.durations import parse_duration
+from headrace_jobs.durations import parse_duration, parse_moment
 from headrace_jobs.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class JobSettings:
     #: 0 is never.
     idle_timeout_seconds: float
     has_console: bool
-    starting_offsets: str
+    #: `earliest`, `latest`, or milliseconds since 1970: the first records of that time or later.
+    starting_offsets: str | int
     fail_on_data_loss: bool
     max_offsets_per_trigger: int | None
     metrics_address: str
@@ -111,6 +113,20 @@ def duration(text: str) -> int:
         return parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _starting_point(text: str) -> str | int:
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        moment = parse_moment(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"neither earliest nor latest, and {error}") from error
+    if moment > time.time() * 1000:
+        raise argparse.ArgumentTypeError(
+            f"{text} is in the future: latest begins with the records that are still to come"
+        )
+    return moment
 
 
 def _input_topics(job: Job, given: Sequence[str]) -> tuple[str, ...]:
@@ -257,9 +273,11 @@ def _add_batch_arguments(data: argparse._ArgumentGroup, job: Job) -> None:
     data.add_argument(
         "--starting-offsets",
         "--from",
-        choices=("earliest", "latest"),
+        type=_starting_point,
         default="earliest",
-        help="where a new checkpoint begins (default: earliest)",
+        metavar="WHERE",
+        help="where a new checkpoint begins: earliest, latest, or with the first records of a time,"
+        " as 2026-01-31T12:00:00Z (default: earliest)",
     )
     data.add_argument(
         "--fail-on-data-loss",

@@ -96,6 +96,9 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
     earliest = client.end_offsets(partitions, earliest=True)
     latest = client.end_offsets(partitions)
     begin = latest if settings.starting_offsets == "latest" else earliest
+    if isinstance(settings.starting_offsets, int):
+        # Asked after the ends: what comes between is read.
+        begin = latest | client.offsets_at(partitions, settings.starting_offsets)
     resets = client.resets(settings.group) if settings.group is not None else {}
     generations = Generations(settings.checkpoint)
     before = generations.current

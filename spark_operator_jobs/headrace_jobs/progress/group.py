@@ -73,6 +73,20 @@ class GroupClient:
         found = self._call(lambda admin: admin.list_partition_offsets(wanted))
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
 
+    def offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Return each partition's first offset of this time or a later one, if it has one."""
+        wanted = {ClientTopicPartition(*partition): timestamp_ms for partition in partitions}
+        if not wanted:
+            return {}
+        found = self._call(lambda admin: admin.list_partition_offsets(wanted))
+        return {
+            TopicPartition(at.topic, at.partition): entry.offset
+            for at, entry in found.items()
+            if entry.offset >= 0
+        }
+
     def max_message_bytes(self, topic: str) -> int:
         """Return the topic's `max.message.bytes`."""
         name = "max.message.bytes"
