@@ -58,11 +58,20 @@ _SHORT = {
 _PATHS |= {short: _PATHS[kind] for short, kind in _SHORT.items()}
 
 
-def kubectl(*arguments: str, stdin: str | None = None, check: bool = True) -> str:
-    """Run kubectl and return what it says; raises RuntimeError with its complaint."""
-    done = subprocess.run(
-        ["kubectl", *arguments], input=stdin, capture_output=True, text=True, check=False
-    )
+def kubectl(
+    *arguments: str, stdin: str | None = None, check: bool = True, seconds: float | None = None
+) -> str:
+    """Run kubectl and return what it says; raises RuntimeError with its complaint.
+
+    And after `seconds`: what is asked of a node that is cut off is never answered.
+    """
+    command = ["kubectl", *arguments]
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=seconds
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"kubectl {' '.join(arguments)}: {error}") from error
     if check and done.returncode:
         raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout

@@ -111,8 +111,10 @@ class Chaos:
 
     def _kill_pod(self) -> str:
         pod = self._pod()
-        with contextlib.suppress(RuntimeError):
+        try:
             self.cluster.kill(pod)
+        except RuntimeError:
+            return f"pod {pod} is not there, or its node does not answer"
         return f"pod {pod} is killed (SIGKILL)"
 
     def _delete_pod(self) -> str:

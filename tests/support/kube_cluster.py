@@ -24,6 +24,7 @@ from support.wire import RawConnection
 #: The listener that tests come in by.
 LISTENER = "external"
 READY_SECONDS = 120.0
+KILL_SECONDS = 10.0
 _CLOSE_SECONDS = 90
 
 
@@ -120,9 +121,10 @@ class KubeCluster:
         """Let a pod end without a word, as when its node dies: SIGKILL, and then it is gone.
 
         A deletion alone would say SIGTERM a second before, and a broker hands over in less.
+        Raises RuntimeError, and deletes nothing, where its node does not answer.
         """
         everything = ("exec", pod, "--", "sh", "-c", "kill -KILL -- -1")
-        kubectl("-n", self.namespace, *everything, check=False)
+        kubectl("-n", self.namespace, *everything, check=False, seconds=KILL_SECONDS)
         kubectl(
             *("-n", self.namespace, "delete", "pod", pod, "--grace-period=0", "--force"),
             "--wait=false",
