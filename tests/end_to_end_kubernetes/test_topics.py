@@ -1,7 +1,9 @@
 """Topics on a real API server: the operator is a process, its one broker another."""
 
+import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -41,6 +43,58 @@ def test_what_a_deleted_topic_leaves_is_as_its_policy_says(served: Served) -> No
     delete(served, "Topic", "kept")
     wait_until(lambda: "removed" not in served.topics(), 20, "the topic to be deleted")
     assert "kept" in served.topics()
+
+
+@contextmanager
+def relaxed_crd() -> Iterator[None]:
+    """Let anything in as partitions or deletionPolicy, as a CRD of another version might."""
+    where = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/"
+    anything = {"x-kubernetes-preserve-unknown-fields": True}
+    names = ("partitions", "deletionPolicy")
+    changes = [{"op": "replace", "path": where + name, "value": anything} for name in names]
+    patch = json.dumps(changes)
+    path = str(ROOT / "crds/topics.headrace.dev.yaml")
+    try:
+        kubectl("patch", "crd", "topics.headrace.dev", "--type=json", "-p", patch)
+        yield
+    finally:
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", path)
+
+
+def test_what_another_crd_let_in_and_nobody_can_read_is_told(served: Served) -> None:
+    topics = (served.topic("old", deletionPolicy="Maybe"), served.topic("older", partitions="many"))
+    served.operator.stop()
+
+    def is_let_in() -> bool:
+        try:
+            apply(*topics)
+        except RuntimeError:
+            return False
+        return True
+
+    with relaxed_crd():
+        wait_until(is_let_in, 30, "the relaxed CRD to be in force")
+    # The CRD forbids the spec by now, as after an upgrade.
+    served.operator.start()
+    wait_until(lambda: served.reason("Topic", "old") == "InvalidSpec", 20, "the refusal")
+    found = served.get("Topic", "old")
+    assert condition(found, "Stalled")["status"] == "True"
+    assert "`$.spec.deletionPolicy`" in condition(found, "Ready")["message"]
+    assert not {"old", "older"} & served.topics()
+
+    def has_event(name: str) -> bool:
+        of = f"--field-selector=involvedObject.name={name}"
+        found = kubectl("-n", served.namespace, "get", "events", of, "-o", "json")
+        return "this version cannot read it" in found
+
+    # Of what its own rules cannot compare, the API server takes no status either.
+    for name in ("old", "older"):
+        wait_until(lambda name=name: has_event(name), 20, "the Event")  # type: ignore[misc]  # the loop's
+    kubectl("-n", served.namespace, "delete", "topic", "older")
+    found["spec"]["deletionPolicy"] = "Delete"
+    kubectl("replace", "-f", "-", stdin=json.dumps(found))
+    served.wait_ready("Topic", "old")
+    assert condition(served.get("Topic", "old"), "Stalled")["status"] == "False"
 
 
 @pytest.fixture(scope="module")

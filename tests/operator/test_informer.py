@@ -1,9 +1,12 @@
+import asyncio
 import random
 from typing import Any
 
+import pytest
+
 from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.informer import Informer
-from headrace_operator.kubernetes.queue import WorkQueue
+from headrace_operator.kubernetes.queue import QueueKey, WorkQueue
 from headrace_operator.kubernetes.reconcile import desired_of
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.plan import DeleteTopic, ObservedTopic, plan
@@ -68,6 +71,17 @@ class Seen:
         for obj, is_gone in events:
             self.informer.see(obj, is_gone=is_gone)
         return self
+
+    def due(self) -> set[QueueKey]:
+        """Take all keys that are due."""
+
+        async def taken() -> set[QueueKey]:
+            return {await self.queue.take() for _ in range(self.queue.depth)}
+
+        found = asyncio.run(taken())
+        for key in found:
+            self.queue.done(key)
+        return found
 
     def departed(self, cluster_uid: str = "uid-c") -> list[str]:
         return [each.metadata.name for each in self.register.departed(CLUSTER, cluster_uid)]
@@ -175,3 +189,34 @@ def test_a_group_that_is_made_again_starts_the_readers_that_its_namesake_stopped
 def test_an_older_state_than_the_known_one_is_ignored():
     seen = Seen().see((document(version=5), False), gone(deletionPolicy="Delete"))
     assert seen.register.get(("Topic", "default", "t")) is not None
+
+
+@pytest.mark.parametrize("kind", ["Topic", "ConsumerGroup", "Cluster"])
+def test_it_is_due_while_it_cannot_be_read_and_there(kind: str) -> None:
+    whole = {
+        "Topic": document(),
+        "ConsumerGroup": group_document(),
+        "Cluster": {**cluster_document(), "spec": {"pools": [{"name": "a", "replicas": 1}]}},
+    }[kind]
+    key = (kind, "default", whole["metadata"]["name"])
+    field = {"Topic": "partitions", "ConsumerGroup": "targetRef", "Cluster": "pools"}[kind]
+
+    def at(version: int, **spec: Any) -> dict[str, Any]:
+        metadata = {**whole["metadata"], "resourceVersion": str(version)}
+        return {**whole, "metadata": metadata, "spec": {**whole["spec"], **spec}}
+
+    seen = Seen()
+    seen.see((at(2, **{field: 7.5}), False))
+    assert seen.informer.find_unreadable(key) is not None
+    assert key in seen.due()
+    seen.see((at(3), False))
+    assert seen.informer.find_unreadable(key) is None
+    seen.see((at(4, **{field: 7.5}), False), (at(5, **{field: 7.5}), True))
+    assert seen.informer.find_unreadable(key) is None
+
+
+def test_a_new_leader_looks_at_it_again() -> None:
+    seen = Seen().see((document(partitions="many"), False))
+    seen.due()
+    seen.informer.mark_all()
+    assert ("Topic", "default", "t") in seen.due()

@@ -15,6 +15,7 @@ from headrace_operator.kubernetes.api.cache import CLUSTER_LABEL, trim
 from headrace_operator.kubernetes.api.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.api.watches import selector_of
 from headrace_operator.kubernetes.register import cluster_key, is_paused, parse_managed, retained
+from headrace_operator.kubernetes.unreadable import Unreadable, why_unreadable
 from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.api.watches import Watched
-    from headrace_operator.kubernetes.queue import WorkQueue
+    from headrace_operator.kubernetes.queue import QueueKey, WorkQueue
     from headrace_operator.kubernetes.reconcile import ClusterReconciler
     from headrace_operator.kubernetes.register import ClusterKey, Managed, Register
 
@@ -46,12 +47,16 @@ class Informer:
         self._register = register
         self._queue = queue
         self._reconciler = reconciler
+        self._unreadable = Unreadable()
 
     def see(self, obj: Object, *, is_gone: bool) -> None:
         """Apply an event. A state older than the known one is ignored."""
         kind = obj["kind"]
         trim(obj)
         if kind in ("Topic", "ConsumerGroup"):
+            if self._unreadable.see(obj, is_gone=is_gone):
+                metadata = obj["metadata"]
+                self._queue.add((kind, metadata["namespace"], metadata["name"]))
             self._see_managed(obj, is_gone=is_gone)
             return
         metadata = obj["metadata"]
@@ -85,6 +90,7 @@ class Informer:
 
         So nothing that it described is deleted from the brokers: its policy may have changed.
         """
+        self._unreadable.forget((kind, *name))
         if kind not in ("Topic", "ConsumerGroup"):
             if (known := self._store.get(kind, *name)) is not None:
                 self.see(known, is_gone=True)
@@ -92,6 +98,13 @@ class Informer:
             if is_paused(resource):
                 self._register.depart(retained(resource), self._uid_of(cluster_key(resource)))
             self._forget(resource)
+
+    def find_unreadable(self, key: QueueKey) -> Object | None:
+        """Return a resource that is there and that this version cannot read."""
+        if key[0] != "Cluster":
+            return self._unreadable.get(key)
+        document = self._store.get(*key)
+        return document if document is not None and why_unreadable(document) else None
 
     def mark_all(self) -> None:
         """Mark every Cluster as due, also those that are only referred to."""
@@ -102,6 +115,8 @@ class Informer:
         }
         for key in clusters | self._register.clusters():
             self._mark(key)
+        for resource in self._unreadable.resources():
+            self._queue.add(resource)
         for application in self._store.list("SparkApplication"):
             metadata = application["metadata"]
             self._queue.add(("SparkApplication", metadata["namespace"], metadata["name"]))

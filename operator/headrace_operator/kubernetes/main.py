@@ -148,13 +148,14 @@ class _Operator:
         own = (config.lease_namespace or connection.default_namespace, LEASE_NAME)
         self._neighbours = Neighbours(client, own, time.monotonic, self._see_all)
         self._silent: set[asyncio.Task[None]] = set()
+        self._statuses = StatusWriter(client, store, register, backend)
         self._reconciler = ClusterReconciler(
             Surroundings(
                 register=register,
                 clusters=lambda key: find_cluster(store, key),
                 backend=backend,
                 admins=self._admins,
-                statuses=StatusWriter(client, store, register, backend),
+                statuses=self._statuses,
                 workloads=Workloads(client),
                 namespaces=Namespaces(client, time.monotonic),
                 on_action=self._on_action,
@@ -263,8 +264,12 @@ class _Operator:
         began = time.monotonic()
         scope, result = "", "success"
         try:
+            if (unreadable := self._informer.find_unreadable(key)) is not None:
+                await self._statuses.refuse_unreadable(unreadable)
             if kind == "SparkApplication":
                 outcome = await self._reconcile_application(namespace, name)
+            elif kind != "Cluster":
+                outcome = Outcome(scope="unreadable", again_seconds=RESYNC_SECONDS_MAX)
             else:
                 outcome = await self._reconciler.reconcile((namespace, name))
             scope = outcome.scope

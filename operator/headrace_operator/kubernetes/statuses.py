@@ -15,8 +15,16 @@ import structlog
 
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed, version_of
+from headrace_operator.kubernetes.unreadable import status_of_unreadable, why_unreadable
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
-from headrace_operator.resources import API_VERSION, Cluster, ConsumerGroup, Topic, TopicStatus
+from headrace_operator.resources import (
+    API_VERSION,
+    Cluster,
+    ConsumerGroup,
+    Reason,
+    Topic,
+    TopicStatus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,6 +66,8 @@ class StatusWriter:
         self._clock = time.monotonic
         self._lag_written: dict[Key, float] = {}
         self._events: set[asyncio.Task[None]] = set()
+        # Uid and reason, where not even a status could be written.
+        self._refused_unreadable: set[tuple[str, str]] = set()
 
     async def write(
         self,
@@ -132,6 +142,35 @@ class StatusWriter:
                 if (replicas, target) != known:
                     fields = {"pausedReplicas": replicas, "pausedTarget": _builtins(target)}
                     await self._note(group, fields)
+
+    async def refuse_unreadable(self, obj: Object) -> None:
+        """Say in its status, and by an Event, why a resource cannot be read; once."""
+        reason = why_unreadable(obj)
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        status = status_of_unreadable(obj, reason, now=now)
+        if status is None:
+            return
+        # Server-side apply needs an object of the right types, which this one may not be.
+        version = {"resourceVersion": obj["metadata"]["resourceVersion"]}
+        patch = {"metadata": version, "status": status}
+        refusal = (obj["metadata"]["uid"], reason)
+        try:
+            async with self._slots:
+                written = await self._client.patch(obj, patch, subresource="status")
+        except KubernetesError as error:
+            if error.is_conflict:  # its own event comes
+                return
+            if not error.is_refusal:
+                raise
+            # The API server cannot read it either; an Event is all that can be said, once.
+            _log.warning("status refused", kind=obj["kind"], error=str(error))
+            written = obj if refusal not in self._refused_unreadable else None
+            self._refused_unreadable.add(refusal)
+        if written is not None:
+            event = self._client.event(
+                obj, reason=Reason.INVALID_SPEC, message=reason, kind="Warning"
+            )
+            await self._quietly(event)
 
     async def _note(self, group: Topic | ConsumerGroup, fields: Object) -> None:
         """Write status fields without which the next pass would act wrongly."""
