@@ -14,7 +14,7 @@ from headrace_broker.replication.follower import EpochEnd
 from headrace_broker.server.partitions.flushing import GroupCommit
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_host import ReplicaHost
-from support.log import ManualClock, batch_of
+from support.log import START_MS, ManualClock, batch_of
 
 
 async def settle():
@@ -119,6 +119,46 @@ def test_nobody_waits_for_the_fsync_of_what_was_truncated(tmp_path, monkeypatch,
         assert waiting.done()
         assert partition.durable_end == 5
         assert len(told) == 2, "each is told once"
+        log.abandon()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("raised_to", [None, 2])
+@pytest.mark.parametrize("leads", [True, False])
+def test_who_waits_for_an_fsync_is_answered_by_a_setting_that_asks_for_none(
+    tmp_path, monkeypatch, raised_to, leads
+):
+    """Refused, a producer would send its records again; a fetcher would wait for a slow disk."""
+
+    async def run():
+        queued = queue_fsyncs(monkeypatch)
+        log = PartitionLog.open(tmp_path / "t-0", LogConfig(), clock=ManualClock())
+        partition = Partition("t", UUID(int=7), 0, log, ReplicaHost(1))
+        image = PartitionImage(
+            leader=1 if leads else 2, leader_epoch=1, partition_epoch=1, replicas=(1,), isr=(1,)
+        )
+        partition.apply(image, 1, unsynced_max=0)
+        told = []
+        for number in range(2):
+            if leads:
+                partition.append(batch_of(b"v"), acks=-1, now_ms=START_MS)
+                partition.when_committed(number + 1, told.append)
+            else:
+                partition.append_as_follower(bytes(batch_of(b"v", base_offset=number)))
+            partition.when_durable(number + 1, told.append)
+        waiting = asyncio.ensure_future(partition.flushing.wait_durable())
+        await settle()
+        assert not waiting.done()
+        assert not told
+        partition.apply(image, 1, unsynced_max=raised_to)
+        await settle()
+        assert waiting.done()
+        assert told == [None] * (4 if leads else 2)
+        [(work, under_way)] = queued
+        work()
+        under_way.set_result(None)
+        await settle()
         log.abandon()
 
     asyncio.run(run())

@@ -44,7 +44,7 @@ class GroupCommit:
         on_flushed: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self.unsynced_max = unsynced_max
+        self._unsynced_max = unsynced_max
         self._log = log
         self._on_flushed = on_flushed
         self._on_failure = on_failure
@@ -56,12 +56,12 @@ class GroupCommit:
     def durable_end(self) -> Offset:
         """The offset below which records may be acknowledged."""
         log = self._log
-        return Offset(min(log.log_end_offset, log.recovery_point + self.unsynced_max))
+        return Offset(min(log.log_end_offset, log.recovery_point + self._unsynced_max))
 
     def appended(self) -> None:
         """Begin an fsync where one is due and none is under way."""
         log = self._log
-        is_due = log.log_end_offset - log.recovery_point > self.unsynced_max
+        is_due = log.log_end_offset - log.recovery_point > self._unsynced_max
         if not is_due or self._running or self._is_closed or log.is_abandoned:
             return
         self._running = True
@@ -90,6 +90,16 @@ class GroupCommit:
                 await self._waiting.future(self._log.log_end_offset)
                 return
             # The log was truncated, and may end elsewhere by now.
+
+    def configure(self, unsynced_max: int) -> None:
+        """Let another number of records be unsynced; `appended` then begins an fsync if due."""
+        self._unsynced_max = unsynced_max
+        self._waiting.commit(self.durable_end)
+
+    def stop(self) -> None:
+        """Begin no further fsync: none is asked for any more, so nobody has to wait for one."""
+        self._is_closed = True
+        self._waiting.commit(self._log.log_end_offset)
 
     def truncated(self) -> None:
         """Fail who waits for what was cut: other records will be on disk at those offsets."""

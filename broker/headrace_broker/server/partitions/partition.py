@@ -175,10 +175,10 @@ class Partition:
     def _configure_flushing(self, unsynced_max: int | None) -> None:
         if unsynced_max is None:
             if self.flushing is not None:
-                self.flushing.close()
+                self.flushing.stop()
             self.flushing = None
         elif self.flushing is not None:
-            self.flushing.unsynced_max = unsynced_max
+            self.flushing.configure(unsynced_max)
         else:
             self.flushing = GroupCommit(
                 self.log, unsynced_max, self.advance_high_watermark, self.host.on_failure
