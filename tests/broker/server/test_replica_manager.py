@@ -9,7 +9,14 @@ import pytest
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.log.segments.segment import Damage
 from headrace_broker.metadata.image import MetadataDelta
-from headrace_broker.metadata.records import FenceBrokerRecord, UnfenceBrokerRecord
+from headrace_broker.metadata.records import (
+    ConfigRecord,
+    FenceBrokerRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    UnfenceBrokerRecord,
+)
+from headrace_broker.metadata.settings.resources import ConfigResourceType
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import LOST_DIRECTORY, MIGRATING_DIRECTORY
 from headrace_broker.server.partitions.elections import read_to_end
@@ -134,5 +141,35 @@ def test_damage_is_cut_once_the_replica_does_not_count_any_more(leader, isr, is_
             follow=followed.append,
         )
         assert bool(followed) == is_cut
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("resource", [ConfigResourceType.TOPIC, ConfigResourceType.BROKER])
+def test_a_setting_reaches_every_partition_though_the_change_concerns_one_of_them(leader, resource):
+    """A lower min.insync.replicas takes the eligible replicas away, where there are any."""
+
+    async def scenario():
+        replicas = await leader()
+        await leader(
+            PartitionRecord(
+                partition_id=1,
+                topic_id=replicas.partition("t", 0).topic_id,
+                replicas=[1, 2],
+                isr=[1, 2],
+                leader=1,
+            )
+        )
+        topic_id = replicas.partition("t", 0).topic_id
+        await leader(
+            ConfigRecord(
+                resource_type=resource,
+                resource_name="t" if resource == ConfigResourceType.TOPIC else "",
+                name="min.insync.replicas",
+                value="2",
+            ),
+            PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[1]),
+        )
+        assert [each.min_in_sync_replicas for each in replicas] == [2, 2]
 
     asyncio.run(scenario())
