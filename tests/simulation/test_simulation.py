@@ -38,6 +38,7 @@ FIXED_SEEDS = [
     (4000686, 3),
     (6100199, 5),
     (800067, 3),
+    (918253, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

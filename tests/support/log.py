@@ -10,6 +10,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import AppendInfo, PartitionLog
 from headrace_broker.log.verification import TRUSTED
+from headrace_broker.protocol.batch_header import LEADER_EPOCH_POSITION
 from headrace_broker.protocol.types import TimestampMs
 from support.batches import BatchFields, NewRecord, build_batch
 
@@ -95,3 +96,13 @@ def compact(log: PartitionLog, now_ms: int, *, is_everywhere: bool = True) -> bo
         return False
     compaction.run()
     return compaction.finish()
+
+
+def write_epoch(log: PartitionLog, offset: int, epoch: int) -> None:
+    """Change the leader epoch of a batch on disk, behind the log's back."""
+    segment = log.segments.floor(offset)
+    if segment is None:
+        raise ValueError(offset)
+    with segment.path.open("r+b") as file:
+        file.seek(segment.position_of(offset) + LEADER_EPOCH_POSITION)
+        file.write(epoch.to_bytes(4, "big"))

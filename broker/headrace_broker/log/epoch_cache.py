@@ -110,6 +110,11 @@ class LeaderEpochCache:
         found = bisect_right(self._starts, offset) - 1
         return self._epochs[found] if found >= 0 else UNDEFINED_EPOCH
 
+    def start_above(self, epoch: int) -> int | None:
+        """Return where the first epoch above one began, None if there is none."""
+        above = bisect_right(self._epochs, epoch)
+        return self._starts[above] if above < len(self._starts) else None
+
     def truncate_from_end(self, end_offset: int) -> None:
         """Remove the epochs that began at or after `end_offset`, durably.
 

@@ -18,6 +18,7 @@ from headrace_broker.log.batches import Header, iterate_headers, newest_timestam
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.epoch_cache import LeaderEpochCache
+from headrace_broker.log.false_epochs import batches_from
 from headrace_broker.log.files import remove_quietly, sync_directory
 from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_recovery import completed_above, rebuild_producers
@@ -144,12 +145,14 @@ class PartitionLog:
 
     def _load(self, recovery_point: int, log_start_offset: int, *, was_clean: bool) -> None:
         now_ms = self._clock.now_ms()
+        self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         loaded = load_segments(
             self.directory,
             self.config,
             recovery_point=recovery_point,
             was_clean=was_clean,
             now_ms=now_ms,
+            noted=self.leader_epochs.epoch_for_offset,
         )
         self.segments = loaded.segments
         self.reader = LogReader(self.segments)
@@ -163,12 +166,15 @@ class PartitionLog:
         self.log_start_offset = Offset(min(start, self.log_end_offset))
         self.recovery_point = Offset(min(recovery_point, self.log_end_offset))
         self._high_watermark = self.log_start_offset
-        self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
         for segment in self.segments:
             for found in segment.damages:
                 self._report(segment, found)
-        recovered_from = 0 if self.leader_epochs.is_missing else loaded.recovered_from
+        # Below the recovery point fsyncs have covered the epochs' file: batches that contradict it
+        # are damaged.
+        recovered_from = max(loaded.recovered_from, recovery_point)
+        if self.leader_epochs.is_missing:
+            recovered_from = 0
         if recovered_from < self.log_end_offset:
             self._around_damage(
                 lambda: self.leader_epochs.recover(
@@ -183,12 +189,8 @@ class PartitionLog:
 
     def _batch_epochs(self, recovered_from: int) -> Iterator[tuple[int, int]]:
         """Yield epoch and base offset of the batches from there on."""
-        for segment in self.segments:
-            following = self.segments.after(segment)
-            if following is not None and following.base_offset <= recovered_from:
-                continue
-            for _, header in segment.headers(segment.position_of(recovered_from)):
-                yield header.partition_leader_epoch, header.base_offset
+        for _, _, header in batches_from(self.segments, recovered_from):
+            yield header.partition_leader_epoch, header.base_offset
 
     def _load_producers(self, snapshots: list[int], reindex_from: int) -> None:
         for offset in snapshots:
@@ -766,6 +768,44 @@ class PartitionLog:
         if not found and segment.damages == ():
             rebuild_indexes(segment)
         return set(segment.damages) != known or not found
+
+    def disbelieve_epochs(self, above: int) -> None:
+        """Take the batches of leader epochs above one, which cannot be true, for damaged."""
+        start = self.leader_epochs.start_above(above)
+        if start is None:
+            return
+        found = self._around_damage(lambda: list(batches_from(self.segments, start)))
+        self.leader_epochs.truncate_from_end(start)
+        self.reader.forget()
+        for segment in self.segments.from_offset(start):
+            headers = [each for each in found if each.segment is segment]
+            if headers:
+                (_, position, first), (_, _, last) = headers[0], headers[-1]
+                reason = f"leader epoch {first.partition_leader_epoch} above {above}"
+                damage = Damage(
+                    position, segment.size, first.base_offset, last.last_offset + 1, reason
+                )
+                segment.note_damage(damage)
+                self._report(segment, damage)
+
+    def relabel_epochs(self, epoch: int) -> None:
+        """Give the batches of leader epochs above `epoch`, which begins now, to `epoch`.
+
+        The records are whole, so they stay. Nobody else has any of this epoch: whoever replicates
+        them drops its own, which may be others.
+        """
+        start = self.leader_epochs.start_above(epoch)
+        if start is None:
+            return
+        for segment, position, _ in self._around_damage(
+            lambda: list(batches_from(self.segments, start))
+        ):
+            segment.write_epoch(position, epoch)
+        for segment in self.segments.from_offset(start):
+            segment.sync()
+        self.leader_epochs.truncate_from_end(start)
+        self.leader_epochs.assign(epoch, start)
+        self.reader.forget()
 
     def _look(self, suspicion: SuspectedDamage) -> None:
         if not self.segments.holds(suspicion.segment) or not self.look_for_damage(

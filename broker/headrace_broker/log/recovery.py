@@ -1,8 +1,9 @@
 """Opens a partition's folder: loads its segments and makes sure that they are intact.
 
 Owns recovery after a kill. From the recovery point on, each batch is checked by length, offset and
-CRC. The first bad batch is cut with everything after it, with a line in the log. After a clean
-shutdown only the ends of index files and a few headers are read.
+CRC, and by its leader epoch, which no CRC covers. The first bad batch is cut with everything after
+it, with a line in the log. After a clean shutdown only the ends of index files and a few headers
+are read.
 """
 
 import os
@@ -14,8 +15,9 @@ import structlog
 
 from headrace_broker.log.batches import newest_timestamp
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.false_epochs import batches_from, false_epoch
 from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_file
-from headrace_broker.log.segments.batch_check import BatchWindow, examine
+from headrace_broker.log.segments.batch_check import BatchWindow, EpochOf, examine
 from headrace_broker.log.segments.segment import (
     LOG_SUFFIX,
     RELATIVE_OFFSET_MAX,
@@ -44,9 +46,18 @@ class LoadedSegments:
 
 
 def load_segments(
-    directory: Path, config: LogConfig, *, recovery_point: int, was_clean: bool, now_ms: int
+    directory: Path,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    was_clean: bool,
+    now_ms: int,
+    noted: EpochOf,
 ) -> LoadedSegments:
-    """Load the segments of a folder, and recover those that may be torn."""
+    """Load the segments of a folder, and recover those that may be torn.
+
+    `noted` are the leader epochs that the folder's checkpoint names.
+    """
     names = finish_swaps(directory)
     segments = LogSegments()
     for name in names:
@@ -61,6 +72,7 @@ def load_segments(
         recovered_from = _recover_tail(
             segments, suspect, recovery_point, damaged, has_holes=config.compacts
         )
+        _cut_false_epoch(segments, recovered_from, noted)
     # In order: the order of a set would differ between runs of a simulated seed.
     for segment in sorted(damaged.difference(suspect), key=lambda each: each.base_offset):
         recovered_from = min(recovered_from, segment.base_offset)
@@ -199,6 +211,33 @@ def _recover_tail(
             remove_segment_files(later)
         break
     return recovered_from
+
+
+def _cut_false_epoch(segments: LogSegments, recovered_from: int, noted: EpochOf) -> None:
+    """Cut the log at the first batch whose leader epoch is false.
+
+    A follower with an epoch that its leader never had could not follow.
+    """
+    batches = batches_from(segments, recovered_from, is_lenient=True)
+    found = false_epoch(batches, noted(recovered_from - 1), noted)
+    if found is None:
+        return
+    segment, position, header = found
+    _log.warning(
+        "log is cut at a false leader epoch",
+        path=str(segment.path),
+        position=position,
+        bytes_cut=segment.size - position,
+        next_offset=header.base_offset,
+        epoch=header.partition_leader_epoch,
+    )
+    for later in segments.from_offset(header.base_offset):
+        if later is not segment:
+            segments.remove(later)
+            remove_segment_files(later)
+    segment.truncate(position, header.base_offset)
+    segment.become_inactive()
+    segment.sync()
 
 
 def _is_torn(segment: LogSegment, recovery_point: int) -> bool:

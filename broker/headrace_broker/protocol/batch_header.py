@@ -19,6 +19,7 @@ HEADER_SIZE: Final = HEADER_LAYOUT.size
 LOG_OVERHEAD: Final = 12
 LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
 """The batchLength of a batch without records."""
+LEADER_EPOCH_POSITION: Final = 12
 CRC_POSITION: Final = 17
 # Where the checksummed bytes start.
 ATTRIBUTES_POSITION: Final = 21

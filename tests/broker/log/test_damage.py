@@ -14,6 +14,7 @@ from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.scrub import ScrubStep
+from headrace_broker.protocol.batch_header import LEADER_EPOCH_POSITION
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from support.log import START_MS, ManualClock, append, batch_of, content
 
@@ -173,6 +174,22 @@ def test_no_bit_of_a_header_may_flip_unseen(tmp_path, position, bit):
     log = closed.open()
     missing = _check_refused(log, closed, _read_around(log, 1 << 20))
     assert 1 <= missing <= 2
+    log.abandon()
+
+
+@pytest.mark.parametrize("bit", range(1, 7))
+def test_a_leader_epoch_that_the_disk_changed_is_not_believed_where_an_index_is_lost(tmp_path, bit):
+    closed = Closed(tmp_path / "topic-0")
+    log = closed.open()
+    entries = log.leader_epochs.entries
+    log.abandon()
+    victim = closed.files(".log")[2]
+    _change(victim, LEADER_EPOCH_POSITION + 3, bit)
+    victim.with_suffix(".index").unlink()
+    log = closed.open()
+    assert log.leader_epochs.entries == entries
+    assert _check_refused(log, closed, _read_around(log, 1 << 20)) == 1
+    _heal(log, closed)
     log.abandon()
 
 

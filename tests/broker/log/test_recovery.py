@@ -13,7 +13,7 @@ from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 from headrace_broker.log.segments.time_lookup import max_timestamp_record
-from support.log import START_MS, append, batch_of, content, open_at
+from support.log import START_MS, append, batch_of, content, open_at, write_epoch
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 1}
 
@@ -399,3 +399,54 @@ def test_an_fsync_beside_one_that_fails_makes_nothing_durable(new_log, monkeypat
     with pytest.raises(LogDirectoryFailure, match="lost"):
         log.flush()
     log.abandon()
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2])
+@pytest.mark.parametrize(
+    ("false", "offset"),
+    [
+        pytest.param(16, 3, id="too high"),
+        pytest.param(16, 6, id="too high in the second epoch"),
+        pytest.param(0, 6, id="too low"),
+        pytest.param(1, 5, id="too low where an epoch begins"),
+    ],
+)
+def test_a_log_is_cut_at_a_leader_epoch_that_the_disk_changed(
+    new_log, clock, recovery_point, false, offset
+):
+    log = new_log(**SETTINGS)
+    for number in range(10):
+        append(log, batch_of(b"x" * 100), epoch=2 if number < 5 else 3)
+    whole, entries = content(log), log.leader_epochs.entries
+    assert len(log.segments) > 2
+    log.flush()
+    log.abandon()
+    write_epoch(log, offset, false)
+    again = PartitionLog.open(
+        log.directory,
+        LogConfig(**SETTINGS),
+        clock=clock,
+        was_clean=False,
+        recovery_point=recovery_point,
+    )
+    assert content(again) == whole[:offset]
+    assert again.log_end_offset == offset
+    assert again.leader_epochs.entries == [entry for entry in entries if entry[1] < offset]
+    again.abandon()
+
+
+def test_an_epoch_that_nobody_noted_is_false_where_the_next_batch_has_a_lower_one(
+    new_log, folder, clock
+):
+    """What no fsync covered may be gone, the epochs' file included."""
+    log = new_log()
+    for _ in range(4):
+        append(log, batch_of(b"v"))
+    whole = content(log)
+    log.abandon()
+    (folder / "leader-epoch-checkpoint").unlink()
+    write_epoch(log, 1, 16)
+    again = open_at(folder, clock)
+    assert content(again) == whole[:1]
+    assert again.leader_epochs.entries == [(0, 0)]
+    again.abandon()

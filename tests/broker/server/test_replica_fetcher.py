@@ -14,7 +14,7 @@ from headrace_broker.protocol.codec import encode_bytes
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.headers import response_header_version
 from headrace_broker.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
-from headrace_broker.protocol.messages.fetch import FetchResponse
+from headrace_broker.protocol.messages.fetch import FetchResponse, PartitionData
 from headrace_broker.server.follower.fetch_topics import Key
 from headrace_broker.server.follower.replica_fetcher import (
     FetchedPartitions,
@@ -100,6 +100,31 @@ class Source:
             head += b"\0"
         body = head + encode_bytes(response, version)
         writer.write(struct.pack(">i", len(body)) + body)
+
+
+def test_a_follower_cuts_an_epoch_that_its_leader_cannot_have_had(tmp_path):
+    """The leader does not know it, and would refuse every fetch."""
+
+    async def run():
+        host = ReplicaHost(US)
+        key, partition = _follower(tmp_path, 0, host)
+        for number, epoch in enumerate((0, 0, 16)):
+            partition.append_as_follower(
+                batch_of(b"v", base_offset=number, partition_leader_epoch=epoch)
+            )
+        fetched = FetchedPartitions(
+            SOURCE, host, FetcherConfig(), schedule=lambda: None, spawn=lambda _: None
+        )
+        fetched.add(key, partition)
+        round_ = fetched.state.take()
+        assert [position.last_fetched_epoch for _, position in round_.dirty] == [16]
+        refusal = PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0)
+        fetched.take(key, round_.number, refusal, [])
+        [(_, position)] = fetched.state.take().dirty
+        assert (position.fetch_offset, position.last_fetched_epoch) == (2, 0)
+        partition.log.close()
+
+    asyncio.run(run())
 
 
 def _follower(directory, index, host, unsynced_max=None):

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from struct import pack
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -25,6 +26,7 @@ from headrace_broker.log.segments.transaction_index import TransactionIndex
 from headrace_broker.protocol.batch_header import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
+    LEADER_EPOCH_POSITION,
     LENGTH_MIN,
     MAGIC_V2,
 )
@@ -147,6 +149,12 @@ class LogSegment:
             finish_write(fd, memoryview(b"".join((head, tail))), position, self.path)
         self.size = position + size
         return position
+
+    def write_epoch(self, position: int, epoch: int) -> None:
+        """Give the batch at a position another leader epoch, which its checksum does not cover."""
+        with failing_the_directory(self.path):
+            fd = self._fd if self._fd >= 0 else self._open()
+            os.pwrite(fd, pack(">i", epoch), position + LEADER_EPOCH_POSITION)
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Record a batch at `position`: timestamps and the sparse indexes.

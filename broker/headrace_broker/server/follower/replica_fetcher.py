@@ -239,6 +239,12 @@ class FetchedPartitions:
                 self.state.remove(key)
                 self._ask(key, partition)
                 return
+            if own.leader_epochs.latest > partition.leader_epoch:
+                # No leader had such an epoch: the disk changed it. The leader has counted nothing
+                # of this log since, so that it may be cut there, as recovery cuts a torn tail.
+                end = EpochEnd(partition.leader_epoch, own.log_end_offset)
+                self._truncate(key, partition, end)
+                return
             self._warn(partition, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE))
         self._delay(key)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.segments.time_lookup import TimestampOffset
 from headrace_broker.log.validation import AppendOrigin
+from headrace_broker.protocol.batch_header import HEADER_SIZE, OFFSET_LENGTH_EPOCH
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import (
     BrokerEpoch,
@@ -64,6 +65,7 @@ class Partition:
 
     __slots__ = (
         "_commit_waiters",
+        "_is_withheld",
         "_unannounced",
         "cut_in_epoch",
         "fetch_waiters",
@@ -109,6 +111,7 @@ class Partition:
         self.in_sync_replicas: Sequence[NodeId] = ()
         self.min_in_sync_replicas = 1
         self.leading: LeaderState | None = None
+        self._is_withheld = False
         # The checkpoint of a former process; only replication moves it on.
         self.high_watermark = log.high_watermark
         self.flushing: GroupCommit | None = None
@@ -147,9 +150,12 @@ class Partition:
             # is registered. Until then it must not lead: it may have lost records that it had
             # acknowledged, and would assign their offsets again (KIP-966).
             if self.leader == self.node_id and self.host.may_lead:
-                self.leading = self._new_leader_state()
+                self._lead(image)
             else:
+                self._is_withheld = False
                 self._stop_leading()
+        elif self._is_withheld:
+            self._lead(image)
         if image.partition_epoch > self.partition_epoch:
             self.partition_epoch = image.partition_epoch
             self.in_sync_replicas = image.isr
@@ -183,6 +189,24 @@ class Partition:
             self.flushing = GroupCommit(
                 self.log, unsynced_max, self.advance_high_watermark, self.host.on_failure
             )
+
+    def _lead(self, image: PartitionImage) -> None:
+        """Lead, unless the log names an epoch above the new one, which is greater than all others.
+
+        The disk changed that epoch. Followers go by epochs, and in-sync ones would truncate what is
+        committed, so one of them has to lead (`healing.py`). Where there is none, others' logs do
+        not matter.
+        """
+        is_false = self.log.leader_epochs.latest > self.leader_epoch
+        if is_false or (self._is_withheld and self.log.is_damaged):
+            self._is_withheld = any(node != self.node_id for node in image.isr)
+            if self._is_withheld:
+                self.log.disbelieve_epochs(self.leader_epoch)
+                self._stop_leading()
+                return
+            self.log.relabel_epochs(self.leader_epoch)
+        self._is_withheld = False
+        self.leading = self._new_leader_state()
 
     def _new_leader_state(self) -> LeaderState:
         log, end = self.log, self.log.log_end_offset
@@ -402,8 +426,14 @@ class Partition:
 
     def append_as_follower(self, records: bytes | memoryview) -> int:
         """Append what the leader sent; return how many bytes were whole batches."""
-        before = self.log.log_end_offset
-        if self.log.append_as_follower(records) is None:
+        log = self.log
+        before = log.log_end_offset
+        if len(records) >= HEADER_SIZE:
+            _, _, epoch = OFFSET_LENGTH_EPOCH.unpack_from(records)
+            if 0 <= epoch < log.leader_epochs.latest:
+                # The leader's log has no higher epoch before this one: the disk changed ours.
+                log.disbelieve_epochs(epoch)
+        if log.append_as_follower(records) is None:
             return 0
         if self.flushing is not None:
             self.flushing.appended()

@@ -24,6 +24,7 @@ from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.configs.balance_settings import balance_throttle
 from headrace_broker.metadata.cordons import cordoned_directories
 from headrace_broker.metadata.entities import (
+    NO_LEADER,
     PartitionImage,
     TopicImage,
 )
@@ -304,7 +305,7 @@ class ReplicaManager:
     def _assign(self, partition: Partition) -> None:
         if self.followers is None:
             return
-        if partition.leading is None and partition.leader >= 0:
+        if partition.leading is None and partition.leader not in (NO_LEADER, self._node_id):
             self.followers.follow(partition)
         else:
             self.followers.unfollow(partition)
