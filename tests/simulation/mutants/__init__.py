@@ -30,6 +30,7 @@ MUTANTS = (
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
 FOUND_AT = {
     "nothing is recovered after a kill": 2,
+    "a leader epoch that a power cut changed is believed": 918253,
     "an append is not fsynced": 1,
     "directories are not fsynced": 1,
     "a recreated partition inherits checkpoints": 8,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from headrace_broker.log import partition_log
+from headrace_broker.log import partition_log, recovery
 from headrace_broker.log.future_log import FutureLog
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
@@ -123,6 +123,16 @@ STORAGE_MUTANTS = (
         replace=_never,
         seeds_max=60,
         seed_known=36,
+    ),
+    Mutant(
+        name="a leader epoch that a power cut changed is believed",
+        owner=recovery,
+        attribute="_cut_false_epoch",
+        replace=_nothing,
+        nodes=3,
+        needs=lambda profile: profile.loses_power,
+        seeds_max=200,
+        seed_known=918253,
     ),
     Mutant(
         name="an append is not fsynced",
