@@ -5,6 +5,7 @@ has owners stays until a test deletes it.
 """
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,6 +199,97 @@ def test_what_is_around_brokers_is_kept_while_the_spec_is_held_back(served: Serv
         wait_until(are_there, 60, "what is around its brokers to come back")
         gone = lambda name=stray["name"]: not get(served.namespace, "service", name)  # noqa: E731
         wait_until(gone, 60, "the stray Service to go")
+
+
+def meant_of(served: Served, kind: str, name: str) -> Any:
+    """Return what an object of brokers says; {} where it is gone or going."""
+    found = get(served.namespace, kind, name)
+    if not found or found["metadata"].get("deletionTimestamp"):
+        return {}
+    kept = {key: found["metadata"][key] for key in ("labels", "annotations", "ownerReferences")}
+    return kept | {key: found.get(key) for key in ("spec", "data")}
+
+
+def settled(served: Served, kind: str, name: str) -> Any:
+    """Return what an object says once that changes no more."""
+    before, found = None, meant_of(served, kind, name)
+    while not found or before != found:
+        time.sleep(3)
+        before, found = found, meant_of(served, kind, name)
+    return found
+
+
+def edited(served: Served, kind: str, name: str, change: dict[str, Any]) -> None:
+    """Change an object as anybody may."""
+    place = ("-n", served.namespace, "patch", kind, name)
+    kubectl(*place, "--type=merge", "-p", json.dumps(change))
+
+
+def pools_of(number: int, replicas: int = 2, **rest: Any) -> list[dict[str, Any]]:
+    storage = {"size": "1Gi", "volumes": number}
+    return [{"name": "a", "replicas": replicas, "storage": storage, **rest}]
+
+
+HELD_BACK: list[dict[str, Any]] = [
+    # Not approved: more brokers, volumes and memory, another image.
+    {
+        "updatePolicy": "Plan",
+        "image": "headrace:another",
+        "pools": pools_of(2, 3, resources={"requests": {"memory": "1Gi"}}),
+    },
+    {"updatePolicy": "Plan", "pools": [{"name": "b"}], "listeners": [{"name": "other"}]},
+    {"config": {"num.partitionz": "1"}, "pools": pools_of(2)},
+]
+
+
+@pytest.mark.parametrize("number", range(len(HELD_BACK)))
+def test_what_brokers_are_made_of_is_kept_as_it_was_while_the_spec_is_held_back(
+    served: Served, number: int
+) -> None:
+    name = f"as-it-was-{number}"
+    objects = [("statefulset", f"{name}-a"), ("configmap", f"{name}-a")]
+    before = {"pools": pools_of(1), "config": {"num.partitions": 3}}
+    make(served, name, **before)
+    wait_until(lambda: all(meant_of(served, *each) for each in objects), 60, "its objects")
+    meant = {each: meant_of(served, *each) for each in objects}
+    make(served, name, **(before | HELD_BACK[number]))
+    for each in objects:
+        kubectl("-n", served.namespace, "delete", *each)
+        wait_until(lambda o=each: meant_of(served, *o) == meant[o], 60, f"{each} as it was")  # type: ignore[misc]  # bound to this round
+    # Another process knows no more than what is stored.
+    served.operator.stop()
+    for each in objects:
+        kubectl("-n", served.namespace, "delete", *each)
+    served.operator.start()
+    for each in objects:
+        wait_until(lambda o=each: meant_of(served, *o) == meant[o], 60, f"{each} as it was")  # type: ignore[misc]  # bound to this round
+    edited(served, "statefulset", f"{name}-a", {"spec": {"replicas": 0}})
+    edited(served, "configmap", f"{name}-a", {"data": None})
+    # Nor is it lost with where it is stored.
+    kubectl("-n", served.namespace, "delete", "configmap", f"{name}-identity")
+    for each in objects:
+        wait_until(lambda o=each: meant_of(served, *o) == meant[o], 60, f"{each} as it was")  # type: ignore[misc]  # bound to this round
+    wait_until(lambda: identity_of(served, name), 60, "its identity")
+    assert not get(served.namespace, "statefulset", f"{name}-b")
+
+
+def test_a_pool_that_is_leaving_is_kept_until_its_brokers_left(served: Served) -> None:
+    make(served, "leaving", pools=pools_of(1))
+    wait_until(lambda: meant_of(served, "statefulset", "leaving-a"), 60, "its set")
+    identity = identity_of(served, "leaving") | {"isFormed": True}
+    edited(
+        served, "configmap", "leaving-identity", {"data": {"identity.json": json.dumps(identity)}}
+    )
+    make(served, "leaving", pools=[{"name": "b"}])
+    wait_until(lambda: meant_of(served, "statefulset", "leaving-b"), 60, "the other set")
+    for kind in ("configmap", "statefulset"):
+        before = settled(served, kind, "leaving-a")
+        kubectl("-n", served.namespace, "delete", kind, "leaving-a")
+        wait_until(
+            lambda k=kind, was=before: meant_of(served, k, "leaving-a") == was,  # type: ignore[misc]  # bound to this round
+            60,
+            f"the {kind} of the pool that leaves",
+        )
 
 
 def test_a_volume_that_may_not_grow_stalls_its_cluster(served: Served) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "Good",
     "Identity",
     "Node",
+    "as_read",
     "cluster_id_of",
     "next_ordinal",
     "started",
@@ -101,6 +102,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     bootstrap_ports: dict[str, int] = {}
     good: Good | None = None
     failed: Failed | None = None
+    #: What pods were last rendered from: config (settings read at start), listeners,
+    #: imagePullSecrets, and whole pools.
+    described: dict[str, Any] = {}
     #: The finalized feature levels when brokers were last asked.
     levels: dict[str, int] = {}
     #: By image: the feature levels that its brokers support, lowest and highest.
@@ -145,6 +149,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
         return msgspec.structs.replace(
             self, version=version, image=image, is_image_named=named is not None
         )
+
+
+def as_read(value: Any) -> Any:
+    """Return a value as it is read again once it was stored: with lists in place of tuples."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def cluster_id_of(uid: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.balance import BalanceError, fetch_plan
+from headrace_operator.kubernetes.brokers.described import as_described
 from headrace_operator.kubernetes.brokers.forming import begins_anew
 from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
 from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
@@ -192,18 +193,20 @@ class BrokersOnKubernetes:
         _remember(memory, observed)
         identity = await self._identities.load(cluster)
         is_held = _is_held_back(cluster)
+        described = as_described(cluster, identity) if is_held else None
         one = BrokersPass(
             self._tools,
-            with_listeners_kept(cluster, identity) if is_held else cluster,
+            described or (with_listeners_kept(cluster, identity) if is_held else cluster),
             identity,
             self._image,
             pods=self._seen(cluster).pods,
             is_taken_back=memory.is_taken_back,
         )
         if is_held:
-            return await one.keep_surroundings()
-        failures = await one.run(actions, observed)
-        memory.identity = one.identity
+            failures = await one.keep(has_pools=described is not None)
+        else:
+            failures = await one.run(actions, observed)
+            memory.identity = one.identity
         memory.pending = tuple(one.pending)
         return failures
 

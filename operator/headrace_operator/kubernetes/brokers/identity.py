@@ -127,6 +127,8 @@ class Identities:
                 disks={},
                 good=None,
                 failed=None,
+                # A later Cluster's brokers are described by its own spec.
+                described={},
                 levels={},
                 supported={},
             )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_bootstrap_ports
+from headrace_operator.kubernetes.brokers.described import former_pools, with_description
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals
@@ -63,7 +64,7 @@ from headrace_operator.render.policies import (
 from headrace_operator.render.services import external_listeners
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace_operator.apply import Failure
     from headrace_operator.kubernetes.api.transport import Object
@@ -126,6 +127,7 @@ class BrokersPass:
         refills = [each for each in actions if isinstance(each, RefillBroker)]
         identity = with_refills(self._cluster, identity, refills, self._tools, self._pods)
         identity = await self._tools.zones.placed(self._cluster, identity)
+        identity = with_description(self._cluster, identity)
         # A broker's identity is stored before any of its objects exists.
         with self._refusals.recorded(render_identity(self._cluster, identity)):
             await self._save(identity)
@@ -139,18 +141,35 @@ class BrokersPass:
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
         return tuple(self._refusals.failures)
 
-    async def keep_surroundings(self) -> tuple[Failure, ...]:
-        """Keep only the objects around the brokers: Services, policies, accounts, monitoring."""
-        if self.identity is not None:
-            await self._keep_surroundings(self.identity)
-            await self._prune(self.identity)
+    async def keep(self, *, has_pools: bool) -> tuple[Failure, ...]:
+        """Keep the objects that there are, and change no broker.
+
+        `has_pools`: the Cluster is described as its brokers were last. Else only the objects around
+        them are kept: Services, policies, accounts, monitoring.
+        """
+        identity = self.identity
+        if identity is None:
+            return ()
+        with self._refusals.recorded(render_identity(self._cluster, identity)):
+            if has_pools:
+                await self._save(identity)
+            await self._keep_surroundings(identity)
+            if has_pools:
+                await self._keep_pools(identity)
+            await self._prune(identity)
         return tuple(self._refusals.failures)
 
     async def _keep_pools(self, identity: Identity) -> None:
-        for pool in self._cluster.spec.pools:
-            if self._has_addresses(identity, pool) and await self._keep_pool(identity, pool):
+        former = former_pools(self._cluster, identity)
+        pools = (*self._cluster.spec.pools, *former)
+        spec = msgspec.structs.replace(self._cluster.spec, pools=pools)
+        cluster = msgspec.structs.replace(self._cluster, spec=spec)
+        for pool in pools:
+            if self._has_addresses(identity, pool) and await self._keep_pool(
+                cluster, identity, pool
+            ):
                 self._kept.add(pool.name)
-        await self._keep_former_pools(identity)
+        await self._keep_former_pools(identity, {pool.name for pool in pools})
 
     # Identities
 
@@ -320,9 +339,12 @@ class BrokersPass:
 
     # Pods
 
-    async def _keep_pool(self, identity: Identity, pool: Pool) -> bool:
-        """Return whether the pool's settings and pod template are up to date."""
-        name = stateful_set(self._cluster, pool)
+    async def _keep_pool(self, cluster: Cluster, identity: Identity, pool: Pool) -> bool:
+        """Return whether the pool's settings and pod template are up to date.
+
+        `cluster`: with this pool, which the spec may no longer have.
+        """
+        name = stateful_set(cluster, pool)
         labels = self._labels | {POOL_LABEL: pool.name}
         running = [
             (pod["metadata"]["name"], revision_of_pod(pod))
@@ -330,10 +352,10 @@ class BrokersPass:
         ]
         former = self._tools.store.get("ConfigMap", self._namespace, name)
         kept = files_in_use((former or {}).get("data") or {}, running)
-        settings = render_settings(self._cluster, identity, pool, kept)
+        settings = render_settings(cluster, identity, pool, kept)
         with self._refusals.recorded(settings):
             await self._tools.keeper.keep(settings)
-            wanted = render_pool(self._cluster, identity, pool)
+            wanted = render_pool(cluster, identity, pool)
             with self._refusals.recorded(wanted):
                 await self._keep_set(wanted)
                 return True
@@ -350,9 +372,8 @@ class BrokersPass:
             self._tools.keeper.forget(live)
         await self._tools.keeper.keep(wanted)
 
-    async def _keep_former_pools(self, identity: Identity) -> None:
-        """Shrink sets of pools that the spec no longer has; delete them when they are empty."""
-        pools = {pool.name for pool in self._cluster.spec.pools}
+    async def _keep_former_pools(self, identity: Identity, pools: Collection[str]) -> None:
+        """Shrink sets of other pools; delete them when they are empty."""
         for live in self._tools.store.list("StatefulSet", self._namespace, self._labels):
             name = live["metadata"]["labels"].get(POOL_LABEL, "")
             if name in pools or not self._owns(live):
