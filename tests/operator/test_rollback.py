@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran, noted, with_listeners_kept
 from headrace_operator.plan import ObservedBroker, ObservedCluster
-from headrace_operator.render.identity import Identity, Node
+from headrace_operator.render.identity import Failed, Identity, Node
 from headrace_operator.render.properties import static_config
 from headrace_operator.resources import Cluster
 from support.operator_resources import CONFIG, cluster
@@ -30,7 +31,12 @@ def seen(found: Cluster, **rest: Any) -> ObservedCluster:
 def looked_at(found: Cluster, identity: Identity, **rest: Any) -> Identity:
     spec = found.spec
     wanted = identity.at_version(spec.version, spec.image, DEFAULT)
-    return noted(found, identity, wanted, seen(found, **rest))
+    return noted(found, stored(identity), stored(wanted), seen(found, **rest))
+
+
+def stored(identity: Identity) -> Identity:
+    """Return an identity as it is read again."""
+    return msgspec.json.decode(msgspec.json.encode(identity), type=Identity)
 
 
 BEFORE = cluster()
@@ -79,6 +85,17 @@ def test_another_change_is_tried_and_so_is_the_same_one_after_it_was_put_back() 
     assert as_it_ran(changed, well, DEFAULT) == (changed, "")
 
 
+def test_a_spec_that_was_blamed_without_a_change_is_forgiven() -> None:
+    (key,) = {each.key for each in [failed(cluster(image="headrace:bad")).failed] if each}
+    blamed = msgspec.structs.replace(GOOD, failed=Failed(key=key, reason="listeners"))
+    changed = cluster(image="headrace:bad")
+    assert as_it_ran(changed, blamed, DEFAULT)[1] == "listeners"
+    good = looked_at(changed, GOOD).good
+    blamed = msgspec.structs.replace(blamed, good=good, image="headrace:bad", is_image_named=True)
+    assert as_it_ran(changed, stored(blamed), DEFAULT) == (changed, "")
+    assert looked_at(changed, stored(blamed)).failed is None
+
+
 def test_numbers_of_brokers_and_live_settings_stay_as_they_are_wanted() -> None:
     identity = failed(cluster(image="headrace:bad"))
     config = {**CONFIG, "log.retention.ms": 5}
@@ -107,7 +124,7 @@ def test_nothing_is_taken_back_too_soon_nor_without_a_change_nor_for_another_pod
 
 
 def test_at_rest_the_same_is_noted_again_and_so_nothing_is_written() -> None:
-    assert looked_at(BEFORE, GOOD) == GOOD
+    assert looked_at(BEFORE, GOOD) == stored(GOOD)
 
 
 def test_services_of_a_spec_that_is_held_back_are_those_that_brokers_serve() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from headrace_operator.plan.rolling import config_changes
-from headrace_operator.render.identity import Failed, Good, Identity
+from headrace_operator.render.identity import Failed, Good, Identity, as_read
 from headrace_operator.render.pods import pool_inputs
 from headrace_operator.render.properties import static_config
 from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
@@ -40,6 +40,9 @@ def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple
     failed, good, spec = identity.failed, identity.good, cluster.spec
     wanted = identity.at_version(spec.version, spec.image, default_image)
     if failed is None or good is None or failed.key != _key(cluster, wanted):
+        return cluster, ""
+    if good == _good(cluster, wanted):
+        # An older operator blamed a spec that had not changed.
         return cluster, ""
     live = {key: value for key, value in spec.config.items() if key in LIVE_BROKER_SETTINGS}
     formerly: dict[str, Any] = good.spec
@@ -108,19 +111,21 @@ def _good(cluster: Cluster, identity: Identity) -> Good:
         image=identity.image,
         version=identity.version,
         is_image_named=identity.is_image_named,
-        spec={
-            "config": static_config(cluster),
-            "listeners": msgspec.to_builtins(spec.listeners),
-            "imagePullSecrets": msgspec.to_builtins(spec.image_pull_secrets),
-            "pools": {
-                pool.name: {
-                    "resources": msgspec.to_builtins(pool.resources),
-                    "podTemplate": msgspec.to_builtins(pool.pod_template),
-                    "racks": list(pool.racks),
-                }
-                for pool in spec.pools
-            },
-        },
+        spec=as_read(
+            {
+                "config": static_config(cluster),
+                "listeners": spec.listeners,
+                "imagePullSecrets": spec.image_pull_secrets,
+                "pools": {
+                    pool.name: {
+                        "resources": pool.resources,
+                        "podTemplate": pool.pod_template,
+                        "racks": pool.racks,
+                    }
+                    for pool in spec.pools
+                },
+            }
+        ),
     )
 
 
