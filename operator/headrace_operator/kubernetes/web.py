@@ -6,6 +6,7 @@ It is ready once it has seen everything, whether it leads or stands by.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-__all__ = ["start_web"]
+__all__ = ["CONNECTIONS_MAX", "start_web"]
+
+#: The same as of a broker's HTTP port.
+CONNECTIONS_MAX = 100
+#: How long answers in progress may take when the process ends.
+SHUTDOWN_SECONDS = 1.0
 
 
 async def start_web(
@@ -48,10 +54,32 @@ async def start_web(
             web.get("/metrics", metrics),
         ]
     )
-    runner = web.AppRunner(application, access_log=None)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+
+    async def stop(_: web.Application) -> None:
+        listening.close()
+
+    application.on_shutdown.append(stop)
     await runner.setup()
-    await web.TCPSite(runner, host, port).start()
+    server = runner.server
+    if server is None:
+        raise RuntimeError("the runner is set up and has no server")
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: _accept(server), host, port, backlog=CONNECTIONS_MAX
+    )
     return runner
+
+
+def _accept(server: web.Server) -> asyncio.Protocol:
+    """Accept a connection. The oldest one gives way: probes get through, whoever holds others."""
+    connected = [
+        each.transport
+        for each in server.connections
+        if each.transport is not None and not each.transport.is_closing()
+    ]
+    for transport in connected[: max(0, len(connected) - CONNECTIONS_MAX + 1)]:
+        transport.abort()
+    return server()
 
 
 def _answer(problem: str) -> web.Response:
