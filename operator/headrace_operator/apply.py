@@ -8,7 +8,6 @@ left.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,8 +62,10 @@ CONTROLLER_LISTENER = "CONTROLLER"
 #: INVALID_REPLICA_ASSIGNMENT, STALE_BROKER_EPOCH), another one leads (STALE_CONTROLLER_EPOCH,
 #: NEW_LEADER_ELECTED), a member has just joined (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
 #: NON_EMPTY_GROUP), or another change came first (OPERATION_NOT_ATTEMPTED,
-#: REASSIGNMENT_IN_PROGRESS).
-PASSING_CODES = frozenset({-1, 8, 11, 25, 27, 38, 39, 55, 60, 68, 77, 108})
+#: REASSIGNMENT_IN_PROGRESS, DUPLICATE_VOTER, VOTER_NOT_FOUND).
+PASSING_CODES = frozenset({-1, 8, 11, 25, 27, 38, 39, 55, 60, 68, 77, 108, 126, 127})
+#: INVALID_CONFIG, INVALID_REQUEST.
+UNKNOWN_SETTING_CODES = frozenset({40, 42})
 
 #: A request for thousands takes longer than the client's timeout.
 TOPICS_AT_ONCE = 200
@@ -138,9 +139,10 @@ def _guarded(tried: Sequence[Action], outcomes: Iterator[Failure]) -> list[Failu
         raise
     except BrokerResponseError as error:
         failed = [failure.action for failure in failures]
-        message = f"outcome unknown: {error}"
+        is_retriable = _may_pass(error)
+        message = f"outcome unknown: {error}" if is_retriable else str(error)
         failures += [
-            Failure(action=action, message=message, is_retriable=True)
+            Failure(action=action, message=message, is_retriable=is_retriable)
             for action in tried
             if action not in failed
         ]
@@ -163,6 +165,16 @@ def _failure(action: Action, code: int, message: str | None) -> Failure:
     )
 
 
+def _refusal(action: Action, error: BalanceError | QuorumError) -> Failure:
+    return Failure(action=action, message=str(error), is_retriable=_may_code_pass(error.code))
+
+
+def _may_code_pass(code: int) -> bool:
+    from kafka.errors import for_code
+
+    return _may_pass(for_code(code))
+
+
 def _may_pass(error: Any) -> bool:
     """Whether an error, or its class, may go away without a change by a user."""
     return bool(error.retriable) or getattr(error, "errno", None) in PASSING_CODES
@@ -177,7 +189,7 @@ def _cordon(admin: Any, actions: list[CordonBrokers]) -> Iterator[Failure]:
             # Last: if this pass ends before it, only completed work is repeated.
             alter_broker_configs(admin, None, {DRAINED_BROKERS: drained})
         except BalanceError as error:
-            yield Failure(action=action, message=str(error), is_retriable=True)
+            yield _refusal(action, error)
 
 
 def _change_voters(admin: Any, actions: list[AddVoter | RemoveVoter]) -> Iterator[Failure]:
@@ -193,8 +205,7 @@ def _change_voters(admin: Any, actions: list[AddVoter | RemoveVoter]) -> Iterato
             else:
                 remove_voter(addresses, replica)
         except QuorumError as error:
-            # An earlier change is not committed yet, or the replica has not caught up.
-            yield Failure(action=action, message=str(error), is_retriable=True)
+            yield _refusal(action, error)
 
 
 def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]:
@@ -203,7 +214,11 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
 
     for action in actions:
         if action.throttle is not None:
-            _throttle_moves(admin, action.throttle)
+            try:
+                _throttle_moves(admin, action.throttle)
+            except BalanceError as error:
+                yield _refusal(action, error)
+                continue
         results = admin.alter_partition_reassignments(
             {TopicPartition(*key): list(replicas) for key, replicas in action.moves.items()}
         )
@@ -222,10 +237,13 @@ def _move_replicas(admin: Any, actions: list[MoveReplicas]) -> Iterator[Failure]
 
 
 def _throttle_moves(admin: Any, bytes_per_second: int) -> None:
-    # Brokers that are too old for this setting refuse it, and copy at full speed.
-    with contextlib.suppress(BalanceError):
+    try:
         value = str(bytes_per_second) if bytes_per_second else None
         alter_broker_configs(admin, None, {MOVES_THROTTLE: value})
+    except BalanceError as error:
+        # Brokers that are too old for this setting refuse it, and copy at full speed.
+        if error.code not in UNKNOWN_SETTING_CODES:
+            raise
 
 
 def _unregister(admin: Any, actions: list[UnregisterBroker]) -> Iterator[Failure]:

@@ -44,7 +44,15 @@ _T = TypeVar("_T")
 
 
 class BalanceError(Exception):
-    """There is no plan, or it was refused; the message says why."""
+    """There is no plan, or it was refused; the message says why.
+
+    `code` is the brokers' error; 0: they did not refuse.
+    """
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        """See the class."""
+        super().__init__(message)
+        self.code = code
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,8 +204,9 @@ def alter_broker_configs(
 
     for result in manager.run(send).responses:
         if result.error_code:
-            text = for_code(result.error_code).__name__.removesuffix("Error")
-            raise BalanceError(f"{text}: {result.error_message}")
+            code = result.error_code
+            text = for_code(code).__name__.removesuffix("Error")
+            raise BalanceError(f"{text} ({code}): {result.error_message}", code)
 
 
 def cordoned_brokers(admin: Any, node_ids: Iterable[int]) -> frozenset[int]:

@@ -31,7 +31,12 @@ UNKNOWN_DIRECTORY = uuid.UUID(int=0)
 
 
 class QuorumError(Exception):
-    """The voters were not changed; the message is the controller's."""
+    """The voters were not changed; message and code are the controller's."""
+
+    def __init__(self, message: str, code: int) -> None:
+        """See the class."""
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +118,8 @@ def _change(addresses: Sequence[tuple[str, int]], api_key: int, body: bytes) -> 
 
     code, message = ask_first(addresses, request_frame(api_key, body))
     if code:
-        text = for_code(code).__name__.removesuffix("Error")
-        raise QuorumError(f"{text}: {message}" if message else text)
+        text = f"{for_code(code).__name__.removesuffix('Error')} ({code})"
+        raise QuorumError(f"{text}: {message}" if message else text, code)
 
 
 def _compact(text: str) -> bytes:

@@ -1,12 +1,15 @@
 """What may pass is in progress and tried again; only what a person must mend is stalled."""
 
 import asyncio
+import uuid
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kafka.errors import CoordinatorNotAvailableError
+from kafka.errors import CoordinatorNotAvailableError, for_code
 
+from headrace_operator import quorum
 from headrace_operator.apply import Failure, apply_actions
 from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.api.client import KubernetesError
@@ -15,17 +18,22 @@ from headrace_operator.kubernetes.reconcile import with_failures
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.plan import (
+    AddVoter,
     AlterClusterConfig,
     AlterTopicConfig,
+    CordonBrokers,
     CreateTopic,
     DeleteGroup,
+    MoveReplicas,
     Plan,
+    RemoveVoter,
     ResetOffsets,
 )
 from headrace_operator.plan.status import status
 from support.operator_resources import desired, existing, observed, topic
 
 KEY = topic().key
+SPEC = {"clusterRef": {"name": "c"}}
 CREATE = CreateTopic(resource=KEY, topic="t", partitions=1, replicas=1)
 
 
@@ -34,9 +42,15 @@ class Admin:
 
     def __init__(self, code: int, group: str = "OK") -> None:
         self._code, self._group = code, group
-        self._manager = SimpleNamespace(run=self._run, send=None)
+        self.requests: list[Any] = []
+        self._manager = SimpleNamespace(run=self._run, send=self._send)
 
-    def _run(self, _send: Any, request: Any) -> Any:
+    async def _send(self, request: Any) -> Any:
+        return request
+
+    def _run(self, send: Any, *arguments: Any) -> Any:
+        request = asyncio.run(send(*arguments))
+        self.requests.append(request)
         responses = [
             SimpleNamespace(resource_name=name, error_code=self._code, error_message="why")
             for _, name, _ in request.resources
@@ -56,9 +70,24 @@ class Admin:
     def wait_for_topics(self, _: Any) -> None:
         return
 
+    def describe_cluster(self) -> Any:
+        return {"brokers": [{"host": "h", "port": 1}]}
+
+    def alter_partition_reassignments(self, moves: Any) -> Any:
+        self.requests.append(moves)
+        if self._code:
+            raise for_code(self._code)("why")
+        return {}
+
 
 ALTER = AlterTopicConfig(resource=KEY, topic="t", set={"a": "b"})
 LIVE = AlterClusterConfig(resource=("Cluster", "", "c"), set={"a": "b"}, delete=(), changes=())
+CLUSTER = ("Cluster", "", "c")
+CORDON = CordonBrokers(resource=CLUSTER, cordoned=(7,), drained=(7,))
+DISK = uuid.UUID(int=7)
+ADD = AddVoter(resource=CLUSTER, node_id=7, directory_id=DISK, address="h:9090")
+REMOVE = RemoveVoter(resource=CLUSTER, node_id=7, directory_id=DISK, reason="it leaves")
+MOVE = MoveReplicas(resource=CLUSTER, moves={("t", 0): (1, 2)}, leaving=(), throttle=1)
 DELETE = DeleteGroup(resource=("ConsumerGroup", "", "g"), group="g")
 
 
@@ -74,6 +103,59 @@ def test_brokers_errors_say_whether_they_may_pass(
     (failure,) = apply_actions(Admin(code), [action])
     assert failure.is_retriable is is_retriable
     assert failure.message.endswith(f"({code}): why")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_retriable"),
+    # NOT_CONTROLLER, BROKER_NOT_AVAILABLE; BROKER_ID_NOT_REGISTERED, INVALID_REQUEST,
+    # POLICY_VIOLATION, CLUSTER_AUTHORIZATION_FAILED.
+    [(41, True), (8, True), (102, False), (42, False), (44, False), (31, False)],
+)
+def test_a_cordon_that_only_a_person_can_mend_does_not_count_as_passing(
+    code: int, *, is_retriable: bool
+) -> None:
+    (failure,) = apply_actions(Admin(code), [CORDON])
+    assert failure.is_retriable is is_retriable
+    assert failure.message.endswith(f"({code}): why")
+
+
+@pytest.mark.parametrize("action", [ADD, REMOVE])
+@pytest.mark.parametrize(
+    ("code", "is_retriable"),
+    [
+        # REQUEST_TIMED_OUT: an earlier change is not committed, or the replica is behind.
+        # NOT_LEADER_OR_FOLLOWER; DUPLICATE_VOTER, VOTER_NOT_FOUND: another change came first.
+        *((code, True) for code in (7, 6, 126, 127)),
+        # UNSUPPORTED_VERSION (the voters are static), INVALID_REQUEST (it is the last one),
+        # CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, INVALID_VOTER_KEY.
+        *((code, False) for code in (35, 42, 31, 104, 125)),
+    ],
+)
+def test_a_change_of_voters_that_only_a_person_can_mend_does_not_count_as_passing(
+    monkeypatch: pytest.MonkeyPatch, action: Any, code: int, *, is_retriable: bool
+) -> None:
+    monkeypatch.setattr(quorum, "ask_first", lambda *_: (code, "why"))
+    (failure,) = apply_actions(Admin(0), [action])
+    assert failure.is_retriable is is_retriable
+    assert failure.message.endswith(f"({code}): why")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_retriable"), [(-1, True), (41, True), (31, False), (44, False)]
+)
+def test_an_error_of_a_whole_request_says_whether_it_may_pass(
+    code: int, *, is_retriable: bool
+) -> None:
+    (failure,) = apply_actions(Admin(code), [replace(MOVE, throttle=None)])
+    assert failure.is_retriable is is_retriable
+    assert "why" in failure.message
+
+
+def test_no_move_begins_without_its_throttle_for_an_error_that_passes() -> None:
+    admin = Admin(41)
+    (failure,) = apply_actions(admin, [MOVE])
+    assert failure.is_retriable
+    assert len(admin.requests) == 1, "the throttle alone was asked for"
 
 
 @pytest.mark.parametrize(
@@ -152,3 +234,45 @@ def test_a_status_is_of_the_spec_that_was_planned(
     versions = {present.key: planned}
     asyncio.run(writer.write(seen, wanted, Plan(), versions=versions, is_whole=False))
     assert written == ([2] if is_written else [])
+
+
+def test_an_event_says_that_a_person_has_to_act_now() -> None:
+    events: list[tuple[str, str, str]] = []
+
+    class Client:
+        async def apply_status(self, body: Any) -> Any:
+            metadata = present.metadata
+            version = str(int(metadata.resource_version) + 1)
+            known = {"name": metadata.name, "uid": "u", "generation": 1}
+            return {**body, "metadata": known | {"resourceVersion": version}, "spec": SPEC}
+
+        async def event(self, *_: Any, reason: str, message: str, kind: str) -> None:
+            events.append((kind, reason, message))
+
+    register = Register()
+    present = topic(metadata={"uid": "u", "generation": 1, "resourceVersion": "1"})
+    register.upsert(present)
+    writer = StatusWriter(Client(), Store(), register, None)  # type: ignore[arg-type]  # what it needs
+
+    async def write(*, is_retriable: bool, message: str) -> None:
+        failure = Failure(action=CREATE, message=message, is_retriable=is_retriable)
+        (found,) = register.iterate("Topic")
+        versions = {found.key: ("u", 1)}
+        planned = with_failures(Plan(), [failure])
+        seen, wanted = observed(topics={"t": existing()}), desired(found)  # type: ignore[arg-type]  # a Topic
+        await writer.write(seen, wanted, planned, versions=versions, is_whole=False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def run() -> None:
+        for _ in range(2):
+            await write(is_retriable=True, message="it is late")
+        for _ in range(2):
+            await write(is_retriable=False, message="nobody may do that")
+
+    asyncio.run(run())
+    assert [(kind, reason) for kind, reason, _ in events] == [
+        ("Normal", "ApplyFailed"),
+        ("Warning", "ApplyFailed"),
+    ]
+    assert "nobody may do that" in events[1][2]

@@ -207,15 +207,18 @@ class StatusWriter:
                 self._register.upsert(resource)
 
     def _record_event(self, resource: _Resource, status: Object) -> None:
-        """Record an Event if Ready has a new status or reason."""
-        ready = _ready(status)
-        previous = next((each for each in resource.status.conditions if each.type == "Ready"), None)
-        if ready is None or (
-            previous is not None
-            and (previous.status, previous.reason) == (ready["status"], ready["reason"])
-        ):
+        """Record an Event if Ready has a new status or reason, or a person has to act now."""
+        ready = _condition(status, "Ready")
+        stalled = _condition(status, "Stalled")
+        former = {each.type: each for each in resource.status.conditions}
+        if ready is None or stalled is None:
             return
-        stalled = next(each for each in status["conditions"] if each["type"] == "Stalled")
+        is_same = "Ready" in former and (
+            (former["Ready"].status, former["Ready"].reason) == (ready["status"], ready["reason"])
+        )
+        was_stalled = "Stalled" in former and former["Stalled"].status == "True"
+        if is_same and (was_stalled or stalled["status"] != "True"):
+            return
         event = self._client.event(
             _reference(resource),
             reason=ready["reason"],
@@ -272,8 +275,8 @@ def _builtins(target: TargetReference | None) -> Object | None:
     return None if target is None else msgspec.to_builtins(target)
 
 
-def _ready(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    return next((each for each in status["conditions"] if each["type"] == "Ready"), None)
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+    return next((each for each in status["conditions"] if each["type"] == kind), None)
 
 
 async def _all(work: Iterable[Any]) -> None:
