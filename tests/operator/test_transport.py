@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from headrace_operator.kubernetes.api.client import KubernetesClient
 from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.api.rights import LACKING_SECONDS, Lacking, Right, needed_right
 from headrace_operator.kubernetes.api.transport import FencedError, KubernetesError, Transport
@@ -38,6 +40,35 @@ class Busy:
                     return await transport.write("PATCH", path, "ConfigMap", body={})
 
         return asyncio.run(scenario())
+
+
+def test_an_event_is_no_longer_than_the_api_server_takes() -> None:
+    sent: list[Any] = []
+
+    async def take(request: web.Request) -> web.Response:
+        if request.method == "POST":
+            sent.append(await request.json())
+            return web.json_response({})
+        kind = {"name": "events", "kind": "Event", "namespaced": True}
+        return web.json_response({"resources": [kind]})
+
+    async def scenario() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", take)
+        async with TestServer(app) as server:
+            connection = Connection(server=str(server.make_url("")).rstrip("/"))
+            async with KubernetesClient(connection) as client:
+                name = "a" * 235 + "." + "b" * 17
+                metadata = {"name": name, "namespace": "n", "uid": "u"}
+                topic = {"apiVersion": "v1", "kind": "Topic", "metadata": metadata}
+                await client.event(topic, reason="Why", message="é" * 1024)
+
+    asyncio.run(scenario())
+    (event,) = sent
+    assert len(event["metadata"]["name"]) <= 253
+    assert "a." in event["metadata"]["name"]
+    assert ".." not in event["metadata"]["name"]
+    assert len(event["note"].encode()) <= 1024
 
 
 def test_it_is_asked_again_when_it_says_so() -> None:

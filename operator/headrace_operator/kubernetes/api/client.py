@@ -39,6 +39,9 @@ FIELD_MANAGER = "headrace"
 #: Status and spec have different field managers, so applying one never removes the other.
 STATUS_MANAGER = "headrace-status"
 LIST_LIMIT = 500
+#: What the API server takes of an Event: 253 characters of its name, of which ours are 17, and
+#: 1,024 bytes of its note.
+NAME_LENGTH, NOTE_BYTES = 253 - 17, 1024
 _TOO_MANY_REQUESTS = 429
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
@@ -308,7 +311,7 @@ class KubernetesClient(Transport):
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}",
+                "name": f"{metadata['name'][:NAME_LENGTH].rstrip('.-')}.{uuid.uuid4().hex[:16]}",
                 "namespace": namespace,
             },
             "regarding": {
@@ -321,7 +324,7 @@ class KubernetesClient(Transport):
             "type": kind,
             "reason": reason,
             "action": reason,
-            "note": message[:1024],
+            "note": message.encode()[:NOTE_BYTES].decode(errors="ignore"),
             "eventTime": now,
             "reportingController": "headrace.dev/operator",
             "reportingInstance": "headrace-operator",
