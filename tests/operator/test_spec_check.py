@@ -12,7 +12,9 @@ def test_a_spec_that_brokers_can_start_with_has_no_problem() -> None:
     resources = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": 1 << 30}}
     pools = [{"name": "a", "resources": resources, "storage": {"size": "1.5Gi"}}]
     config = {"num.partitions": 3, "log.retention.ms": "60000"}
-    assert cluster_spec_problems(cluster(pools, config=config)) == ()
+    labels = {"example.org/team": "A_1.b", "x": "", "kubernetes.io/metadata.name": "n"}
+    allowed = {"namespaces": {"from": "Selector", "selector": {"matchLabels": labels}}}
+    assert cluster_spec_problems(cluster(pools, config=config, allowedTopics=allowed)) == ()
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,13 @@ def test_a_spec_that_brokers_can_start_with_has_no_problem() -> None:
         ),
         ({"pools": [{"name": "a", "storage": {"size": "lots"}}]}, "storage.size: 'lots'"),
         ({"version": "3.9"}, "spec.version: 3.9: these brokers offer the features of 4.2"),
+        *(
+            (
+                {"allowedTopics": {"namespaces": {"selector": {"matchLabels": labels}}}},
+                "no namespace can have this label",
+            )
+            for labels in ({"team": "a b"}, {"te am": "a"}, {"a/b/c": "d"}, {"team": "a,b=c"})
+        ),
     ],
 )
 def test_what_brokers_could_not_start_with_is_named(spec: dict[str, Any], words: str) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Namespaces"]
 
 FRESH_SECONDS = 10.0
-_FORBIDDEN = 403
-
 _log = structlog.get_logger("headrace.operator.namespaces")
 
 
@@ -52,8 +50,9 @@ class Namespaces:
         try:
             found = await self._client.list("v1", "Namespace", None, selector or None)
         except KubernetesError as error:
-            if error.status != _FORBIDDEN:
+            if not error.is_refusal:
                 raise
+            # Without the right to, or by what is no label: `spec_check` says so.
             _log.warning("namespaces cannot be listed: none is selected", error=str(error))
             return frozenset()
         return frozenset(each["metadata"]["name"] for each in found)

@@ -25,6 +25,9 @@ __all__ = ["cluster_spec_problems", "with_spec_checked"]
 
 #: The same as in the CRD.
 OFFERED_VERSION = re.compile(r"4\.2(\.[0-9]+)?")
+_LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_LABEL_NAME}")
+LABEL_VALUE = re.compile(rf"({_LABEL_NAME})?")
 
 
 def cluster_spec_problems(cluster: Cluster) -> tuple[str, ...]:
@@ -67,6 +70,11 @@ def _problems(cluster: Cluster) -> Iterator[str]:
         yield f"spec.version: {spec.version}: these brokers offer the features of 4.2; write 4.2"
     for problem in check_broker_settings(spec.config):
         yield f"spec.config: {problem.path[-1]}: {problem.reason}"
+    labels = spec.allowed_topics.namespaces.selector.match_labels
+    for key, value in sorted(labels.items()):
+        if not (LABEL_KEY.fullmatch(key) and LABEL_VALUE.fullmatch(value)):
+            where = "spec.allowedTopics.namespaces.selector.matchLabels"
+            yield f"{where}: {key}: {value!r}: no namespace can have this label"
     for listener in spec.listeners:
         if listener.port in RESERVED_PORTS:
             yield f"spec.listeners: {listener.name}: port {listener.port} is the brokers' own"
