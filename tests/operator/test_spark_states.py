@@ -75,6 +75,16 @@ def test_on_failure_retries_as_often_as_it_says_at_its_interval():
     assert world.status["executionAttempts"] == 3
 
 
+@pytest.mark.parametrize("is_pod_there", [True, False])
+def test_a_clock_that_is_set_back_delays_no_restart(*, is_pod_there):
+    policy = on_failure(onFailureRetries=2, onFailureRetryInterval=30)
+    world = World(restartPolicy=policy).settle().runs().ends(1)
+    if not is_pod_there:
+        world.loses_its_driver()
+    world.now -= dt.timedelta(hours=1)
+    assert decide(world.seen()).again_seconds == 30
+
+
 def test_on_failure_without_retries_is_over_with_the_first_failure():
     assert World(restartPolicy=on_failure()).settle().runs().ends(1).state == "FAILED"
 

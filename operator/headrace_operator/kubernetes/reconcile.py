@@ -218,6 +218,8 @@ class _Pass:
             self._scope = "health"
         self._is_first_round = True
         self._now_ms = int(time.time() * 1000)
+        #: For what is measured between passes: clocks are set, too.
+        self._steady_ms = int(time.monotonic() * 1000)
         self._written = around.clusters(key)
         self._cluster_uid = _uid_of(self._written)
         around.register.settle_former(key, self._cluster_uid)
@@ -325,11 +327,11 @@ class _Pass:
     async def _observe(self, cluster: Cluster | None, desired: Desired) -> Observed:
         paused = [each for each in desired.groups if each.is_paused]
         if cluster is None:
-            return await self._memory.groups.observe(Observed(), paused, now_ms=self._now_ms)
+            return await self._memory.groups.observe(Observed(), paused, now_ms=self._steady_ms)
         backend = await self._around.backend.observe(cluster)
         servers = self._around.backend.bootstrap_servers(cluster)
         if not servers:
-            return await self._memory.groups.observe(backend, paused, now_ms=self._now_ms)
+            return await self._memory.groups.observe(backend, paused, now_ms=self._steady_ms)
         await self._drop_dead_connections(backend)
         admin = await self._around.admins.of(self._key, servers)
         now_ms = self._now_ms
@@ -350,8 +352,9 @@ class _Pass:
         self._memory.seen = seen if is_reachable else None
         self._memory.is_silent = not is_reachable
         merged = merge_observations(backend, seen)
-        merged = await self._memory.addresses.observe(merged, admin.advertised, now_ms=now_ms)
-        return await self._memory.groups.observe(merged, desired.groups, fresh, now_ms=now_ms)
+        steady_ms = self._steady_ms
+        merged = await self._memory.addresses.observe(merged, admin.advertised, now_ms=steady_ms)
+        return await self._memory.groups.observe(merged, desired.groups, fresh, now_ms=steady_ms)
 
     async def _drop_dead_connections(self, backend: Observed) -> None:
         brokers = backend.cluster.brokers if backend.cluster else ()
@@ -417,7 +420,7 @@ class _Pass:
         kept = {id(failure.action) for failure in refused}
         done = [each for each in actions if id(each) not in kept]
         await self._around.statuses.note_pauses([each for each in done if not each.is_pause])
-        self._memory.groups.note_scaled(done, now_ms=self._now_ms)
+        self._memory.groups.note_scaled(done, now_ms=self._steady_ms)
         return refused
 
     def _outcome(

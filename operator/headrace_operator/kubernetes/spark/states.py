@@ -193,7 +193,7 @@ def _decide_gone(seen: Seen) -> Decision:
 def _decide_rerun(seen: Seen, failures: int, ended: dt.datetime, message: str) -> Decision:
     """Create the next driver when it is due. Only a failure has a message."""
     wait = _backoff_seconds(seen, failures, has_failed=bool(message))
-    wait -= (seen.now - ended).total_seconds()
+    wait -= _seconds_since(ended, seen.now)
     if wait > 0:
         return Decision(
             state=State.PENDING_RERUN,
@@ -216,7 +216,7 @@ def _decide_resubmission(seen: Seen) -> Decision:
         return Decision(state=State.FAILED, message=seen.message, terminated_at=ended)
     interval = int(policy.get("onSubmissionFailureRetryInterval") or DEFAULT_RETRY_SECONDS)
     last = parse_time(seen.status.get("lastSubmissionAttemptTime")) or seen.now
-    wait = min(interval * attempts, BACKOFF_SECONDS_MAX) - (seen.now - last).total_seconds()
+    wait = min(interval * attempts, BACKOFF_SECONDS_MAX) - _seconds_since(last, seen.now)
     if wait > 0:
         state = State.FAILED_SUBMISSION
         return Decision(state=state, message=seen.message, again_seconds=wait)
@@ -236,7 +236,7 @@ def _decide_ended(seen: Seen, driver: Mapping[str, Any]) -> Decision:
     is_stable = (ended - started).total_seconds() >= STABLE_SECONDS or not has_failed
     failures = 0 if is_stable else number(annotation(driver, FAILURES_ANNOTATION)) + 1
     wait = _backoff_seconds(seen, failures, has_failed=has_failed)
-    wait -= (seen.now - ended).total_seconds()
+    wait -= _seconds_since(ended, seen.now)
     # Until then the pod stays: its logs show the cause.
     return Decision(
         state=State.PENDING_RERUN,
@@ -264,6 +264,11 @@ def _decide_final(
         again_seconds=left if left > 0 else None,
         terminated_at=timestamp(at),
     )
+
+
+def _seconds_since(moment: dt.datetime, now: dt.datetime) -> float:
+    """Return how long ago that was; never less than 0: its clock may be a node's, or was set."""
+    return max(0.0, (now - moment).total_seconds())
 
 
 def _is_rerun(seen: Seen, *, has_failed: bool) -> bool:
