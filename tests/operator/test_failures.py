@@ -28,9 +28,11 @@ from headrace_operator.plan import (
     Plan,
     RemoveVoter,
     ResetOffsets,
+    ScaleTarget,
 )
 from headrace_operator.plan.status import status
-from support.operator_resources import desired, existing, observed, topic
+from headrace_operator.resources.consumer_group import TargetReference
+from support.operator_resources import desired, existing, group, observed, topic
 
 KEY = topic().key
 SPEC = {"clusterRef": {"name": "c"}}
@@ -234,6 +236,59 @@ def test_a_status_is_of_the_spec_that_was_planned(
     versions = {present.key: planned}
     asyncio.run(writer.write(seen, wanted, Plan(), versions=versions, is_whole=False))
     assert written == ([2] if is_written else [])
+
+
+REFUSED = KubernetesError(422, "Invalid", "no such field")
+
+
+class Refusing:
+    """An API server that refuses the status of one group."""
+
+    def __init__(self, error: KubernetesError) -> None:
+        self._error = error
+        self.written: list[str] = []
+
+    async def apply_status(self, body: Any) -> Any:
+        name = body["metadata"]["name"]
+        if name == "refused":
+            raise self._error
+        self.written.append(name)
+        return {**body, "spec": SPEC}
+
+
+@pytest.mark.parametrize(
+    ("error", "is_retriable"),
+    [(REFUSED, False), (KubernetesError(500, "InternalError", "late"), True)],
+)
+def test_a_group_whose_status_is_refused_holds_up_nobody(
+    error: KubernetesError, *, is_retriable: bool
+) -> None:
+    register, api = Register(), Refusing(error)
+    resets, pauses = [], []
+    for name in ("refused", "other"):
+        found = group(name)
+        register.upsert(found)
+        resets.append(
+            ResetOffsets(
+                resource=found.key, group=name, request_id="r", offsets={("t", 0): 0}, previous={}
+            )
+        )
+        pauses.append(
+            ScaleTarget(
+                resource=found.key,
+                target=TargetReference(kind="Deployment", name=name),
+                replicas=0,
+                previous=1,
+                reason="r",
+                is_pause=True,
+            )
+        )
+    writer = StatusWriter(api, Store(), register, None)  # type: ignore[arg-type]  # what it needs
+    first = asyncio.run(writer.note_resets(resets, is_done=False))
+    assert [(each.action, each.is_retriable) for each in first] == [(resets[0], is_retriable)]
+    second = asyncio.run(writer.note_pauses(pauses))
+    assert [(each.action, each.is_retriable) for each in second] == [(pauses[0], is_retriable)]
+    assert api.written == ["other", "other"]
 
 
 def test_an_event_says_that_a_person_has_to_act_now() -> None:

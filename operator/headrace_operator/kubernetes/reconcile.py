@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -37,7 +37,7 @@ from headrace_operator.plan import (
 from headrace_operator.resources import Cluster, ConsumerGroup, Reason, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from headrace_operator.kubernetes.admins import Admins
     from headrace_operator.kubernetes.namespaces import Namespaces
@@ -61,6 +61,7 @@ WAITING_GROWTH_MAX = 8
 #: A refused action will mostly be refused again.
 STALLED_GROWTH_MAX = 64
 
+_A = TypeVar("_A", bound=Action)
 _log = structlog.get_logger("headrace.operator.reconcile")
 
 
@@ -402,12 +403,12 @@ class _Pass:
         if on_brokers and servers:
             admin = await self._around.admins.of(self._key, servers)
             resets = [each for each in on_brokers if isinstance(each, ResetOffsets)]
-            await self._around.statuses.note_resets(resets, is_done=False)
-            refused = await self._around.admins.apply(admin, on_brokers)
-            failures += refused
-            kept = {id(failure.action) for failure in refused}
-            done = [each for each in resets if id(each) not in kept]
-            await self._around.statuses.note_resets(done, is_done=True)
+            unsaid = await self._around.statuses.note_resets(resets, is_done=False)
+            asked = _without(on_brokers, unsaid)
+            refused = await self._around.admins.apply(admin, asked)
+            failures += (*unsaid, *refused)
+            done = _without(resets, (*unsaid, *refused))
+            failures += await self._around.statuses.note_resets(done, is_done=True)
         return failures
 
     async def _scale(self, actions: Sequence[ScaleTarget]) -> tuple[Failure, ...]:
@@ -415,13 +416,12 @@ class _Pass:
         if not actions:
             return ()
         pauses = [each for each in actions if each.is_pause]
-        await self._around.statuses.note_pauses(pauses)
-        refused = await self._around.workloads.scale(actions)
-        kept = {id(failure.action) for failure in refused}
-        done = [each for each in actions if id(each) not in kept]
-        await self._around.statuses.note_pauses([each for each in done if not each.is_pause])
+        unsaid = await self._around.statuses.note_pauses(pauses)
+        refused = await self._around.workloads.scale(_without(actions, unsaid))
+        done = _without(actions, (*unsaid, *refused))
+        late = await self._around.statuses.note_pauses([each for each in done if not each.is_pause])
         self._memory.groups.note_scaled(done, now_ms=self._steady_ms)
-        return refused
+        return (*unsaid, *refused, *late)
 
     def _outcome(
         self, performed: tuple[Action, ...], failures: tuple[Failure, ...], planned: Plan
@@ -450,6 +450,12 @@ class _Pass:
             resync_seconds=resync,
             unfinished=frozenset(unfinished),
         )
+
+
+def _without(actions: Iterable[_A], failures: Iterable[Failure]) -> list[_A]:
+    """Return the actions that did not fail."""
+    failed = {id(failure.action) for failure in failures}
+    return [each for each in actions if id(each) not in failed]
 
 
 def _uid_of(cluster: Cluster | None) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
+from headrace_operator.apply import Failure
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed, version_of
 from headrace_operator.kubernetes.unreadable import status_of_unreadable, why_unreadable
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.register import Version
     from headrace_operator.kubernetes.seams import BrokerBackend
-    from headrace_operator.plan import Desired, Key, Observed, Plan, ResetOffsets, ScaleTarget
+    from headrace_operator.plan import (
+        Action,
+        Desired,
+        Key,
+        Observed,
+        Plan,
+        ResetOffsets,
+        ScaleTarget,
+    )
     from headrace_operator.resources.consumer_group import TargetReference
 
 __all__ = ["StatusWriter"]
@@ -120,8 +129,14 @@ class StatusWriter:
         """Remove a deleted resource."""
         self._lag_written.pop(key, None)
 
-    async def note_resets(self, resets: Sequence[ResetOffsets], *, is_done: bool) -> None:
-        """Record a reset before its offsets are committed, and then that it is done: once."""
+    async def note_resets(
+        self, resets: Sequence[ResetOffsets], *, is_done: bool
+    ) -> tuple[Failure, ...]:
+        """Record a reset before its offsets are committed, and then that it is done: once.
+
+        Return those that the API server does not record: they must not be begun.
+        """
+        failures: list[Failure] = []
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for reset in resets:
             group = self._register.get(reset.resource)
@@ -129,10 +144,15 @@ class StatusWriter:
                 continue
             state, at = ("Done", now) if is_done or reset.is_dry_run else ("Started", "")
             note = reset_note(reset, state=state, completed_at=at)
-            await self._note(group, {"lastReset": note})
+            failures += await self._note(reset, group, {"lastReset": note})
+        return tuple(failures)
 
-    async def note_pauses(self, actions: Iterable[ScaleTarget]) -> None:
-        """Record what to restore before a target stops, and later that it is done."""
+    async def note_pauses(self, actions: Iterable[ScaleTarget]) -> tuple[Failure, ...]:
+        """Record what to restore before a target stops, and later that it is done.
+
+        Return those that the API server does not record: they must not be carried out.
+        """
+        failures: list[Failure] = []
         for action in actions:
             group = self._register.get(action.resource)
             if isinstance(group, ConsumerGroup):
@@ -141,7 +161,8 @@ class StatusWriter:
                 known = (group.status.paused_replicas, group.status.paused_target)
                 if (replicas, target) != known:
                     fields = {"pausedReplicas": replicas, "pausedTarget": _builtins(target)}
-                    await self._note(group, fields)
+                    failures += await self._note(action, group, fields)
+        return tuple(failures)
 
     async def refuse_unreadable(self, obj: Object) -> None:
         """Say in its status, and by an Event, why a resource cannot be read; once."""
@@ -172,12 +193,22 @@ class StatusWriter:
             )
             await self._quietly(event)
 
-    async def _note(self, group: Topic | ConsumerGroup, fields: Object) -> None:
+    async def _note(
+        self, action: Action, group: Topic | ConsumerGroup, fields: Object
+    ) -> tuple[Failure, ...]:
         """Write status fields without which the next pass would act wrongly."""
         status = {**msgspec.to_builtins(group.status), **fields}
         status = {key: value for key, value in status.items() if value is not None}
-        written = await self._client.apply_status({**_reference(group), "status": status})
+        try:
+            written = await self._client.apply_status({**_reference(group), "status": status})
+        except KubernetesError as error:
+            if not error.is_about_object:
+                raise
+            message = f"its status cannot be written: {error.message}"
+            is_passing = not error.is_refusal or error.is_not_found
+            return (Failure(action=action, message=message, is_retriable=is_passing),)
         self._learn(group.key, written)
+        return ()
 
     async def _write(self, resource: _Resource, status: Object) -> None:
         body = {**_reference(resource), "status": status}
