@@ -10,6 +10,7 @@ import signal
 import time
 import uuid
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ from headrace_operator.kubernetes.spark.applications import SparkRunner, install
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.kubernetes.web import start_web
 from headrace_operator.kubernetes.workloads import Workloads
+from headrace_operator.plan import Problem, Waiting
+from headrace_operator.resources import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,6 +66,9 @@ WORKERS = 4
 #: they must not occupy workers that others need. Surplus ones run a moment later.
 SILENT_AT_ONCE = 128
 SILENT_AGAIN_SECONDS = 1.0
+#: How many passes over a Cluster may fail in a row before its status says why: after half a minute
+#: where the reason may pass, else after some seconds.
+PASSING_UNSAID, FAILURES_UNSAID = 8, 3
 
 _log = structlog.get_logger("headrace.operator")
 
@@ -226,10 +232,16 @@ class _Operator:
                 self._informer.mark_all()
                 workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
                 self._silent.clear()
+                changed = asyncio.create_task(self._election.changed.wait())
                 try:
-                    await self._election.changed.wait()
+                    done, _ = await asyncio.wait(
+                        [changed, *workers], return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        # A worker that ended would work for nobody, and nobody would know.
+                        task.result()
                 finally:
-                    every = [*workers, *self._silent]
+                    every = [changed, *workers, *self._silent]
                     for task in every:
                         task.cancel()
                     await asyncio.gather(*every, return_exceptions=True)
@@ -244,41 +256,51 @@ class _Operator:
                 # It is due again when that changes.
                 self._queue.done(key)
             elif kind != "Cluster" or not self._reconciler.is_silent((namespace, name)):
-                await self._reconcile_and_give_back(key)
+                try:
+                    await self._reconcile(key)
+                finally:
+                    self._queue.done(key)
             elif len(self._silent) >= SILENT_AT_ONCE:
                 self._queue.done(key)
                 self._queue.add_after(key, SILENT_AGAIN_SECONDS)
             else:
-                task = asyncio.create_task(self._reconcile_and_give_back(key))
+                task = asyncio.create_task(self._reconcile(key))
                 self._silent.add(task)
-                task.add_done_callback(self._silent.discard)
+                # Also of one that is cancelled before it began.
+                task.add_done_callback(partial(self._give_back, key))
 
-    async def _reconcile_and_give_back(self, key: QueueKey) -> None:
-        try:
-            await self._reconcile(key)
-        finally:
-            self._queue.done(key)
+    def _give_back(self, key: QueueKey, task: asyncio.Task[None]) -> None:
+        self._silent.discard(task)
+        self._queue.done(key)
 
     async def _reconcile(self, key: QueueKey) -> None:
         kind, namespace, name = key
         began = time.monotonic()
         scope, result = "", "success"
         try:
-            if (unreadable := self._informer.find_unreadable(key)) is not None:
+            unreadable = self._informer.find_unreadable(key)
+            if unreadable is not None:
                 await self._statuses.refuse_unreadable(unreadable)
             if kind == "SparkApplication":
                 outcome = await self._reconcile_application(namespace, name)
             elif kind != "Cluster":
-                outcome = Outcome(scope="unreadable", again_seconds=RESYNC_SECONDS_MAX)
+                outcome = Outcome(
+                    scope="unreadable",
+                    again_seconds=RESYNC_SECONDS_MAX,
+                    is_gone=unreadable is None,
+                )
             else:
                 outcome = await self._reconciler.reconcile((namespace, name))
             scope = outcome.scope
             if scope == "everything" and self._reconciler.is_silent((namespace, name)):
                 # It waited for brokers that do not answer: that is no measure of our own work.
                 scope = "silent"
-            if outcome.is_converged:
+            if outcome.is_converged and outcome.is_gone:
                 self._queue.succeeded(key)
-                self._metrics.last_success.labels(*key).set_to_current_time()
+                self._metrics.forget(key)
+            elif outcome.is_converged:
+                self._queue.succeeded(key)
+                self._metrics.note_success(key)
                 self._queue.add_resync(key, outcome.again_seconds)
             else:
                 result = "retry"
@@ -291,19 +313,41 @@ class _Operator:
             result = "error"
             delay = self._queue.retry(key)
             _log.warning("reconcile failed", key=key, error=str(error), retry_seconds=delay)
-        except Exception:  # noqa: BLE001 - one key's bug must not stop the others; it is logged
+            await self._say_failed(key, str(error), is_passing=not error.is_refusal)
+        except Exception as error:  # noqa: BLE001 - one key's bug must not stop the others
             result = "error"
             delay = self._queue.retry(key)
             _log.exception("reconcile failed", key=key, retry_seconds=delay)
+            text = f"{type(error).__name__}: {error}; the operator's log has more"
+            await self._say_failed(key, text, is_passing=False)
         self._metrics.reconciliations.labels(kind, result).inc()
         self._metrics.reconcile_seconds.labels(kind, scope).observe(time.monotonic() - began)
+
+    async def _say_failed(self, key: QueueKey, message: str, *, is_passing: bool) -> None:
+        """Say in a Cluster's status why passes over it fail again and again."""
+        kind, namespace, name = key
+        cluster = find_cluster(self._store, (namespace, name)) if kind == "Cluster" else None
+        unsaid = PASSING_UNSAID if is_passing else FAILURES_UNSAID
+        if cluster is None or self._queue.failures(key) <= unsaid:
+            return
+        failure = (Waiting if is_passing else Problem)(
+            resource=cluster.key, reason=Reason.APPLY_FAILED, message=f"nothing is done: {message}"
+        )
+        try:
+            await self._statuses.write_failed_pass(cluster, failure)
+        except Exception as error:  # noqa: BLE001 - the pass itself is tried again in any case
+            _log.warning("status not written", key=key, error=str(error))
 
     async def _reconcile_application(self, namespace: str, name: str) -> Outcome:
         application = self._store.get("SparkApplication", namespace, name)
         outcome = await self._applications.reconcile(namespace, name, application)
         again = outcome.look_again_seconds
         if again is None:
-            return Outcome(scope="application", again_seconds=RESYNC_SECONDS_MAX)
+            return Outcome(
+                scope="application",
+                again_seconds=RESYNC_SECONDS_MAX,
+                is_gone=application is None,
+            )
         return Outcome(scope="application", again_seconds=again, is_converged=False)
 
     def _see_all(self) -> None:

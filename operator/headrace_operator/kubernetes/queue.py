@@ -78,6 +78,10 @@ class WorkQueue:
         self.add_after(key, delay)
         return delay
 
+    def failures(self, key: QueueKey) -> int:
+        """Return how often a key failed in a row."""
+        return self._failures.get(key, 0)
+
     def succeeded(self, key: QueueKey) -> None:
         """Reset the failures of a key."""
         self._failures.pop(key, None)

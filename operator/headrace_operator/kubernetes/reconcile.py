@@ -101,7 +101,10 @@ class _Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a pass. `again_seconds`: when the next is due without any event."""
+    """The result of a pass. `again_seconds`: when the next is due without any event.
+
+    `is_gone`: there is nothing by this key any more, and the next pass comes with an event.
+    """
 
     scope: str
     performed: tuple[Action, ...] = ()
@@ -110,6 +113,7 @@ class Outcome:
     is_converged: bool = True
     resync_seconds: float = RESYNC_SECONDS_MIN
     unfinished: frozenset[Key] = frozenset()
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +188,7 @@ class ClusterReconciler:
         if self._around.clusters(key) is None and not self._around.register.of_cluster(key):
             del self._memories[key]
             await self._around.admins.forget(key)
+            return replace(outcome, is_gone=True)
         return outcome
 
     async def _present_memory_of(self, key: ClusterKey) -> _Memory:

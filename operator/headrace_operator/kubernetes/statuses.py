@@ -17,6 +17,7 @@ from headrace_operator.apply import Failure
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesError
 from headrace_operator.kubernetes.register import Register, parse_managed, version_of
 from headrace_operator.kubernetes.unreadable import status_of_unreadable, why_unreadable
+from headrace_operator.plan import Desired, Observed, Plan, Problem, Waiting
 from headrace_operator.plan.report import changed, is_lag_only, report, reset_note
 from headrace_operator.resources import (
     API_VERSION,
@@ -35,15 +36,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.register import Version
     from headrace_operator.kubernetes.seams import BrokerBackend
-    from headrace_operator.plan import (
-        Action,
-        Desired,
-        Key,
-        Observed,
-        Plan,
-        ResetOffsets,
-        ScaleTarget,
-    )
+    from headrace_operator.plan import Action, Key, ResetOffsets, ScaleTarget
     from headrace_operator.resources.consumer_group import TargetReference
 
 __all__ = ["StatusWriter"]
@@ -110,6 +103,19 @@ class StatusWriter:
             if changed(cluster.document.get("status") or {}, status):
                 work.append(self._write(cluster, status))
         await _all(work)
+
+    async def write_failed_pass(self, cluster: Cluster, failure: Problem | Waiting) -> None:
+        """Say in a Cluster's conditions why passes over it fail. The rest of its status stays."""
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        planned = (
+            Plan(problems=(failure,)) if isinstance(failure, Problem) else Plan(waiting=(failure,))
+        )
+        wanted = report(Observed(), Desired(cluster=cluster), planned, now=now)[cluster.key]
+        known = cluster.document.get("status") or {}
+        said = ("conditions", "observedGeneration")
+        changes = {key: wanted[key] for key in said if key in wanted}
+        if changed(known, known | changes):
+            await self._write(cluster, known | changes)
 
     def _is_due(self, resource: Topic | ConsumerGroup, status: Object) -> bool:
         """Whether to write now: constantly changing numbers are written at intervals."""
