@@ -101,6 +101,8 @@ class Election:
         else:
             spec = lease.get("spec") or {}
             if not self._may_take(spec, now):
+                # Another one holds it by now: somebody deleted or overwrote ours.
+                self._held_until = float("-inf")
                 return
             lease = await self._write(lease)
         if lease is not None:
