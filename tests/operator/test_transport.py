@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +70,27 @@ def test_an_event_is_no_longer_than_the_api_server_takes() -> None:
     assert "a." in event["metadata"]["name"]
     assert ".." not in event["metadata"]["name"]
     assert len(event["note"].encode()) <= 1024
+
+
+def test_credentials_that_cannot_be_read_now_are_an_error_of_the_request(tmp_path: Path) -> None:
+    token, busy = tmp_path / "token", Busy(0)
+
+    async def scenario() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", busy.answer)
+        async with TestServer(app) as server:
+            url = str(server.make_url("")).rstrip("/")
+            async with Transport(Connection(server=url, token_path=token)) as transport:
+                with pytest.raises(KubernetesError, match="Unreachable"):
+                    await transport.read(PATH)
+                token.write_text("t")
+                assert await transport.read(PATH) == {"kind": "ConfigMap"}
+            missing = Connection(server=url, ca_path=str(tmp_path / "none"))
+            async with Transport(missing) as transport:
+                with pytest.raises(KubernetesError, match="Unreachable"):
+                    await transport.read(PATH)
+
+    asyncio.run(scenario())
 
 
 def test_it_is_asked_again_when_it_says_so() -> None:

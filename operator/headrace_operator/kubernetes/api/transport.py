@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import aiohttp
 import msgspec
 
+from headrace_operator.kubernetes.api.connection import ConnectionSourceError
 from headrace_operator.kubernetes.api.rights import Lacking, needed_right
 
 if TYPE_CHECKING:
@@ -300,10 +301,11 @@ class Transport:
         right = needed_right(method, path)
         if method == "GET" and (words := self._lacking.message(right)):
             raise KubernetesError(_FORBIDDEN, "Forbidden", words, f"{method} {path}")
-        session = self._session or self._open()
-        headers = {"Content-Type": content_type, "Accept": accept, **self._authorization()}
         data = None if body is None else msgspec.json.encode(body)
+        session = None
         try:
+            session = self._session or self._open()
+            headers = {"Content-Type": content_type, "Accept": accept, **self._authorization()}
             async with session.request(
                 method, self.connection.server + path, params=query, data=data, headers=headers
             ) as response:
@@ -314,8 +316,8 @@ class Transport:
                     if method == "GET" and response.status == _FORBIDDEN:
                         self._lacking.note(right, _message_of(content))
                 return response.status, content, after
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if isinstance(error, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError, OSError, ConnectionSourceError) as error:
+            if isinstance(error, TimeoutError) and session is not None:
                 self._abandon(session)
             text = str(error) or type(error).__name__
             raise KubernetesError(0, "Unreachable", text, f"{method} {path}") from error
