@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,6 +41,7 @@ ClusterKey: TypeAlias = tuple[str, str]
 Version: TypeAlias = tuple[str, int]
 #: Cluster, kind, and the topic's name or the group's id.
 _Identity: TypeAlias = tuple[ClusterKey, str, str]
+_K = TypeVar("_K")
 #: A deletionTimestamp if none was seen; only its presence counts.
 _GONE = "1970-01-01T00:00:00Z"
 
@@ -119,13 +120,15 @@ class Register:
         """Remove a resource; return its last state."""
         previous = self._resources.pop(key, None)
         if previous is not None:
-            self._by_cluster[cluster_key(previous)].discard(key)
-            self._by_identity[_identity(previous)].discard(key)
+            _discard(self._by_cluster, cluster_key(previous), key)
+            _discard(self._by_identity, _identity(previous), key)
         return previous
 
     def of_cluster(self, cluster: ClusterKey) -> list[Managed]:
         """Return everything that refers to a Cluster, oldest first."""
-        return sorted((self._resources[key] for key in self._by_cluster[cluster]), key=age_of)
+        return sorted(
+            (self._resources[key] for key in self._by_cluster.get(cluster, ())), key=age_of
+        )
 
     def with_rivals(self, keys: set[Key]) -> list[Managed]:
         """Return these resources and all others that describe the same things, oldest first."""
@@ -139,7 +142,7 @@ class Register:
 
     def describing(self, resource: Managed) -> list[Managed]:
         """Return all that describe the same thing as this one (deleted or not), oldest first."""
-        keys = self._by_identity[_identity(resource)]
+        keys = self._by_identity.get(_identity(resource), ())
         return sorted((self._resources[key] for key in keys), key=age_of)
 
     def departed_as(self, key: Key) -> Managed | None:
@@ -191,12 +194,12 @@ class Register:
 
     def clusters(self) -> set[ClusterKey]:
         """Return every Cluster that a resource refers to."""
-        return {key for key, resources in self._by_cluster.items() if resources}
+        return set(self._by_cluster)
 
     def groups_of(self, cluster: ClusterKey, choose: Callable[[ConsumerGroup], bool]) -> set[Key]:
         """Return the keys of a Cluster's groups that `choose` accepts."""
         found = set()
-        for key in self._by_cluster[cluster]:
+        for key in self._by_cluster.get(cluster, ()):
             resource = self._resources[key]
             if isinstance(resource, ConsumerGroup) and choose(resource):
                 found.add(key)
@@ -205,6 +208,13 @@ class Register:
     def iterate(self, kind: str) -> Iterator[Managed]:
         """Yield resources of a kind."""
         return (each for each in self._resources.values() if each.kind == kind)
+
+
+def _discard(index: dict[_K, set[Key]], at: _K, key: Key) -> None:
+    """Remove a key from an index, and its last entry with it: names come and go."""
+    index[at].discard(key)
+    if not index[at]:
+        del index[at]
 
 
 def _identity(resource: Managed) -> _Identity:
