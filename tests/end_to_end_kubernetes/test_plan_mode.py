@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from support.kube import get, kubectl
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
 
@@ -44,3 +45,42 @@ def test_a_plan_is_shown_and_done_only_when_its_hash_is_approved(namespace):
         assert not plan()
         assert not is_untouched()
         assert cluster.broker_config(1)["num.partitions"] == "4"
+
+
+def test_a_set_that_is_deleted_while_a_plan_waits_comes_back_as_it_was(namespace):
+    # Its volumes outlive the set.
+    with KubeCluster(namespace, deletionPolicy="Retain") as cluster:
+
+        def owners():
+            return {pod["metadata"]["ownerReferences"][0]["uid"] for pod in cluster.pods().values()}
+
+        def uids():
+            return {pod["metadata"]["uid"] for pod in cluster.pods().values()}
+
+        def live():
+            return get(namespace, "statefulset", "c-a")
+
+        def is_back(former):
+            metadata = live().get("metadata", {})
+            return metadata.get("uid") not in (None, former) and owners() == {metadata["uid"]}
+
+        cluster.spec |= {"updatePolicy": "Plan", "config": {"num.partitions": 3}}
+        cluster.pool["replicas"] = 4
+        cluster.apply()
+        wait_until(lambda: cluster.resource()["status"].get("plan"), 60, "a plan")
+        pods, spec = uids(), live()["spec"]
+        for cascade in ("orphan", "background"):
+            former = live()["metadata"]["uid"]
+            kubectl("-n", namespace, "delete", "statefulset", "c-a", f"--cascade={cascade}")
+            wait_until(lambda was=former: is_back(was), 120, f"the set after {cascade}")
+            assert live()["spec"] == spec
+            assert (uids() == pods) is (cascade == "orphan")
+        wait_until(
+            lambda: cluster.resource()["status"].get("readyBrokers") == 3, 120, "all brokers"
+        )
+        assert cluster.condition()["reason"] == "Planned"
+        assert cluster.broker_config(1)["num.partitions"] == "1"
+        cluster.spec |= {"deletionPolicy": "Delete", "updatePolicy": "Auto", "config": {}}
+        cluster.pool["replicas"] = 3
+        cluster.apply()
+        cluster.wait_ready()
