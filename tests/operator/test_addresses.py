@@ -56,6 +56,7 @@ def test_a_changed_address_is_taken_and_one_that_is_missing_stays_as_it_was():
     # One of several: in whatever order they come.
     assert after(known, service({"ip": SECOND}, {"ip": FIRST})) == known
     assert after(known, service()) == known
+    assert after(known, service({"ipMode": "VIP"})) == known
     assert after(known, service({"ip": SECOND}, deletionTimestamp="2026-01-01T00:00:00Z")) == known
     assert with_addresses(found, known, {}) == known
     # The Service is given its known port again, whatever somebody wrote there.

@@ -47,7 +47,8 @@ def with_addresses(cluster: Cluster, node: Node, services: Mapping[str, Object])
                 ports.setdefault(listener.name, port)
             continue
         ingress = service.get("status", {}).get("loadBalancer", {}).get("ingress") or []
-        found = [each.get("hostname") or each["ip"] for each in ingress]
+        found = [each.get("hostname") or each.get("ip") for each in ingress]
+        found = [each for each in found if each]
         # One of several stays: their order means nothing.
         if found and addresses.get(listener.name) not in found:
             addresses[listener.name] = found[0]

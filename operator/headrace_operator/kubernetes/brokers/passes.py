@@ -373,12 +373,17 @@ class BrokersPass:
         await self._tools.keeper.keep(wanted)
 
     async def _keep_former_pools(self, identity: Identity, pools: Collection[str]) -> None:
-        """Shrink sets of other pools; delete them when they are empty."""
+        """Shrink sets of other pools; delete them when they are empty.
+
+        A set is its pool's by its name: anybody may change a label.
+        """
+        kept = {stateful_set(self._cluster, pool) for pool in pools}
         for live in self._tools.store.list("StatefulSet", self._namespace, self._labels):
-            name = live["metadata"]["labels"].get(POOL_LABEL, "")
-            if name in pools or not self._owns(live):
+            name = live["metadata"]["name"]
+            if name in kept or not self._owns(live):
                 continue
-            replicas = len(identity.pool(name))
+            owners = [stateful_set(self._cluster, node.pool) for node in identity.nodes]
+            replicas = owners.count(name)
             with self._refusals.recorded(live):
                 if replicas != live["spec"].get("replicas"):
                     await self._tools.client.patch(live, {"spec": {"replicas": replicas}})
