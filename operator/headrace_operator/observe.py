@@ -192,7 +192,8 @@ def full_sentence(
     total, usable = directory.get("total_bytes", -1), directory.get("usable_bytes", -1)
     if total <= 0 or usable < 0 or usable >= total * share:
         return ""
-    return f"{name} is nearly full: {usable >> 20} of {total >> 20} MiB are left"
+    # In whole percents: a condition that changed with each record would be written at each look.
+    return f"{name} is nearly full: {100 * usable // total} % of {total >> 20} MiB are left"
 
 
 def observe_quorum(admin: Any) -> ObservedQuorum | None:

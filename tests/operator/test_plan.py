@@ -834,6 +834,9 @@ def test_a_volume_that_is_nearly_full_is_named():
     (problem,) = planned.problems
     assert (problem.reason, problem.is_stalling) == (Reason.VOLUME_FULL, False)
     directory = {"error_code": 0, "log_dir": "/d", "total_bytes": 1 << 30, "usable_bytes": 1 << 20}
-    assert full_sentence(1, directory) == "broker 1: /d is nearly full: 1 of 1024 MiB are left"
+    sentence = "broker 1: /d is nearly full: 0 % of 1024 MiB are left"
+    # A condition that changed with each record would be written at each look.
+    for usable in (1 << 20, 1 << 19, 0):
+        assert full_sentence(1, directory | {"usable_bytes": usable}) == sentence
     assert full_sentence(1, {**directory, "usable_bytes": 1 << 29}) == ""
     assert "has failed" in full_sentence(1, {**directory, "error_code": 56})
