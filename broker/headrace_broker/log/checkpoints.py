@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
-from headrace_broker.log.files import failing_the_directory, replace_file
+from headrace_broker.log.files import failing_the_directory, read_file, replace_file
 
 _log = structlog.get_logger(__name__)
 _Entry = TypeVar("_Entry")
@@ -38,7 +38,7 @@ def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_E
     """Return the entries, or None for a missing or damaged file; raises LogDirectoryFailure."""
     with failing_the_directory(path):
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except FileNotFoundError:
             return None
     try:

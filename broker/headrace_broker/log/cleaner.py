@@ -20,7 +20,6 @@ from headrace_broker.log.batches import Header, newest_timestamp, read_header
 from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_state import RETAINED_BATCHES
 from headrace_broker.log.segments.segment import LogSegment
-from headrace_broker.log.segments.swap import CLEANED_SUFFIX
 from headrace_broker.log.segments.transaction_index import AbortedTransaction
 from headrace_broker.protocol.batch import (
     BatchOptions,
@@ -182,10 +181,10 @@ def clean_segments(
     sources: list[LogSegment],
     directory: Path,
     rules: CleanerRules,
-    new_segment: Callable[[Path, int, str], LogSegment],
+    new_segment: Callable[[Path, int], LogSegment],
 ) -> LogSegment:
     """Write what stays of some segments into one segment, as durable `.cleaned` files."""
-    cleaned = new_segment(directory, sources[0].base_offset, CLEANED_SUFFIX)
+    cleaned = new_segment(directory, sources[0].base_offset)
     for path in cleaned.paths():
         path.unlink(missing_ok=True)
     cleaned.create()

@@ -20,7 +20,13 @@ from headrace_broker.log.cleaner import (
     clean_segments,
 )
 from headrace_broker.log.config import LogConfig
-from headrace_broker.log.files import LogDirectoryFailure, remove_quietly, sync_file
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
+from headrace_broker.log.files import (
+    LogDirectoryFailure,
+    as_a_whole,
+    remove_quietly,
+    sync_file,
+)
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.recovery import adopt_segment
 from headrace_broker.log.segments.segment import (
@@ -46,6 +52,8 @@ class Compaction:
     first_dirty_offset: int
     truncations: int
     """The log's number of truncations when this pass began."""
+    _made: list[LogSegment] = field(default_factory=list)
+    """Every segment that was begun, whole or not."""
     _cleaned: list[tuple[list[LogSegment], LogSegment]] = field(default_factory=list)
     _is_complete: bool = False
 
@@ -60,7 +68,8 @@ class Compaction:
     ) -> Self | None:
         """Decide what a pass would clean; None if it is not worth it.
 
-        `is_everywhere` says that all replicas are in sync, and thus have what is committed.
+        `is_everywhere` says that all replicas are in sync, and thus have what is committed. Raises
+        OutOfDescriptorsError.
         """
         if not log.config.compacts or log.is_damaged or log.is_being_copied:
             return None
@@ -70,6 +79,8 @@ class Compaction:
             log.config, candidates, _dirty(log, candidates, first_dirty), now_ms
         ):
             return None
+        # If an epoch's batches are all removed, only its file has it.
+        log.leader_epochs.write_pending()
         # A transaction with records among the candidates may have its marker in a later segment.
         aborted = (entry for each in log.segments for entry in each.transaction_index.entries)
         rules = CleanerRules(
@@ -93,9 +104,15 @@ class Compaction:
         )
 
     def run(self) -> None:
-        """Read the dirty part's keys and write the cleaned segments."""
+        """Read the dirty part's keys and write the cleaned segments.
+
+        Raises OutOfDescriptorsError, with nothing left of what was written.
+        """
         try:
             self._clean()
+        except OutOfDescriptorsError:
+            self._discard()
+            raise
         except (LogDirectoryFailure, DecodeError, SuspectedDamage):
             if self._has_sources():
                 raise
@@ -120,7 +137,7 @@ class Compaction:
         seen = [segment for segment in self.candidates if segment.base_offset < keys.end_offset]
         self.rules.note_last_batches(seen)
         for sources in _groups(seen, self.log.config):
-            cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_segment)
+            cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_cleaned)
             self._cleaned.append((sources, cleaned))
         # If an epoch's batches are all removed, only this file has it; the swap makes its name
         # durable.
@@ -130,6 +147,8 @@ class Compaction:
     def finish(self, *, is_everywhere: bool = True) -> bool:
         """Replace the source segments by the cleaned ones; return whether that was possible.
 
+        Raises OutOfDescriptorsError, with nothing left of what was written.
+
         Damage that was found meanwhile was skipped by the read: its records would seem never to
         have been there. `is_everywhere` is as for `begin`: a replica that was added meanwhile may
         have copied records, and not the tombstones and markers that this pass has deleted.
@@ -138,15 +157,26 @@ class Compaction:
         is_usable = self._is_complete and self._has_sources()
         one_is_behind = self.rules.is_everywhere and not is_everywhere
         if not is_usable or one_is_behind or log.is_damaged or log.is_being_copied:
-            for path in log.directory.glob(f"*{CLEANED_SUFFIX}"):
-                remove_quietly(path)
+            self._discard()
             return False
-        for sources, cleaned in self._cleaned:
-            cleaned.close()
-            self._replace(sources, cleaned.base_offset)
+        try:
+            for _, cleaned in self._cleaned:
+                cleaned.close()
+            with as_a_whole(log.directory):
+                for sources, cleaned in self._cleaned:
+                    self._replace(sources, cleaned.base_offset)
+        except OutOfDescriptorsError:
+            self._discard()
+            raise
         log.reader.forget()
         log.cleaner_offset = Offset(self.rules.keys.end_offset)
         return True
+
+    def _discard(self) -> None:
+        for segment in self._made:
+            segment.close()
+            for path in segment.paths():
+                remove_quietly(path)
 
     def _replace(self, sources: list[LogSegment], base_offset: int) -> None:
         log = self.log
@@ -168,6 +198,11 @@ class Compaction:
             bytes_before=before,
             bytes_after=segment.size,
         )
+
+    def _new_cleaned(self, directory: Path, base_offset: int) -> LogSegment:
+        made = self._new_segment(directory, base_offset, CLEANED_SUFFIX)
+        self._made.append(made)
+        return made
 
     def _new_segment(self, directory: Path, base_offset: int, suffix: str) -> LogSegment:
         interval = self.log.config.index_interval_bytes

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace_broker.log.checkpoints import read_checkpoint, write_checkpoint
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.segments.segment import SuspectedDamage
 
 CHECKPOINT_NAME: Final = "leader-epoch-checkpoint"
@@ -21,7 +22,15 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochCache:
     """Epochs and their start offsets, both strictly ascending."""
 
-    __slots__ = ("_epochs", "_log_end_offset", "_starts", "is_missing", "latest", "path")
+    __slots__ = (
+        "_epochs",
+        "_is_unwritten",
+        "_log_end_offset",
+        "_starts",
+        "is_missing",
+        "latest",
+        "path",
+    )
 
     def __init__(self, directory: Path, log_end_offset: Callable[[], int]) -> None:
         self._log_end_offset = log_end_offset
@@ -33,6 +42,7 @@ class LeaderEpochCache:
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
+        self._is_unwritten = False
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -42,7 +52,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Note that `epoch` writes from `start_offset` on; an epoch already noted is kept."""
         if self._note(epoch, start_offset):
-            self._write()
+            self._write_soon()
 
     def recover(self, recovered_from: int, batches: Iterable[tuple[int, int]]) -> None:
         """Record the epochs of the batches from `recovered_from` on: (epoch, base offset) of each.
@@ -132,7 +142,7 @@ class LeaderEpochCache:
             return
         del self._epochs[:found], self._starts[:found]
         self._starts[0] = start_offset
-        self._write()
+        self._write_soon()
 
     def take_over(self, other: "LeaderEpochCache") -> None:
         """Copy another log's epochs, durably."""
@@ -147,8 +157,21 @@ class LeaderEpochCache:
         self._cut(0)
         self._write(durable=True)
 
-    def _write(self, *, durable: bool = False) -> None:
+    def write_pending(self) -> None:
+        """Write what is not in the file yet. Raises OutOfDescriptorsError."""
+        if self._is_unwritten:
+            self._write(durable=False)
+
+    def _write_soon(self) -> None:
         # Made durable by the next flush, or before compaction removes batches. If a crash comes
         # first, recovery reads the epochs from the batches. (Kafka calls fsync for each new epoch.)
+        # So a file that is not opened for lack of a descriptor may be written by then, too.
+        try:
+            self._write(durable=False)
+        except OutOfDescriptorsError:
+            self._is_unwritten = True
+
+    def _write(self, *, durable: bool) -> None:
         lines = (f"{epoch} {start}" for epoch, start in self.entries)
         write_checkpoint(self.path, lines, durable=durable)
+        self._is_unwritten = False

@@ -2,7 +2,8 @@
 
 Owns the handling of failed fsyncs and full disks. An EIO or ENOSPC is never retried: after a failed
 fsync the kernel may have dropped the dirty pages, and then a second call that succeeds proves
-nothing (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020).
+nothing (Rebello et al., "Can Applications Recover from fsync Failures?", ATC 2020). A file that is
+not opened for lack of a descriptor says nothing about the disk (`descriptor_shortage`).
 """
 
 import contextlib
@@ -10,6 +11,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+
+from headrace_broker.log.descriptor_shortage import (
+    OutOfDescriptorsError,
+    holds_spares,
+    is_shortage,
+    opening,
+    spare_descriptors,
+)
 
 
 class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed log directory
@@ -31,11 +40,50 @@ class LogDirectoryFailure(Exception):  # noqa: N818 - Kafka's term is a failed l
 
 @contextlib.contextmanager
 def failing_the_directory(path: Path) -> Iterator[None]:
-    """Turn any `OSError` inside into `LogDirectoryFailure`."""
+    """Turn any `OSError` inside into `LogDirectoryFailure`, or into `OutOfDescriptorsError`."""
     try:
         yield
     except OSError as error:
+        if is_shortage(error):
+            raise OutOfDescriptorsError(path, error) from error
         raise LogDirectoryFailure(path, str(error)) from error
+
+
+@contextlib.contextmanager
+def as_a_whole(path: Path) -> Iterator[None]:
+    """Do a step that opens several files whole, or not at all for lack of descriptors.
+
+    Raises OutOfDescriptorsError before the step begins. Nothing inside may await: the spare
+    descriptors belong to this thread.
+    """
+    if holds_spares():
+        yield
+        return
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(spare_descriptors())
+        except OSError as error:
+            raise OutOfDescriptorsError(path, error) from error
+        try:
+            yield
+        except OutOfDescriptorsError as error:
+            # Other threads keep all the spares: what is on disk is half done.
+            raise LogDirectoryFailure(path, error.message) from error
+
+
+def open_file(path: Path, flags: int) -> int:
+    """Return a file descriptor; raises OSError."""
+    return opening(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes; raises OSError."""
+    return opening(path.read_bytes)
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in a folder, ascending; raises OSError."""
+    return sorted(opening(lambda: [each.name for each in folder.iterdir()]))
 
 
 def finish_write(fd: int, data: memoryview, position: int, path: Path) -> None:
@@ -64,7 +112,7 @@ def undo_write(fd: int, position: int, path: Path, error: OSError) -> NoReturn:
 def sync_directory(path: Path) -> None:
     """Make renames and new files in a directory durable."""
     with failing_the_directory(path):
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_file(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -78,7 +126,7 @@ def sync_file(path: Path) -> None:
     """
     with failing_the_directory(path):
         try:
-            fd = os.open(path, os.O_RDONLY)
+            fd = open_file(path, os.O_RDONLY)
         except FileNotFoundError:
             return
         try:
@@ -88,10 +136,13 @@ def sync_file(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file so that after a crash either the old or the new one is there, whole."""
+    """Replace a file so that after a crash either the old or the new one is there, whole.
+
+    Raises OutOfDescriptorsError: then the new one may be there, and not be durable.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with failing_the_directory(path):
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data)
             while view:
@@ -106,7 +157,10 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def rename_durably(source: Path, target: Path) -> None:
-    """Rename, and make the new name durable."""
+    """Rename, and make the new name durable.
+
+    Raises OutOfDescriptorsError: then it has the new name, which may not be durable.
+    """
     with failing_the_directory(target):
         source.replace(target)
     sync_directory(target.parent)

@@ -21,7 +21,10 @@ from headrace_broker.log.batches import OFFSET_AND_LENGTH
 from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.files import (
     LogDirectoryFailure,
+    as_a_whole,
     failing_the_directory,
+    open_file,
+    read_file,
     remove_quietly,
     rename_durably,
     replace_file,
@@ -66,7 +69,7 @@ class CopyStep:
         # A new descriptor: the log may close its own in the meantime, and the number may be reused.
         with failing_the_directory(self.path):
             try:
-                fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                fd = open_file(self.path, os.O_RDONLY)
             except FileNotFoundError:
                 return 0
             try:
@@ -93,22 +96,23 @@ class FutureLog:
     def __init__(
         self, key: TopicPartition, current: PartitionLog, target: LogDirectory, topic_id: TopicId
     ) -> None:
-        """Create an empty copy. Raises LogDirectoryFailure."""
+        """Create an empty copy. Raises LogDirectoryFailure, OutOfDescriptorsError."""
         self.key = key
         self.current = current
         self.target = target
         self._id = uuid.uuid4().hex
         self._cut = _NEVER
         """The lowest offset that the log was truncated to since the last `align`."""
-        self.log = target.create_future(
-            key,
-            self._id,
-            current.config,
-            topic_id=topic_id,
-            log_start_offset=current.log_start_offset,
-        )
-        # `prepare` makes it durable.
-        replace_file(self.log.directory / ARRIVING_NAME, self._id.encode(), durable=False)
+        with as_a_whole(target.path):
+            self.log = target.create_future(
+                key,
+                self._id,
+                current.config,
+                topic_id=topic_id,
+                log_start_offset=current.log_start_offset,
+            )
+            # `prepare` makes it durable.
+            replace_file(self.log.directory / ARRIVING_NAME, self._id.encode(), durable=False)
         self._flush: Flush | None = None
         self._is_released = False
         self._lower = current.before_truncation
@@ -211,8 +215,13 @@ class FutureLog:
         """Replace the log; return the log that is the partition's from now on.
 
         The copy must be complete and prepared. `needs_flush`: the last records must be on disk,
-        because records count only then. Raises LogDirectoryFailure, with the log unchanged.
+        because records count only then. Raises LogDirectoryFailure and OutOfDescriptorsError, with
+        the log unchanged.
         """
+        with as_a_whole(self.log.directory):
+            return self._swap(needs_flush=needs_flush)
+
+    def _swap(self, *, needs_flush: bool) -> PartitionLog:
         log, key = self.log, self.key
         log.take_over(self.current)
         if needs_flush:
@@ -231,7 +240,10 @@ class FutureLog:
         return log
 
     def remove_source(self, source: LogDirectory) -> None:
-        """Remove the old folder, or let the next start do it. Raises LogDirectoryFailure."""
+        """Remove the old folder, or let the next start do it.
+
+        Raises LogDirectoryFailure, OutOfDescriptorsError.
+        """
         source.delete(*self.key)
         remove_quietly(self.log.directory / ARRIVING_NAME)
 
@@ -255,7 +267,10 @@ class FutureLog:
             self.target.discard_future(self.log.directory)
 
     def close(self) -> None:
-        """Close the files of a cancelled copy. Raises LogDirectoryFailure."""
+        """Close the files of a cancelled copy.
+
+        Raises LogDirectoryFailure, OutOfDescriptorsError.
+        """
         self.log.abandon()
         if self._flush is not None and not self.current.is_abandoned:
             self._unmark()
@@ -295,6 +310,6 @@ def _read(directory: LogDirectory, key: TopicPartition, name: str) -> str:
     path = directory.path / str(key) / name
     with failing_the_directory(path):
         try:
-            return path.read_text("ascii")
+            return read_file(path).decode("ascii")
         except (FileNotFoundError, ValueError):
             return ""

@@ -15,6 +15,7 @@ import structlog
 
 from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.clock import Clock
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.future_log import forget_move, is_arrival, is_departure, superseded
 from headrace_broker.log.log_directory import LogDirectory
@@ -54,7 +55,8 @@ class LogDirectories:
         """Open and lock every directory; all belong to one cluster, and each has its own id.
 
         Raises LogDirectoryFailure if the metadata log's directory does not open, or none for
-        partitions does; and, for any directory, LogDirectoryInUseError, MetaPropertiesError.
+        partitions does; and, for any directory, LogDirectoryInUseError, MetaPropertiesError,
+        OutOfDescriptorsError.
         """
         every = list(dict.fromkeys((metadata_path, *paths)))
         named = cluster_id or next(filter(None, map(known_cluster_id, every)), "")
@@ -231,6 +233,13 @@ class LogDirectories:
                     exc_info=failure,
                 )
                 self.fail(directory, str(failure))
+            except OutOfDescriptorsError as error:
+                _log.error(
+                    "log directory is not closed cleanly; the next start recovers it",
+                    path=str(directory.path),
+                    cause=str(error),
+                )
+                directory.abandon()
 
 
 def _check_ids(directories: Collection[LogDirectory]) -> None:

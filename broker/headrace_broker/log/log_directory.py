@@ -24,8 +24,13 @@ from headrace_broker.log.checkpoints import (
 )
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import (
+    as_a_whole,
     failing_the_directory,
+    names_in,
+    open_file,
+    read_file,
     remove_quietly,
     rename_durably,
     replace_file,
@@ -73,12 +78,13 @@ class LogDirectory:
     def open(cls, path: Path, *, node_id: int, cluster_id: str, clock: Clock) -> Self:
         """Lock a directory, create it if needed, and check that it belongs to this node.
 
-        Raises LogDirectoryInUseError, MetaPropertiesError, LogDirectoryFailure. With an empty
-        `cluster_id`, the directory's own one is used, or a new one is generated.
+        Raises LogDirectoryInUseError, MetaPropertiesError, LogDirectoryFailure and
+        OutOfDescriptorsError. With an empty `cluster_id`, the directory's own one is used, or a new
+        one is generated.
         """
         with failing_the_directory(path):
             _make_durably(path)
-            lock = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = open_file(path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -105,6 +111,8 @@ class LogDirectory:
         self._log_starts = read_offsets(path / LOG_START_NAME)
         self._high_watermarks = read_offsets(path / HIGH_WATERMARK_NAME)
         self._cleaner_offsets = read_offsets(path / CLEANER_NAME)
+        self._has_unwritten_marks = False
+        """Whether a checkpoint of high watermarks was not written for lack of a descriptor."""
         self._deleted: set[TopicPartition] = set()
         """Deleted partitions that checkpoints on disk still name; the next ones leave them out."""
         self.was_clean = False
@@ -120,7 +128,7 @@ class LogDirectory:
         """Read the marker and remove it durably: from now on a kill counts as unclean."""
         marker = self.path / CLEAN_SHUTDOWN_NAME
         try:
-            content = json.loads(marker.read_bytes() or b"{}")
+            content = json.loads(read_file(marker) or b"{}")
             self.previous_broker_epoch = int(content.get("brokerEpoch", -1))
             self._unrecovered = set(content.get("unrecovered", ()))
         except FileNotFoundError:
@@ -129,20 +137,21 @@ class LogDirectory:
         except (ValueError, AttributeError, TypeError):
             self._unrecovered = {folder.name for folder in self.partition_folders().values()}
         self.was_clean = True
-        remove_quietly(marker)
-        sync_directory(self.path)
+        with as_a_whole(self.path):
+            remove_quietly(marker)
+            sync_directory(self.path)
 
     # ---- partitions
 
     def partition_folders(self) -> dict[TopicPartition, Path]:
         """Every `topic-partition` folder."""
         folders: dict[TopicPartition, Path] = {}
-        for entry in self.path.iterdir():
-            topic, separator, index = entry.name.rpartition("-")
+        for name in names_in(self.path):
+            topic, separator, index = name.rpartition("-")
             if topic == _QUORUM_TOPIC or not (separator and topic and index.isdigit()):
                 continue
-            if entry.is_dir():
-                folders[TopicPartition(topic, int(index))] = entry
+            if (self.path / name).is_dir():
+                folders[TopicPartition(topic, int(index))] = self.path / name
         return folders
 
     def recovery(
@@ -167,7 +176,10 @@ class LogDirectory:
         topic_id: TopicId | None = None,
         recovered: PartitionLog | None = None,
     ) -> PartitionLog:
-        """Open a partition's log, creating its folder if there is none."""
+        """Open a partition's log, creating its folder if there is none.
+
+        Raises OutOfDescriptorsError: then the same may be tried again.
+        """
         key = TopicPartition(topic, partition)
         known = self.logs.get(key)
         if known is not None:
@@ -183,15 +195,18 @@ class LogDirectory:
         recovered: PartitionLog | None,
     ) -> PartitionLog:
         folder = self.path / str(key)
-        is_new = not folder.exists()
-        if is_new:
-            self._forget(key)
-        log = self._adopt(key, recovered or self._opening(key, config)())
-        if topic_id is not None and self.topic_id(*key) != topic_id:
-            _write_topic_id(folder, topic_id)
-        if is_new:
-            sync_directory(self.path)
-        return log
+        if not folder.exists():
+            with as_a_whole(folder):
+                self._forget(key)
+                log = self._adopt(key, self._opening(key, config)(), topic_id)
+                sync_directory(self.path)
+                return log
+        log = recovered or self._opening(key, config)()
+        try:
+            return self._adopt(key, log, topic_id)
+        except OutOfDescriptorsError:
+            log.abandon()
+            raise
 
     def unopened(self) -> list[TopicPartition]:
         """Return the partitions that have a folder here and no open log."""
@@ -211,14 +226,17 @@ class LogDirectory:
         path = folder / PARTITION_METADATA_NAME
         try:
             with failing_the_directory(path):
-                text = path.read_text("utf-8") if path.exists() else ""
+                text = read_file(path).decode() if path.exists() else ""
             lines = dict(line.split(": ", 1) for line in text.splitlines())
             return TopicId(decode_uuid(lines["topic_id"]))
         except (KeyError, ValueError):
             return None
 
     def delete(self, topic: str, partition: int) -> Path:
-        """Delete a partition: rename its folder now; `remove_deleted` frees the space later."""
+        """Delete a partition: rename its folder now; `remove_deleted` frees the space later.
+
+        Raises OutOfDescriptorsError: then it has its new name, which may not be durable.
+        """
         return self._take_away(topic, partition, DELETE_SUFFIX)
 
     def set_aside(self, topic: str, partition: int) -> Path:
@@ -247,18 +265,20 @@ class LogDirectory:
 
     def _future_folders(self) -> dict[TopicPartition, list[Path]]:
         found: dict[TopicPartition, list[Path]] = {}
-        for entry in self.path.iterdir():
-            if entry.name.endswith(FUTURE_SUFFIX):
-                topic, _, index = entry.name.rpartition(".")[0].rpartition("-")
+        for name in names_in(self.path):
+            if name.endswith(FUTURE_SUFFIX):
+                topic, _, index = name.rpartition(".")[0].rpartition("-")
                 if topic and index.isdigit():
-                    found.setdefault(TopicPartition(topic, int(index)), []).append(entry)
+                    key = TopicPartition(topic, int(index))
+                    found.setdefault(key, []).append(self.path / name)
         return found
 
     def take_futures(self, key: TopicPartition, topic_id: TopicId | None = None) -> bool:
         """Remove unfinished copies of a former process; return whether one was of this topic."""
         with failing_the_directory(self.path):
-            folders = self.futures.pop(key, [])
+            folders = self.futures.get(key, [])
             is_wanted = topic_id in [self._read_topic_id(folder) for folder in folders]
+            self.futures.pop(key, None)
             for folder in folders:
                 self.discard_future(folder)
         return is_wanted
@@ -307,7 +327,9 @@ class LogDirectory:
     def remove_deleted(self) -> int:
         """Remove the folders of deleted partitions; return their number. Safe in another thread."""
         with failing_the_directory(self.path):
-            doomed = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETE_SUFFIX)]
+            doomed = [
+                self.path / name for name in names_in(self.path) if name.endswith(DELETE_SUFFIX)
+            ]
         for folder in doomed:
             shutil.rmtree(folder, ignore_errors=True)
         return len(doomed)
@@ -334,14 +356,18 @@ class LogDirectory:
 
         return run
 
-    def _adopt(self, key: TopicPartition, log: PartitionLog) -> PartitionLog:
-        self._unrecovered.discard(str(key))
+    def _adopt(
+        self, key: TopicPartition, log: PartitionLog, topic_id: TopicId | None
+    ) -> PartitionLog:
         self._lower_checkpoints(key, log.log_end_offset)
         log.before_truncation = partial(self._lower_checkpoints, key)
         log.cleaner_offset = Offset(self._cleaner_offsets.get(key, 0))
         # What was deleted since the checkpoint was committed.
         log.high_watermark = max(self._high_watermarks.get(key, 0), log.log_start_offset)
         log.recheck_markers()
+        if topic_id is not None and self.topic_id(*key) != topic_id:
+            _write_topic_id(log.directory, topic_id)
+        self._unrecovered.discard(str(key))
         self.logs[key] = log
         return log
 
@@ -360,8 +386,9 @@ class LogDirectory:
         """
         for offsets, name in self._checkpoints():
             if offsets.get(key, 0) > offset:
+                # First on disk: without a descriptor for it, this is tried again.
+                write_offsets(self.path / name, {**offsets, key: offset})
                 offsets[key] = offset
-                write_offsets(self.path / name, offsets)
 
     def _checkpoints(self) -> tuple[tuple[dict[TopicPartition, int], str], ...]:
         return (
@@ -375,14 +402,16 @@ class LogDirectory:
         """Remove a deleted partition from the checkpoints before its name is used again."""
         self._deleted.discard(key)
         for offsets, name in self._checkpoints():
-            if offsets.pop(key, 0):
-                write_offsets(self.path / name, offsets)
+            if offsets.get(key, 0):
+                write_offsets(self.path / name, {tp: at for tp, at in offsets.items() if tp != key})
+            offsets.pop(key, None)
 
     def checkpoint(self) -> None:
         """Write all checkpoints: periodically, after flushes, and after DeleteRecords."""
         if self.is_abandoned:
             return
         logs = self.logs
+        self._has_unwritten_marks = True
         for key in self._deleted:
             for offsets, _ in self._checkpoints():
                 offsets.pop(key, None)
@@ -393,6 +422,7 @@ class LogDirectory:
             self._cleaner_offsets[key] = log.cleaner_offset
         write_offsets(self.path / RECOVERY_POINT_NAME, self._recovery_points)
         write_offsets(self.path / HIGH_WATERMARK_NAME, self._high_watermarks)
+        self._has_unwritten_marks = False
         compacted = _only(self._cleaner_offsets, logs, lambda log: log.config.compacts)
         write_offsets(self.path / CLEANER_NAME, compacted)
         self.checkpoint_log_start_offsets()
@@ -403,10 +433,14 @@ class LogDirectory:
         Not synced: with an old checkpoint, or none, a starting leader only waits for the followers.
         """
         marks = {key: log.high_watermark for key, log in self.logs.items()}
-        if any(self._high_watermarks.get(key) != mark for key, mark in marks.items()):
+        if self._has_unwritten_marks or any(
+            self._high_watermarks.get(key) != mark for key, mark in marks.items()
+        ):
             self._high_watermarks.update(marks)
+            self._has_unwritten_marks = True
             lines = (f"{tp.topic} {tp.partition} {at}" for tp, at in self._high_watermarks.items())
             write_checkpoint(self.path / HIGH_WATERMARK_NAME, lines, durable=False)
+            self._has_unwritten_marks = False
 
     def checkpoint_log_start_offsets(self) -> None:
         """Make DeleteRecords durable: the log start offset within the first segment."""

@@ -9,7 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from headrace_broker.log.files import replace_file
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError, is_shortage
+from headrace_broker.log.files import read_file, replace_file
 
 META_PROPERTIES_NAME: Final = "meta.properties"
 _VERSION: Final = "1"
@@ -62,15 +63,23 @@ def read_meta_properties(directory: Path, *, node_id: int, cluster_id: str) -> M
 
 
 def known_cluster_id(directory: Path) -> str:
-    """Return a directory's cluster id, or "" if it has none or cannot be read."""
+    """Return a directory's cluster id, or "" if it has none or cannot be read.
+
+    Raises OutOfDescriptorsError.
+    """
+    path = directory / META_PROPERTIES_NAME
     try:
-        return _read_pairs(directory / META_PROPERTIES_NAME).get("cluster.id", "")
-    except (OSError, UnicodeDecodeError):
+        return _read_pairs(path).get("cluster.id", "")
+    except UnicodeDecodeError:
+        return ""
+    except OSError as error:
+        if is_shortage(error):
+            raise OutOfDescriptorsError(path, error) from error
         return ""
 
 
 def _read_pairs(path: Path) -> dict[str, str]:
-    lines = path.read_text("utf-8").splitlines()
+    lines = read_file(path).decode().splitlines()
     pairs = (line.partition("=") for line in lines if not line.startswith("#"))
     return {name.strip(): value.strip() for name, separator, value in pairs if separator}
 

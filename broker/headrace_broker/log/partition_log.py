@@ -17,9 +17,10 @@ from crc32c import crc32c
 from headrace_broker.log.batches import Header, iterate_headers, newest_timestamp
 from headrace_broker.log.clock import Clock
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.false_epochs import batches_from
-from headrace_broker.log.files import remove_quietly, sync_directory
+from headrace_broker.log.files import as_a_whole, remove_quietly, sync_directory
 from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_recovery import completed_above, rebuild_producers
 from headrace_broker.log.producer_snapshot import snapshot_offsets, snapshot_path, write_snapshot
@@ -36,6 +37,7 @@ from headrace_broker.log.segments.flush import Flush, FlushTurns
 from headrace_broker.log.segments.reader import LogReader
 from headrace_broker.log.segments.removal import FileRemoval
 from headrace_broker.log.segments.segment import (
+    POSITION_MAX,
     RELATIVE_OFFSET_MAX,
     Damage,
     LogSegment,
@@ -93,7 +95,6 @@ _new_tuple = tuple.__new__
 class PartitionLog:
     """The files of one partition and its state, all in its owner's thread."""
 
-    segments: LogSegments
     reader: LogReader
     leader_epochs: LeaderEpochCache
     producers: ProducerStates
@@ -110,10 +111,17 @@ class PartitionLog:
         was_clean: bool = True,
         log_start_offset: int = 0,
     ) -> Self:
-        """Open a folder, creating it if needed, and recover from a kill."""
+        """Open a folder, creating it if needed, and recover from a kill.
+
+        Raises OutOfDescriptorsError: then the folder is as after a kill, and can be opened later.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         log = cls(directory, config, clock)
-        log._load(recovery_point, log_start_offset, was_clean=was_clean)
+        try:
+            log._load(recovery_point, log_start_offset, was_clean=was_clean)
+        except OutOfDescriptorsError:
+            log.abandon()
+            raise
         return log
 
     def __init__(self, directory: Path, config: LogConfig, clock: Clock) -> None:
@@ -135,6 +143,7 @@ class PartitionLog:
         """Whether its files are closed and may be gone: the log must not be used any longer."""
         self.is_being_copied = False
         """Whether a copy is being made in another log directory, which compaction would bypass."""
+        self.segments = LogSegments()
         self._clock = clock
         self._high_watermark = Offset(0)
         self._snapshots: list[int] = []
@@ -147,6 +156,7 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
         loaded = load_segments(
+            self.segments,
             self.directory,
             self.config,
             recovery_point=recovery_point,
@@ -154,7 +164,6 @@ class PartitionLog:
             now_ms=now_ms,
             noted=self.leader_epochs.epoch_for_offset,
         )
-        self.segments = loaded.segments
         self.reader = LogReader(self.segments)
         if not len(self.segments):
             self._add_segment(log_start_offset, now_ms)
@@ -213,20 +222,21 @@ class PartitionLog:
         self._looks_at_records = looks_at_records(config)
         self._stamps_append_time = config.stamps_append_time
         self._index_check_size = index_check_size(config)
-        if hasattr(self, "segments"):
+        if len(self.segments):
             self._active_changed()
 
     def roll(self, now_ms: int) -> LogSegment:
-        """Begin a new segment at the log's end."""
+        """Begin a new segment at the log's end. Raises OutOfDescriptorsError."""
         base_offset = self.log_end_offset
         previous = self._active
-        if previous.size == 0:
-            self.segments.remove(previous)
-            self.removal.schedule(previous, now_ms)
-        else:
-            previous.become_inactive()
-        self._take_snapshot(durable=False)
-        self._add_segment(base_offset, now_ms)
+        with as_a_whole(self.directory):
+            if previous.size == 0:
+                self.segments.remove(previous)
+                self.removal.schedule(previous, now_ms)
+            else:
+                previous.become_inactive()
+            self._take_snapshot(durable=False)
+            self._add_segment(base_offset, now_ms)
         self._active_changed()
         return self._active
 
@@ -307,8 +317,12 @@ class PartitionLog:
     # ---- durability
 
     def begin_flush(self) -> Flush:
-        """Write buffered entries and return the fsync, which may run in another thread."""
+        """Write buffered entries and return the fsync, which may run in another thread.
+
+        Raises OutOfDescriptorsError.
+        """
         self._active.write_indexes()
+        self.leader_epochs.write_pending()
         return Flush(
             directory=self.directory,
             offset=self.log_end_offset,
@@ -338,7 +352,10 @@ class PartitionLog:
         return self.recovery_point
 
     def flush(self) -> Offset:
-        """Fsync everything appended so far; return the recovery point."""
+        """Fsync everything appended so far; return the recovery point.
+
+        Raises OutOfDescriptorsError, with the recovery point where it was.
+        """
         flush = self.begin_flush()
         flush.run()
         return self.finish_flush(flush)
@@ -386,10 +403,11 @@ class PartitionLog:
     def skip_to(self, offset: int) -> None:
         """Move the log's end up to an offset; there are no batches in between."""
         if offset > self.log_end_offset:
-            self.log_end_offset = Offset(offset)
-            # A start takes the end from the active segment, and must not find records missing.
-            self.roll(self._clock.now_ms())
-            self.reader.forget()
+            with as_a_whole(self.directory):
+                self.log_end_offset = Offset(offset)
+                # A start takes the end from the active segment, and must not find records missing.
+                self.roll(self._clock.now_ms())
+                self.reader.forget()
 
     # ---- truncation
 
@@ -399,9 +417,17 @@ class PartitionLog:
         The log then ends where the last batch that is left ends: below `offset` if that is within
         a batch, or where compaction has removed batches. (Kafka's log ends at `offset`. A start
         would find records missing in front of that, and the leader's whole batch not follow.)
+
+        Raises OutOfDescriptorsError.
         """
-        if offset >= self.log_end_offset:
-            return
+        with as_a_whole(self.directory):
+            if offset < self.log_end_offset:
+                self._truncate_to(offset)
+            else:
+                # Drop an epoch that a leader began without writing any record in it.
+                self.leader_epochs.truncate_from_end(self.log_end_offset)
+
+    def _truncate_to(self, offset: int) -> None:
         last = self.segments.floor(offset)
         if last is None:
             self.truncate_fully_and_start_at(offset)
@@ -420,19 +446,23 @@ class PartitionLog:
         self.log_start_offset = Offset(min(self.log_start_offset, end))
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything and start at `offset`: the leader's log begins above this one's end."""
-        self.before_truncation(offset)
-        for segment in list(self.segments):
-            self.segments.remove(segment)
-            self.removal.schedule(segment, 0)
-        self.removal.run_all()
-        self._add_segment(offset, self._clock.now_ms())
-        self.log_start_offset = Offset(offset)
-        for snapshot in self._snapshots:
-            remove_quietly(snapshot_path(self.directory, snapshot))
-        self._snapshots = []
-        self.leader_epochs.clear()
-        self._truncated(offset)
+        """Drop everything and start at `offset`: the leader's log begins above this one's end.
+
+        Raises OutOfDescriptorsError.
+        """
+        with as_a_whole(self.directory):
+            self.before_truncation(offset)
+            for segment in list(self.segments):
+                self.segments.remove(segment)
+                self.removal.schedule(segment, 0)
+            self.removal.run_all()
+            self._add_segment(offset, self._clock.now_ms())
+            self.log_start_offset = Offset(offset)
+            for snapshot in self._snapshots:
+                remove_quietly(snapshot_path(self.directory, snapshot))
+            self._snapshots = []
+            self.leader_epochs.clear()
+            self._truncated(offset)
 
     def _truncated(self, offset: int) -> None:
         self._truncations += 1
@@ -632,7 +662,11 @@ class PartitionLog:
     def _segment_for(
         self, size: int, last_offset: int, max_timestamp: int, now_ms: int
     ) -> LogSegment:
-        """Return the active segment, after a roll if one is due (LogSegment.shouldRoll)."""
+        """Return the active segment, after a roll if one is due (LogSegment.shouldRoll).
+
+        Without a descriptor for another segment this one goes on, as far as its indexes can name
+        positions and offsets. Raises OutOfDescriptorsError.
+        """
         segment = self._active
         if not segment.fits(last_offset):
             return self.roll(now_ms)
@@ -645,7 +679,11 @@ class PartitionLog:
             or age > self._roll_after_ms
             or (segment.size >= self._index_check_size and indexes_full(segment, self.config))
         ):
-            return self.roll(now_ms)
+            try:
+                return self.roll(now_ms)
+            except OutOfDescriptorsError:
+                if segment.size + size > POSITION_MAX:
+                    raise
         return segment
 
     # ---- read
@@ -733,14 +771,14 @@ class PartitionLog:
         records that were never cleaned here.
         """
         found = self.damages
-        if found:
-            first = found[0].first_offset
-            if self.config.compacts or first <= max(
-                self.log_start_offset, self.segments.first.base_offset
-            ):
-                self.truncate_fully_and_start_at(self.log_start_offset)
-            else:
-                self.truncate_to(first)
+        first = found[0].first_offset if found else self.log_end_offset
+        if found and (
+            self.config.compacts
+            or first <= max(self.log_start_offset, self.segments.first.base_offset)
+        ):
+            self.truncate_fully_and_start_at(self.log_start_offset)
+        else:
+            self.truncate_to(first)
         return self.log_end_offset
 
     @property
@@ -870,7 +908,10 @@ class PartitionLog:
         active = self._active
         since = active.first_timestamp if active.first_timestamp >= 0 else active.created_ms
         if active in removable or (active.size and now_ms - since > self._roll_after_ms):
-            self.roll(now_ms)
+            try:
+                self.roll(now_ms)
+            except OutOfDescriptorsError:  # each removed segment gives one back
+                removable = [segment for segment in removable if segment is not active]
         for segment in removable:
             self._remove_segment(segment, now_ms + self.config.file_delete_delay_ms)
         return sum(segment.size for segment in removable)

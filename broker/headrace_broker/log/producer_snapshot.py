@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 from crc32c import crc32c
 
-from headrace_broker.log.files import failing_the_directory, remove_quietly, replace_file
+from headrace_broker.log.files import failing_the_directory, read_file, remove_quietly, replace_file
 from headrace_broker.log.producer_state import (
     NO_OFFSET,
     NO_SEQUENCE,
@@ -114,7 +114,7 @@ def load_latest_snapshot(
             continue
         path = snapshot_path(directory, offset)
         with failing_the_directory(path):
-            data = path.read_bytes() if path.exists() else b""
+            data = read_file(path) if path.exists() else b""
         try:
             return offset, decode_snapshot(data)
         except ValueError as cause:

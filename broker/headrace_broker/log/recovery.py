@@ -16,7 +16,12 @@ import structlog
 from headrace_broker.log.batches import newest_timestamp
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.false_epochs import batches_from, false_epoch
-from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_file
+from headrace_broker.log.files import (
+    as_a_whole,
+    failing_the_directory,
+    remove_quietly,
+    sync_file,
+)
 from headrace_broker.log.segments.batch_check import BatchWindow, EpochOf, examine
 from headrace_broker.log.segments.segment import (
     LOG_SUFFIX,
@@ -34,9 +39,8 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedSegments:
-    """The segments that were found, and what was repaired."""
+    """What was found in a folder, and what was repaired."""
 
-    segments: LogSegments
     log_end_offset: int
     recovered_from: int
     """Batches at or above this offset were read again."""
@@ -46,6 +50,7 @@ class LoadedSegments:
 
 
 def load_segments(
+    segments: LogSegments,
     directory: Path,
     config: LogConfig,
     *,
@@ -54,12 +59,11 @@ def load_segments(
     now_ms: int,
     noted: EpochOf,
 ) -> LoadedSegments:
-    """Load the segments of a folder, and recover those that may be torn.
+    """Load the segments of a folder into `segments`, and recover those that may be torn.
 
     `noted` are the leader epochs that the folder's checkpoint names.
     """
     names = finish_swaps(directory)
-    segments = LogSegments()
     for name in names:
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit():
             base_offset = int(name.removesuffix(LOG_SUFFIX))
@@ -90,7 +94,6 @@ def load_segments(
         segment.transaction_index.begin_rebuild(lost[0])
     reindex_from = min([recovered_from, *lost])
     return LoadedSegments(
-        segments=segments,
         log_end_offset=log_end_offset,
         recovered_from=recovered_from,
         reindex_from=reindex_from,
@@ -137,21 +140,25 @@ def _no_epoch(_offset: int) -> int:
 
 
 def rebuild_indexes(segment: LogSegment) -> None:
-    """Rebuild a segment's indexes from its batches, whose checksums were checked."""
+    """Rebuild a segment's indexes from its batches, whose checksums were checked.
+
+    Raises OutOfDescriptorsError.
+    """
     _log.warning("index file is damaged and is built again", path=str(segment.offset_index.path))
     indexes = segment.offset_index, segment.time_index
-    for index in indexes:
-        index.begin_rebuild()
-    size, segment.size = segment.size, 0
-    segment.load_tail()
-    segment.size = size
-    for position, header in segment.headers(0):
-        segment.note_batch(
-            position, header.size_bytes, header.last_offset, newest_timestamp(header)
-        )
-    segment.become_inactive()
-    for index in indexes:
-        index.finish_rebuild()
+    with as_a_whole(segment.path):
+        for index in indexes:
+            index.begin_rebuild()
+        size, segment.size = segment.size, 0
+        segment.load_tail()
+        segment.size = size
+        for position, header in segment.headers(0):
+            segment.note_batch(
+                position, header.size_bytes, header.last_offset, newest_timestamp(header)
+            )
+        segment.become_inactive()
+        for index in indexes:
+            index.finish_rebuild()
 
 
 def adopt_segment(segment: LogSegment, names: Container[str]) -> bool:

@@ -79,6 +79,17 @@ class MetadataDelta:
             features_changed=bool(image.features),
         )
 
+    @classmethod
+    def of_topics(cls, changed: Mapping[str, frozenset[PartitionIndex]]) -> "MetadataDelta":
+        """Return a change of nothing but these partitions of topics."""
+        return cls(
+            topics_removed={},
+            topics_changed=changed,
+            configs_changed=frozenset(),
+            brokers_changed=frozenset(),
+            features_changed=False,
+        )
+
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to react to."""

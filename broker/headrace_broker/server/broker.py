@@ -286,6 +286,7 @@ class Broker:
             config.node_id, self.peers, lambda: self.lifecycle.epoch, self.on_failure
         )
         self.replicas.note_directory = self.assignments.note
+        self.replicas.unopened.apply_again = quorum.loader.publish_again
         self.replication = Replication(self.replicas, self.peers, config.values, self.lifecycle)
         self.shares = Shares(self, self.controller.ensure_internal_topic)
         self.groups = compose_groups(self, self.shares.initialize)

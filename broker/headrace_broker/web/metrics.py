@@ -123,6 +123,11 @@ class BrokerCollector(Collector):
                 "Clients that did not read their answers.",
                 network.slow_readers_closed,
             ),
+            (
+                "descriptor_shortages",
+                "Operations on files that failed for lack of a file descriptor.",
+                network.descriptor_shortages,
+            ),
         ):
             yield counter(name, text, value)
         for name, text, level in (

@@ -184,6 +184,8 @@ class NetworkStatus:
     event_loop_delay_seconds: float
     event_loop_delay_seconds_max: float
     fetch_sessions: int
+    descriptor_shortages: int
+    """Operations on files that failed because the process had no file descriptor left."""
 
 
 class BrokerStatus(Planner, Protocol):

@@ -9,14 +9,17 @@ import pytest
 
 from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.metadata.entities import PartitionImage, TopicImage
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import MIGRATING_DIRECTORY, TopicId
 from headrace_broker.server.partitions import log_moves
 from headrace_broker.server.partitions.log_moves import LogMoves
 from headrace_broker.server.partitions.partition import Partition
 from headrace_broker.server.partitions.replica_host import ReplicaHost
-from support.log import ManualClock, batch_of
+from support.descriptors import few_descriptors
+from support.log import ManualClock, batch_of, content
 
 KEY = TopicPartition("t", 0)
 TOPIC_ID = TopicId(uuid.UUID(int=7))
@@ -130,5 +133,65 @@ def test_a_move_is_announced_and_made_and_fsyncs_go_on_in_the_new_place(opened):
         await moves.stop()
         with pytest.raises(RuntimeError):
             moves._threads.submit(int)
+
+    asyncio.run(scenario())
+
+
+def test_a_move_that_lacks_a_file_descriptor_goes_on_when_there_is_one(opened, monkeypatch):
+    monkeypatch.setattr(log_moves, "_SHORTAGE_SECONDS", 0.01)
+
+    async def scenario():
+        directories, partition = opened()
+        source, target = directories
+        host, moves = partition.host, LogMoves(directories, partition.host)
+        failures = []
+        host.on_failure = failures.append
+        for offset in range(5):
+            partition.append_as_follower(bytes(batch_of(b"v", base_offset=offset)))
+        announced = asyncio.Event()
+        moves.note_directory = lambda *_: announced.set()
+        with few_descriptors(0):
+            with pytest.raises(ApiError) as caught:
+                moves.ask(partition, target.path)
+            assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert len(moves) == 0
+        moves.ask(partition, target.path)
+        with few_descriptors(0):
+            await asyncio.sleep(0.1)
+            assert not announced.is_set()
+        await asyncio.wait_for(announced.wait(), 10)
+        image = PartitionImage(
+            leader=2,
+            leader_epoch=1,
+            partition_epoch=1,
+            replicas=(1,),
+            isr=(1,),
+            directories=(target.directory_id,),
+        )
+        topic = TopicImage(topic_id=TOPIC_ID, name="t", partitions={0: image})
+        host.image = SimpleNamespace(topics_by_id={TOPIC_ID: topic})
+        with few_descriptors(0):
+            moves.changed(partition)
+            await asyncio.sleep(0.1)
+            assert partition.log.directory.parent == source.path
+        await asyncio.wait_for(asyncio.gather(*moves._tasks), 10)
+        assert partition.log.directory.parent == target.path
+        assert len(content(partition.log)) == 5
+        assert not source.has_folder(*KEY)
+        assert failures == []
+        await moves.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_unfinished_copy_is_not_forgotten_without_a_file_descriptor(opened):
+    async def scenario():
+        directories, partition = opened(TOPIC_ID)
+        moves = LogMoves(directories, partition.host)
+        with few_descriptors(0), pytest.raises(OutOfDescriptorsError):
+            moves.resume(partition)
+        moves.resume(partition)
+        assert moves.future_of(partition) is not None
+        await moves.stop()
 
     asyncio.run(scenario())

@@ -39,7 +39,10 @@ class Flush:
     turns: FlushTurns
 
     def run(self) -> None:
-        """Call fsync; raises LogDirectoryFailure, after which nothing may be retried."""
+        """Call fsync; raises LogDirectoryFailure, after which nothing may be retried.
+
+        After an OutOfDescriptorsError it may: a file that was not opened was not synced either.
+        """
         turns = self.turns
         with turns.lock:
             if turns.failure is not None:

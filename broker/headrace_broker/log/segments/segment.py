@@ -18,6 +18,7 @@ from headrace_broker.log.files import (
     LogDirectoryFailure,
     failing_the_directory,
     finish_write,
+    open_file,
     sync_file,
     undo_write,
 )
@@ -41,6 +42,7 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 RELATIVE_OFFSET_MAX: Final = (1 << 31) - 1
+POSITION_MAX: Final = (1 << 31) - 1
 _SCAN_CHUNK: Final = 4096
 
 
@@ -368,9 +370,10 @@ class LogSegment:
             os.posix_fadvise(fd, position, size, os.POSIX_FADV_DONTNEED)
 
     def write_indexes(self) -> None:
-        """Write pending index entries to their files."""
+        """Write pending index entries to their files. Raises OutOfDescriptorsError."""
         self.offset_index.write_pending()
         self.time_index.write_pending()
+        self.transaction_index.write_pending()
 
     def sync(self) -> None:
         """Make everything written so far durable; files deleted in the meantime are ignored."""
@@ -399,13 +402,18 @@ class LogSegment:
         for index in (self.offset_index, self.time_index, self.transaction_index):
             index.path = directory / index.path.name
 
+    def hold_open(self) -> None:
+        """Take the file descriptor now that appends and reads will need."""
+        if self._fd < 0:
+            self._open()
+
     def create(self) -> None:
         """Create the `.log` file."""
         self._open(os.O_CREAT)
 
     def _open(self, flags: int = 0) -> int:
         with failing_the_directory(self.path):
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+            self._fd = open_file(self.path, os.O_RDWR | flags)
         return self._fd
 
     def close(self) -> None:

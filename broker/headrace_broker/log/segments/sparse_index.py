@@ -8,11 +8,13 @@ reads the same part of the log anyway.
 
 import os
 from bisect import bisect_right
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from headrace_broker.log.files import failing_the_directory, rename_durably, sync_file
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
+from headrace_broker.log.files import failing_the_directory, open_file, rename_durably, sync_file
 
 OFFSET_ENTRY: Final = Struct(">ii")
 """Relative offset (of the batch's last record), position of the batch in the `.log`."""
@@ -71,7 +73,8 @@ class SparseIndex:
         self._pending_keys.append(key)
         self._pending_values.append(value)
         if len(self._pending_keys) >= _PENDING_MAX:
-            self.write_pending()
+            with suppress(OutOfDescriptorsError):  # tried again with the next entry
+                self.write_pending()
 
     def floor(self, key: int) -> Entry | None:
         """Return the entry with the largest key that is not above `key`."""
@@ -86,7 +89,7 @@ class SparseIndex:
         pairs = zip(self._pending_keys, self._pending_values, strict=True)
         data = b"".join([self._entry.pack(*pair) for pair in pairs])
         with failing_the_directory(self.path):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o644)
+            fd = open_file(self.path, os.O_WRONLY | os.O_CREAT)
             try:
                 position = self._written * self._entry.size
                 while data:
@@ -172,7 +175,7 @@ class SparseIndex:
         if not self._written:
             return 0, None
         with failing_the_directory(self.path):
-            fd = os.open(self.path, os.O_RDONLY)
+            fd = open_file(self.path, os.O_RDONLY)
             try:
                 low, high = 0, self._written
                 while high - low > _BLOCK_ENTRIES:
@@ -189,7 +192,7 @@ class SparseIndex:
 
     def _read(self, first: int, count: int) -> list[Entry]:
         with failing_the_directory(self.path):
-            fd = os.open(self.path, os.O_RDONLY)
+            fd = open_file(self.path, os.O_RDONLY)
             try:
                 return self._read_from(fd, first, count)
             finally:

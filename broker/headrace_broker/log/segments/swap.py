@@ -12,7 +12,13 @@ from typing import Final
 import structlog
 
 from headrace_broker.log.batches import read_header
-from headrace_broker.log.files import failing_the_directory, remove_quietly, sync_directory
+from headrace_broker.log.descriptor_shortage import opening
+from headrace_broker.log.files import (
+    failing_the_directory,
+    names_in,
+    remove_quietly,
+    sync_directory,
+)
 from headrace_broker.log.segments.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -32,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 def finish_swaps(directory: Path) -> list[str]:
     """Complete or remove what a crash left; return the folder's file names afterwards."""
-    names = sorted(entry.name for entry in directory.iterdir())
+    names = _names(directory)
     swapped = [name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]
     for name in swapped:
         base_offset = int(name.split(".", 1)[0])
@@ -48,7 +54,7 @@ def finish_swaps(directory: Path) -> list[str]:
         if name.endswith(leftovers):
             remove_quietly(directory / name)
     if swapped:
-        names = sorted(entry.name for entry in directory.iterdir())
+        names = _names(directory)
     return [name for name in names if not name.endswith(leftovers)]
 
 
@@ -71,6 +77,11 @@ def rename_all(directory: Path, base_offset: int, old: str, new: str) -> None:
     sync_directory(directory)
 
 
+def _names(directory: Path) -> list[str]:
+    with failing_the_directory(directory):
+        return names_in(directory)
+
+
 def _bases(names: list[str]) -> list[int]:
     return [
         int(name.removesuffix(LOG_SUFFIX))
@@ -82,7 +93,7 @@ def _bases(names: list[str]) -> list[int]:
 def _next_offset(path: Path, base_offset: int) -> int:
     """Return the offset after the last batch of a file whose indexes may be missing."""
     next_offset, position = base_offset, 0
-    with failing_the_directory(path), path.open("rb") as file:
+    with failing_the_directory(path), opening(lambda: path.open("rb")) as file:
         while len(head := file.read(HEADER_SIZE)) == HEADER_SIZE:
             header = read_header(head)
             if header.batch_length < LENGTH_MIN:

@@ -12,7 +12,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from headrace_broker.log.files import failing_the_directory, replace_file
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
+from headrace_broker.log.files import failing_the_directory, open_file, read_file, replace_file
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
@@ -33,13 +34,14 @@ _LAST_OFFSET: Final = attrgetter("last_offset")
 class TransactionIndex:
     """Entries by ascending last offset; the file exists only once there is one."""
 
-    __slots__ = ("_entries", "is_lost", "path")
+    __slots__ = ("_entries", "_is_unwritten", "is_lost", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.is_lost = False
         """Whether entries are being rebuilt from the log; the file stays until all are."""
         self._entries: list[AbortedTransaction] = []
+        self._is_unwritten = False
 
     @property
     def entries(self) -> tuple[AbortedTransaction, ...]:
@@ -53,7 +55,7 @@ class TransactionIndex:
         """
         with failing_the_directory(self.path):
             try:
-                data = self.path.read_bytes()
+                data = read_file(self.path)
             except FileNotFoundError:
                 return True
         whole = data[: len(data) - len(data) % _ENTRY.size]
@@ -74,15 +76,30 @@ class TransactionIndex:
             data = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in self._entries)
             with failing_the_directory(self.path):
                 replace_file(self.path, data)
-            self.is_lost = False
+            self.is_lost = self._is_unwritten = False
 
     def append(self, aborted: AbortedTransaction) -> None:
-        """Add an aborted transaction, in memory and in the file."""
+        """Add an aborted transaction, in memory and in the file.
+
+        The file may wait for a descriptor: `write_pending` comes before anything relies on it.
+        """
         self._entries.append(aborted)
-        if self.is_lost:
-            return
+        if not self.is_lost and not self._is_unwritten:
+            try:
+                self._write(aborted)
+            except OutOfDescriptorsError:
+                self._is_unwritten = True
+
+    def write_pending(self) -> None:
+        """Write entries that are not in the file yet. Raises OutOfDescriptorsError."""
+        if self._is_unwritten and not self.is_lost:
+            data = b"".join(_ENTRY.pack(_VERSION, *aborted) for aborted in self._entries)
+            replace_file(self.path, data, durable=False)
+            self._is_unwritten = False
+
+    def _write(self, aborted: AbortedTransaction) -> None:
         with failing_the_directory(self.path):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            fd = open_file(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 view = memoryview(_ENTRY.pack(_VERSION, *aborted))
                 while view:
@@ -107,7 +124,7 @@ class TransactionIndex:
         kept = [aborted for aborted in self._entries if aborted.last_offset < offset]
         if len(kept) < len(self._entries):
             self._entries = kept
-            if self.is_lost:
+            if self.is_lost or self._is_unwritten:
                 return
             with failing_the_directory(self.path):
                 os.truncate(self.path, len(kept) * _ENTRY.size)
@@ -115,6 +132,7 @@ class TransactionIndex:
     def clear(self) -> None:
         """Remove all entries, in memory and on disk."""
         self._entries = []
+        self._is_unwritten = False
         with failing_the_directory(self.path):
             self.path.unlink(missing_ok=True)
 

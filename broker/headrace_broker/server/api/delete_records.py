@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.metadata.entities import INTERNAL_TOPICS
 from headrace_broker.protocol.apis import ApiKey
@@ -23,6 +24,7 @@ from headrace_broker.server.network.delayed import DelayedOperation
 from headrace_broker.server.partitions.partition import ANY_EPOCH, not_leader
 
 if TYPE_CHECKING:
+    from headrace_broker.log.log_directory import LogDirectory
     from headrace_broker.server.network.context import RequestContext
     from headrace_broker.server.partitions.partition import Partition
     from headrace_broker.server.partitions.replica_host import ReplicaHost
@@ -120,12 +122,8 @@ def handle(
     # Before the answer, so that a kill cannot bring deleted records back.
     for directory in broker.directories:
         held = [each for each in moved if broker.directories.holder(each[0].log) is directory]
-        try:
-            if held:
-                directory.checkpoint_log_start_offsets()
-        except LogDirectoryFailure as failure:
-            for partition, outcome in held:
-                _fail(outcome, partition.directory_failed(failure))
+        if held:
+            _make_durable(directory, held)
     delayed = DelayedDeletion(context, response, broker.replicas.host)
     for partition, outcome in moved:
         if outcome.error_code == ErrorCode.NONE:
@@ -134,6 +132,19 @@ def handle(
         return response
     delayed.wait(request.timeout_ms)
     return delayed
+
+
+def _make_durable(
+    directory: LogDirectory, held: list[tuple[Partition, DeleteRecordsPartitionResult]]
+) -> None:
+    try:
+        directory.checkpoint_log_start_offsets()
+    except LogDirectoryFailure as failure:
+        for partition, outcome in held:
+            _fail(outcome, partition.directory_failed(failure))
+    except OutOfDescriptorsError as error:
+        for _, outcome in held:
+            _fail(outcome, error)
 
 
 def _fail(outcome: DeleteRecordsPartitionResult, error: ApiError) -> None:

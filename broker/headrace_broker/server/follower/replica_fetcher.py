@@ -16,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.codec import encoder
@@ -152,6 +153,8 @@ class FetchedPartitions:
         try:
             if type(data) is Found or self._is_usual(key, partition, data):
                 self._append(key, partition, position, data)
+        except OutOfDescriptorsError:
+            self._delay(key)
         except ApiError as error:
             self._warn(partition, error)
             self._delay(key)

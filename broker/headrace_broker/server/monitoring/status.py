@@ -15,6 +15,7 @@ from headrace_broker.coordinator.admin import (
 from headrace_broker.coordinator.consumer.group import ConsumerGroup
 from headrace_broker.coordinator.share.group import ShareGroup
 from headrace_broker.log.config import INFINITE
+from headrace_broker.log.descriptor_shortage import SHORTAGES
 from headrace_broker.log.scrub import ScrubTotals
 from headrace_broker.metadata.behind import why_behind
 from headrace_broker.metadata.entities import NO_LEADER
@@ -118,6 +119,7 @@ class ServerStatus:
             event_loop_delay_seconds=metrics.event_loop_delay_seconds,
             event_loop_delay_seconds_max=metrics.event_loop_delay_seconds_max,
             fetch_sessions=len(self._broker.fetch_sessions),
+            descriptor_shortages=SHORTAGES.count,
         )
 
     async def refresh(self) -> None:

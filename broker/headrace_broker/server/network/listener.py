@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
+from headrace_broker.log.descriptor_shortage import SHORTAGES
 from headrace_broker.server.network.busy_poll import BusyPoll
 from headrace_broker.server.network.connection import Connection, FastPath, Node
 from headrace_broker.server.network.frames import OWN_BUFFER_BYTES
@@ -195,6 +196,7 @@ class Acceptor:
         waiting, self._waiting = self._waiting, []
         for connection in waiting:
             connection.resume()
+        SHORTAGES.look(now)
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
 
     def _check(self, connection: Connection, now: float) -> None:

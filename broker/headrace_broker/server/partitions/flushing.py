@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace_broker.log.config import INFINITE
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.types import Offset
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from headrace_broker.log.config import LogConfig
     from headrace_broker.log.partition_log import PartitionLog
     from headrace_broker.log.segments.flush import Flush
+
+_RETRY_SECONDS = 0.1
 
 
 def unsynced_records_max(config: LogConfig) -> int | None:
@@ -70,8 +73,20 @@ class GroupCommit:
         except LogDirectoryFailure as error:
             self._on_failure(error)
             return
+        except OutOfDescriptorsError:
+            self._begin_later()
+            return
         future = asyncio.get_running_loop().run_in_executor(None, flush.run)
         future.add_done_callback(lambda done: self._finish(log, flush, done))
+
+    def _begin_later(self) -> None:
+        """Try again, as nothing was synced; until then who waits goes on waiting."""
+        self._running = True
+        asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._begin_again)
+
+    def _begin_again(self) -> None:
+        self._running = False
+        self.appended()
 
     def add(self, offset: Offset, acknowledge: Acknowledge) -> None:
         """Call `acknowledge` when all below `offset` may be acknowledged."""
@@ -122,6 +137,9 @@ class GroupCommit:
         if done.cancelled():
             return
         error = done.exception()
+        if isinstance(error, OutOfDescriptorsError):
+            self._begin_later()
+            return
         # In the meantime the partition was deleted, or moved to another log directory, where others
         # may have made durable what is waited for here.
         is_gone = (

@@ -1,7 +1,8 @@
 """What a broker does for its logs between requests: flush, checkpoint, retain, compact, remove.
 
 Fsyncs and compaction run beside the event loop, in one thread per log directory; the loop takes
-over their results. A disk error here takes the directory offline, as in an append.
+over their results. A disk error here takes the directory offline, as in an append. What lacks a
+file descriptor is done in the next round.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace_broker.log.compaction import Compaction
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure, failing_the_directory
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.scrub import ScrubStep
@@ -90,6 +92,8 @@ class LogManager:
                     await work()
             except asyncio.CancelledError:
                 raise
+            except OutOfDescriptorsError:
+                continue
             except Exception as error:  # noqa: BLE001 (whatever it is, a log is in an unknown state)
                 self._on_failure(error)
                 return

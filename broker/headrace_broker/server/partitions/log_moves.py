@@ -13,6 +13,7 @@ the beginning.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,8 @@ from uuid import UUID
 import structlog
 
 from headrace_broker.log.checkpoints import TopicPartition
-from headrace_broker.log.files import LogDirectoryFailure
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
+from headrace_broker.log.files import LogDirectoryFailure, as_a_whole
 from headrace_broker.log.future_log import CopyStep, FutureLog
 from headrace_broker.log.segments.segment import SuspectedDamage
 from headrace_broker.protocol.errors import ApiError, ErrorCode
@@ -45,6 +47,7 @@ _UNSYNCED_BYTES_MAX: Final = 1024 * 1024
 _PREPARATIONS_MAX: Final = 5
 _PAUSE_SECONDS: Final = 0.1
 _DAMAGED_SECONDS: Final = 1.0
+_SHORTAGE_SECONDS: Final = 1.0
 
 
 class Move:
@@ -126,7 +129,10 @@ class LogMoves:
             raise partition.directory_failed(failure) from failure
 
     def resume(self, partition: Partition) -> None:
-        """Start the moves that a former process did not finish. Raises LogDirectoryFailure."""
+        """Start the moves that a former process did not finish.
+
+        Raises LogDirectoryFailure; OutOfDescriptorsError, and then it may be called again.
+        """
         source = self._directories.holder(partition.log)
         if source is None or self._directories.failed:
             return
@@ -134,10 +140,11 @@ class LogMoves:
         for target in self._directories:
             if key not in target.futures:
                 continue
-            is_wanted = target.take_futures(key, TopicId(partition.topic_id))
             replica = partition.topic_id, partition.index
-            if is_wanted and target is not source and replica not in self._moves:
-                self._begin(partition, source, target)
+            with as_a_whole(target.path):
+                is_wanted = target.take_futures(key, TopicId(partition.topic_id))
+                if is_wanted and target is not source and replica not in self._moves:
+                    self._begin(partition, source, target)
 
     def _begin(self, partition: Partition, source: LogDirectory, target: LogDirectory) -> None:
         key = TopicPartition(partition.topic, partition.index)
@@ -224,13 +231,17 @@ class LogMoves:
         try:
             async with self._slots:
                 while not move.is_over:
-                    await self._advance(move)
+                    try:
+                        await self._advance(move)
+                    except OutOfDescriptorsError:
+                        await self._pause(move, _SHORTAGE_SECONDS)
         except LogDirectoryFailure as failure:
             self._failed(move, failure)
         try:
             if move.future.log is not move.partition.log:
                 move.future.release()
-                move.future.close()
+                with contextlib.suppress(OutOfDescriptorsError):
+                    move.future.close()
         except LogDirectoryFailure as failure:
             self._host.on_failure(failure)
 
@@ -254,6 +265,8 @@ class LogMoves:
             if step is not None and step.is_last and step.bytes_left <= _LAST_BYTES:
                 move.unsynced_bytes += step.run()
                 step = move.future.next_step(self._step_bytes())
+        except OutOfDescriptorsError:
+            raise
         except (SuspectedDamage, ApiError) as error:
             await self._look(move, error, None)
             return
@@ -275,6 +288,8 @@ class LogMoves:
             return
         try:
             copied: int = await self._in_thread(step.run)
+        except OutOfDescriptorsError:
+            raise
         except ApiError as error:
             await self._look(move, error, step)
             return
@@ -342,7 +357,9 @@ class LogMoves:
             log_end_offset=moved.log_end_offset,
         )
         try:
-            future.remove_source(move.source)
+            # Without a descriptor the last step is left to the next start.
+            with contextlib.suppress(OutOfDescriptorsError):
+                future.remove_source(move.source)
         except LogDirectoryFailure as failure:
             self._host.on_failure(failure)
 

@@ -463,14 +463,12 @@ class Partition:
 
     def cut_damage(self) -> Offset:
         """Cut the log where damage begins; no leader counts this replica at this point."""
-        self.cut_in_epoch = self.leader_epoch
         self.log.cut_damage()
+        self.cut_in_epoch = self.leader_epoch
         return self._truncated()
 
     def _truncated(self) -> Offset:
         end = self.log.log_end_offset
-        # Drop an epoch that this replica began as leader without writing any record in it.
-        self.log.leader_epochs.truncate_from_end(end)
         self.high_watermark = Offset(min(self.high_watermark, end))
         if self.flushing is not None:
             self.flushing.truncated()

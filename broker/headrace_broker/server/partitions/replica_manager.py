@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,6 +17,7 @@ import structlog
 
 from headrace_broker.log.checkpoints import TopicPartition
 from headrace_broker.log.config import INFINITE, LogConfig
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.log.log_directory import LogDirectory
@@ -49,15 +50,28 @@ from headrace_broker.server.partitions.log_moves import LogMoves
 from headrace_broker.server.partitions.partition import Partition, not_leader
 from headrace_broker.server.partitions.replica_host import REPLICA_LAG_TIME_MAX_MS, ReplicaHost
 from headrace_broker.server.partitions.stray_replicas import set_strays_aside
+from headrace_broker.server.partitions.unopened import UnopenedReplicas
 
 log = structlog.get_logger()
 
 _OFFLINE = "the log directory of this replica has failed"
+_UNOPENED = "no file descriptor is left for this replica's log"
 _UNSAID = (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY)
 
 
 def _ignore(*_: object) -> None:
     """Without a controller to tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    """The settings of one topic, as its replicas use them."""
+
+    values: Mapping[str, Any]
+    log_config: LogConfig
+    unsynced_max: int | None
+    is_planned: bool
+    """Whether a plan of the balancer is being carried out."""
 
 
 class Followers(Protocol):
@@ -106,6 +120,10 @@ class ReplicaManager:
         self.note_directory: Callable[[UUID, int, UUID, UUID], None] = _ignore
         """Called for each replica with the directory in the metadata and the one that holds it."""
         self._has_looked_for_strays = False
+        self._is_complete = False
+        """Whether all logs were opened once; a start that cannot open one is given up."""
+        self.unopened = UnopenedReplicas()
+        """Replicas that wait for a file descriptor."""
         self.host.on_damage = self._damaged
 
     def partition(self, topic: str, index: int) -> Partition:
@@ -132,6 +150,8 @@ class ReplicaManager:
             return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
         if (topic.topic_id, index) in self._offline:
             return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _OFFLINE)
+        if (topic.topic_id, index) in self.unopened:
+            return ApiError(ErrorCode.KAFKA_STORAGE_ERROR, _UNOPENED)
         return ApiError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no replica of the partition"
         )
@@ -151,7 +171,8 @@ class ReplicaManager:
         """Make the replicas match `image`; `delta` says which ones have changed.
 
         Opening a log takes about a millisecond of file operations, so clients are served in
-        between.
+        between. Raises OutOfDescriptorsError the first time, while this process starts; later,
+        replicas that lack a descriptor are opened as soon as there is one.
         """
         self._image = self.host.image = image
         for topic in delta.topics_removed.values():
@@ -179,11 +200,17 @@ class ReplicaManager:
             for partition in self:
                 partition.expand_isr()
         self.host.check_deletions()
+        self._is_complete = True
         if self.followers is not None and not self._has_looked_for_strays:
             # This process is registered, so it has caught up, and no log is being opened right now.
             self._has_looked_for_strays = True
             opened = {(each.topic_id, each.index) for each in self}
-            set_strays_aside(self._directories, image, self._node_id, opened, self.host.on_failure)
+            try:
+                set_strays_aside(
+                    self._directories, image, self._node_id, opened, self.host.on_failure
+                )
+            except OutOfDescriptorsError:
+                self._has_looked_for_strays = False
 
     def directory_failed(self, directory: LogDirectory) -> list[Partition]:
         """Take the replicas in a failed log directory out of service; return them."""
@@ -200,6 +227,7 @@ class ReplicaManager:
     async def _remove(self, topic: TopicImage) -> None:
         partitions = self._by_id.pop(topic.topic_id, {})
         self._offline = {each for each in self._offline if each[0] != topic.topic_id}
+        self.unopened.forget(topic.topic_id)
         if self._by_name.get(topic.name) is partitions:
             del self._by_name[topic.name]
         gone = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted")
@@ -214,7 +242,8 @@ class ReplicaManager:
         partition.close(reason)
         directory = self._directories.holder(partition.log)
         if directory is not None:
-            with self._failing():
+            # Without a descriptor the folder has its new name, only not yet durably.
+            with self._failing(), contextlib.suppress(OutOfDescriptorsError):
                 directory.delete(partition.topic, partition.index)
 
     @contextlib.contextmanager
@@ -226,59 +255,76 @@ class ReplicaManager:
             self.host.on_failure(failure)
 
     async def _change(self, topic: TopicImage, indexes: frozenset[PartitionIndex]) -> None:
-        config = self.effective_config(topic.name)
-        log_config = LogConfig.from_settings(
-            {name: format_value(value) or "" for name, value in config.items()}
-        )
-        unsynced_max = unsynced_records_max(log_config)
-        # Group commit syncs instead (flushing.py): an fsync in an append would block the event
-        # loop.
-        log_config = replace(log_config, flush_messages=INFINITE)
-        is_planned = balance_throttle(self._image) != UNLIMITED
-        partitions = self._by_id.get(topic.topic_id)
-        if partitions is None:
-            partitions = self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
+        settings = self._settings(topic.name)
+        if topic.topic_id not in self._by_id:
+            self._by_id[topic.topic_id] = self._by_name[topic.name] = {}
         for index in sorted(indexes):
-            image = topic.partitions[index]
-            partition = partitions.get(index)
-            if self._node_id not in image.replicas:
-                self._offline.discard((topic.topic_id, index))
-                if partition is not None:
-                    del partitions[index]
-                    self._drop(partition, not_leader("the replica moved to another broker"))
-                continue
-            if (topic.topic_id, index) in self._offline:
-                continue
-            if partition is None:
-                with self._failing():
-                    partition = await self._open(topic, index, image, log_config)
-                if partition is None:
-                    self._offline.add((topic.topic_id, index))
-                    self._note_absence(topic.topic_id, index, image)
-                    continue
-                partitions[index] = partition
-                with self._failing():
-                    self.moves.resume(partition)
-                await asyncio.sleep(0)
-                if partitions.get(index) is not partition:
-                    continue  # its log directory failed in the meantime
-            else:
-                partition.log.update_config(log_config)
-            self._note_directory(partition, image)
-            self.moves.changed(partition)
-            # Copies made by a plan are throttled without topic settings, so no setting is left
-            # behind.
-            partition.is_leader_throttled = names_replica(
-                config["leader.replication.throttled.replicas"], index, self._node_id
-            ) or (is_planned and bool(image.adding_replicas))
-            partition.is_follower_throttled = names_replica(
-                config["follower.replication.throttled.replicas"], index, self._node_id
-            ) or (is_planned and self._node_id in image.adding_replicas)
+            self.unopened.done(topic.topic_id, index)
+            try:
+                await self._change_replica(topic, index, settings)
+            except OutOfDescriptorsError:
+                if not self._is_complete:
+                    raise
+                self.unopened.note(topic.topic_id, index)
+
+    def _settings(self, topic: str) -> _Settings:
+        values = self.effective_config(topic)
+        log_config = LogConfig.from_settings(
+            {name: format_value(value) or "" for name, value in values.items()}
+        )
+        return _Settings(
+            values=values,
+            # Group commit syncs instead (flushing.py): an fsync in an append would block the event
+            # loop.
+            log_config=replace(log_config, flush_messages=INFINITE),
+            unsynced_max=unsynced_records_max(log_config),
+            is_planned=balance_throttle(self._image) != UNLIMITED,
+        )
+
+    async def _change_replica(
+        self, topic: TopicImage, index: PartitionIndex, settings: _Settings
+    ) -> None:
+        """Apply the metadata of one replica. Raises OutOfDescriptorsError: then do it again."""
+        partitions = self._by_id[topic.topic_id]
+        image = topic.partitions[index]
+        partition = partitions.get(index)
+        if self._node_id not in image.replicas:
+            self._offline.discard((topic.topic_id, index))
+            if partition is not None:
+                del partitions[index]
+                self._drop(partition, not_leader("the replica moved to another broker"))
+            return
+        if (topic.topic_id, index) in self._offline:
+            return
+        if partition is None:
             with self._failing():
-                if partition.apply(image, config["min.insync.replicas"], unsynced_max):
-                    self._assign(partition)
-                if partition.log.is_damaged:
-                    self._heal(partition, image)
+                partition = await self._open(topic, index, image, settings.log_config)
+            if partition is None:
+                self._offline.add((topic.topic_id, index))
+                self._note_absence(topic.topic_id, index, image)
+                return
+            partitions[index] = partition
+            await asyncio.sleep(0)
+            if partitions.get(index) is not partition:
+                return  # its log directory failed in the meantime
+        else:
+            partition.log.update_config(settings.log_config)
+        self._note_directory(partition, image)
+        self.moves.changed(partition)
+        # Copies made by a plan are throttled without topic settings, so no setting is left behind.
+        values, is_planned = settings.values, settings.is_planned
+        partition.is_leader_throttled = names_replica(
+            values["leader.replication.throttled.replicas"], index, self._node_id
+        ) or (is_planned and bool(image.adding_replicas))
+        partition.is_follower_throttled = names_replica(
+            values["follower.replication.throttled.replicas"], index, self._node_id
+        ) or (is_planned and self._node_id in image.adding_replicas)
+        with self._failing():
+            if partition.apply(image, values["min.insync.replicas"], settings.unsynced_max):
+                self._assign(partition)
+            self.moves.resume(partition)
+            if partition.log.is_damaged:
+                self._heal(partition, image)
 
     def _damaged(self, topic_id: UUID, index: int) -> None:
         # Not at once: a read that finds damage must return first.
@@ -288,8 +334,11 @@ class ReplicaManager:
         partition = self._by_id.get(topic_id, {}).get(index)
         topic = self._image.topics_by_id.get(TopicId(topic_id))
         if partition is not None and topic is not None and partition.log.is_damaged:
-            with self._failing():
-                self._heal(partition, topic.partitions[PartitionIndex(index)])
+            try:
+                with self._failing():
+                    self._heal(partition, topic.partitions[PartitionIndex(index)])
+            except OutOfDescriptorsError:
+                self.unopened.note(topic_id, index)
 
     def _heal(self, partition: Partition, image: PartitionImage) -> None:
         directory = self._directories.holder(partition.log)

@@ -57,6 +57,7 @@ Decide = Callable[[MetadataImage], MetadataDecision[R]]
 ActivityObserver = Callable[[bool, MetadataImage], None]
 
 # Decisions that may wait for their commit; further callers queue, so memory is bounded.
+_RETRY_SECONDS = 0.1
 _UNCOMMITTED_MAX = 1000
 _CREATED_AT_ONCE_MAX = 1000
 
@@ -138,8 +139,12 @@ class ControllerDriver:
         try:
             self._decide(decide_bootstrap)
         except ApiError as error:
-            log.info("led no more before it was active", error=str(error))
             self._active_epoch = NO_LEADER_EPOCH
+            if self._quorum.is_leader and self._quorum.epoch == epoch:
+                # The quorum waits for a file descriptor.
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._activate, epoch)
+            else:
+                log.info("led no more before it was active", error=str(error))
             return
         self._tell_activity(is_active=True)
         self._activation.set()

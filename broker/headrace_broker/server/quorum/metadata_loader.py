@@ -5,21 +5,24 @@ shows the new image: a client can use whatever it sees there. Nothing is publish
 process has caught up once. Its predecessor may have acted on later records, such as a topic that
 was deleted and recreated; the new topic's records would be taken for the deleted one's. The active
 controller, followers and observers all do the same. If a subscriber fails, the process exits,
-because the change is half applied.
+because the change is half applied. If the log cannot be read for lack of a file descriptor, it is
+read later.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from uuid import UUID
 
 import structlog
 
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.metadata.image import MetadataDelta, MetadataImage
 from headrace_broker.metadata.records import MetadataRecord
 from headrace_broker.metadata.snapshot import delta_between
-from headrace_broker.protocol.types import NO_OFFSET, LeaderEpoch, Offset
+from headrace_broker.protocol.types import NO_OFFSET, LeaderEpoch, Offset, PartitionIndex, TopicId
 from headrace_broker.raft.types import OffsetAndEpoch
 from headrace_broker.server.quorum.metadata_batches import decode_batches
 from headrace_broker.server.quorum.raft_log import MetadataLog
@@ -27,6 +30,8 @@ from headrace_broker.server.quorum.raft_log import MetadataLog
 Subscriber = Callable[[MetadataDelta, MetadataImage], Awaitable[None] | None]
 
 log = structlog.get_logger()
+
+_RETRY_SECONDS = 0.1
 
 
 class MetadataLoader:
@@ -39,6 +44,7 @@ class MetadataLoader:
         self._subscribers: list[Subscriber] = []
         self._end = Offset(0)
         self._snapshot: OffsetAndEpoch | None = None
+        self._again: dict[tuple[UUID, int], None] = {}
         self._is_released = False
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -89,6 +95,11 @@ class MetadataLoader:
             self._snapshot = snapshot_id
             self._wake.set()
 
+    def publish_again(self, partitions: Collection[tuple[UUID, int]]) -> None:
+        """Have the subscribers act once more on partitions: (topic id, index)."""
+        self._again.update(dict.fromkeys(partitions))
+        self._wake.set()
+
     def wait_for(self, offset: Offset) -> asyncio.Future[None]:
         """Return a future that is done once the record at `offset` is in the published image."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,6 +117,7 @@ class MetadataLoader:
                 self._wake.clear()
                 if self._is_released:
                     await self._publish_committed()
+                    await self._publish_again()
         except asyncio.CancelledError:
             raise
         except Exception as error:
@@ -116,16 +128,33 @@ class MetadataLoader:
     async def _publish_committed(self) -> None:
         """Publish all committed records as one change: no subscriber sees an intermediate state."""
         snapshot, self._snapshot = self._snapshot, None
-        image = self._image if snapshot is None else self._read_snapshot(snapshot)
         delta = None
-        if self._end > image.offset + 1:
-            image, delta = await self._replay_log(image, self._end)
+        try:
+            image = self._image if snapshot is None else self._read_snapshot(snapshot)
+            if self._end > image.offset + 1:
+                image, delta = await self._replay_log(image, self._end)
+        except OutOfDescriptorsError:
+            self._snapshot = self._snapshot or snapshot
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wake.set)
+            return
         if image is not self._image and self._image.offset == NO_OFFSET:
             delta = MetadataDelta.from_nothing(image)
         elif snapshot is not None:
             delta = delta_between(self._image, image)
         if delta is not None:
             await self._publish(delta, image)
+
+    async def _publish_again(self) -> None:
+        if not self._again:
+            return
+        again, self._again = self._again, {}
+        topics: dict[str, frozenset[PartitionIndex]] = {}
+        for topic_id, index in again:
+            topic = self._image.topics_by_id.get(TopicId(topic_id))
+            if topic is not None and index in topic.partitions:
+                known = topics.get(topic.name, frozenset())
+                topics[topic.name] = known | {PartitionIndex(index)}
+        await self._publish(MetadataDelta.of_topics(topics), self._image)
 
     async def _replay_log(
         self, image: MetadataImage, end: Offset

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from headrace_broker.log.files import failing_the_directory, replace_file
+from headrace_broker.log.files import failing_the_directory, read_file, replace_file
 from headrace_broker.log.meta_properties import decode_uuid, encode_uuid
 from headrace_broker.protocol.types import LeaderEpoch, NodeId
 from headrace_broker.raft.types import UNKNOWN_DIRECTORY, QuorumState, ReplicaKey
@@ -33,7 +33,7 @@ class QuorumStateFile:
         """Return the last state written; an empty state if there is none."""
         try:
             with failing_the_directory(self.path):
-                text = self.path.read_bytes() if self.path.exists() else None
+                text = read_file(self.path) if self.path.exists() else None
             if text is None:
                 return QuorumState()
             found = json.loads(text)
@@ -52,7 +52,7 @@ class QuorumStateFile:
             raise QuorumStateError(f"{self.path}: {error!r}") from error
 
     def write(self, state: QuorumState) -> None:
-        """Replace the file durably; raises LogDirectoryFailure."""
+        """Replace the file durably; raises LogDirectoryFailure, OutOfDescriptorsError."""
         voted = state.voted
         text = json.dumps(
             {

@@ -2,7 +2,8 @@
 
 Events go in one at a time, and the effects of each are performed in order. Time, requests, fsyncs
 and the death of a process all become events. If an effect fails, the node's state is ahead of the
-disk, so the process exits.
+disk, so the process exits. An effect that lacks a file descriptor has not begun: the node waits
+with it, and all that follows, until there is one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any, Protocol
 
 import structlog
 
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
+from headrace_broker.log.files import as_a_whole
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.snapshot import snapshot_records
 from headrace_broker.protocol.errors import ErrorCode
@@ -34,6 +37,9 @@ from headrace_broker.server.quorum.raft_log import MetadataLog, read_control
 from headrace_broker.server.quorum.raft_snapshots import build_snapshot
 
 log = structlog.get_logger()
+
+_RETRY_SECONDS = 0.1
+_SNAPSHOT_RETRY_SECONDS = 1.0
 
 
 class QuorumObserver(Protocol):
@@ -71,6 +77,8 @@ class RaftDriver:
         self._observers: list[QuorumObserver] = []
         self._peers: PeerConnections | None = None
         self._events: deque[events.Event] = deque()
+        self._todo: deque[effects.Effect] = deque()
+        self._pause: asyncio.TimerHandle | None = None
         self._is_stepping = False
         self._is_ended = False
         self._timer: asyncio.TimerHandle | None = None
@@ -107,7 +115,8 @@ class RaftDriver:
         if peers is not None:
             peers.on_voter_died(lambda node_id: self.step(events.PeerProcessDied(node_id)))
         self._loader.start()
-        self._run(lambda: self.node.start(self._now_ms()))
+        self._todo.extend(self.node.start(self._now_ms()))
+        self._run()
 
     # what other modules ask
 
@@ -140,6 +149,8 @@ class RaftDriver:
 
         It is committed once the loader has published that offset.
         """
+        if self._pause is not None:
+            return None
         if self._is_stepping:
             raise RuntimeError("an append within a step of the quorum")
         before = self.log.end_offset
@@ -157,8 +168,9 @@ class RaftDriver:
     async def close(self) -> None:
         """Leave the quorum and close the log."""
         self._is_ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._pause):
+            if timer is not None:
+                timer.cancel()
         for task in list(self._sending):
             task.cancel()
         for answer in self._tickets.values():
@@ -181,19 +193,22 @@ class RaftDriver:
         if self._is_ended:
             return
         self._events.append(event)
-        if not self._is_stepping:
-            self._run(list)
+        if not self._is_stepping and self._pause is None:
+            self._run()
 
-    def _run(self, first: Callable[[], list[effects.Effect]]) -> None:
+    def _run(self) -> None:
         self._is_stepping = True
         try:
-            todo = first()
             while True:
-                for effect in todo:
-                    _PERFORM[type(effect)](self, effect)
+                while self._todo:
+                    _PERFORM[type(self._todo[0])](self, self._todo[0])
+                    self._todo.popleft()
                 if not self._events:
                     break
-                todo = self.node.step(self._events.popleft(), self._now_ms())
+                self._todo.extend(self.node.step(self._events.popleft(), self._now_ms()))
+        except OutOfDescriptorsError:
+            self._pause = self._loop.call_later(_RETRY_SECONDS, self._go_on)
+            return
         except Exception as error:  # noqa: BLE001 (the node moved on, the effect did not happen)
             self._fail(error)
             return
@@ -202,6 +217,11 @@ class RaftDriver:
         if self.node.has_caught_up:
             self._loader.release()
         self._set_timer()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        if not self._is_ended:
+            self._run()
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the metadata quorum's replica fails", exc_info=error)
@@ -219,11 +239,16 @@ class RaftDriver:
         self._state_file.write(effect.state)
 
     def _append(self, effect: effects.AppendToLog) -> None:
-        self.log.append(effect.base_offset, effect.records)
+        try:
+            self.log.append(effect.base_offset, effect.records)
+        except OutOfDescriptorsError as error:
+            # The caller of `append` must know now. It does not happen: the log's file stays open.
+            raise RuntimeError(f"no batch can be appended: {error}") from error
 
     def _truncate(self, effect: effects.TruncateLog) -> None:
-        log.info("metadata log truncated", end_offset=effect.end_offset, was=self.log.end_offset)
+        before = self.log.end_offset
         self.log.truncate(effect.end_offset)
+        log.info("metadata log truncated", end_offset=effect.end_offset, was=before)
 
     def _flush(self, effect: effects.FlushLog) -> None:
         self._flush_ticket = effect.ticket
@@ -245,6 +270,11 @@ class RaftDriver:
         if done.cancelled() or self._is_ended:
             return
         error = done.exception()
+        if isinstance(error, OutOfDescriptorsError):
+            if self._flush_ticket is None:
+                self._flush_ticket = ticket
+            self._flushing = asyncio.ensure_future(self._flush_later())
+            return
         if error is not None:
             # Never retried: the kernel may have dropped the pages that it could not write.
             self._fail(error)
@@ -254,16 +284,24 @@ class RaftDriver:
             self._begin_flush()
         self.step(events.LogFlushed(ticket))
 
+    async def _flush_later(self) -> None:
+        """Try again: nothing was synced."""
+        await asyncio.sleep(_RETRY_SECONDS)
+        if not self._is_ended:
+            self._begin_flush()
+
     def _write_snapshot_part(self, effect: effects.WriteSnapshotPart) -> None:
         self.log.snapshots.write_part(effect.snapshot_id, effect.position, effect.data)
 
     def _install_snapshot(self, effect: effects.InstallSnapshot) -> None:
         snapshot_id = effect.snapshot_id
-        data = self.log.snapshots.install(snapshot_id)
+        with as_a_whole(self.log.directory):
+            data = self.log.snapshots.install(snapshot_id)
+            if data is not None:
+                self.log.restart_at(snapshot_id)
         if data is None:
             self._events.append(events.SnapshotRejected(snapshot_id))
             return
-        self.log.restart_at(snapshot_id)
         log.info("metadata snapshot installed", end_offset=snapshot_id.offset)
         control = read_control(data, snapshot_id, self.node.voters)
         self._events.append(events.SnapshotInstalled(snapshot_id, control))
@@ -370,6 +408,11 @@ class RaftDriver:
         if done.cancelled() or self._is_ended:
             return
         error = done.exception()
+        if isinstance(error, OutOfDescriptorsError):
+            self._loop.call_later(
+                _SNAPSHOT_RETRY_SECONDS, lambda: self.snapshot(self._loader.image)
+            )
+            return
         if error is not None:
             self._fail(error)
             return

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from headrace_broker.log.config import LogConfig
+from headrace_broker.log.descriptor_shortage import OutOfDescriptorsError
 from headrace_broker.log.files import sync_directory, sync_file
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.metadata.entities import CLUSTER_METADATA_TOPIC
@@ -72,6 +73,7 @@ class MetadataLog:
             log.delete_records_before(start)
         snapshots.remove_before(start)
         log.leader_epochs.truncate_from_start(start)
+        log.segments.active.hold_open()
         log.flush()
         return cls(path, log, snapshots)
 
@@ -181,7 +183,10 @@ class MetadataLog:
 
     def close(self) -> None:
         """Close the files."""
-        self._log.close()
+        try:
+            self._log.close()
+        except OutOfDescriptorsError:
+            self._log.abandon()  # a start reads the whole log again in any case
 
 
 def read_control(data: bytes, snapshot_id: OffsetAndEpoch, before: VotersAt) -> VotersAt | None:

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace_broker.log.files import (
-    LogDirectoryFailure,
+    as_a_whole,
     failing_the_directory,
+    names_in,
+    open_file,
+    read_file,
     remove_quietly,
     rename_durably,
     sync_file,
@@ -49,10 +52,12 @@ class RaftSnapshots:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.ids: list[OffsetAndEpoch] = []
-        for path in sorted(directory.iterdir()):
-            name = _NAME.fullmatch(path.name)
-            if path.name.endswith(_PART_SUFFIX):
-                remove_quietly(path)
+        with failing_the_directory(directory):
+            names = names_in(directory)
+        for each in names:
+            name = _NAME.fullmatch(each)
+            if each.endswith(_PART_SUFFIX):
+                remove_quietly(directory / each)
             elif name is not None:
                 self.ids.append(OffsetAndEpoch(Offset(int(name[1])), LeaderEpoch(int(name[2]))))
 
@@ -63,32 +68,33 @@ class RaftSnapshots:
     def read(self, snapshot_id: OffsetAndEpoch) -> bytes:
         """Return a whole snapshot; raises LogDirectoryFailure."""
         with failing_the_directory(self._directory):
-            return self.path(snapshot_id).read_bytes()
+            return read_file(self.path(snapshot_id))
 
     def read_part(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> tuple[bytes, int]:
         """Return bytes from a position on, and the snapshot's size.
 
-        Raises FileNotFoundError where it is gone, else LogDirectoryFailure.
+        Raises FileNotFoundError where it is gone, else LogDirectoryFailure, OutOfDescriptorsError.
         """
         path = self.path(snapshot_id)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if not 0 <= position < size:
-                    return b"", size
-                file.seek(position)
-                return file.read(max_bytes), size
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise LogDirectoryFailure(path, str(error)) from error
+        if not path.exists():
+            raise FileNotFoundError(path)
+        with failing_the_directory(path), path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not 0 <= position < size:
+                return b"", size
+            file.seek(position)
+            return file.read(max_bytes), size
 
     def write(self, snapshot_id: OffsetAndEpoch, batches: Sequence[bytes | bytearray]) -> None:
-        """Write a snapshot made by this node, durably; raises LogDirectoryFailure."""
-        self.write_part(snapshot_id, 0, b"".join(batches))
-        self._publish(snapshot_id)
+        """Write a snapshot made by this node, durably.
+
+        Raises LogDirectoryFailure; OutOfDescriptorsError, with nothing left of it.
+        """
+        with as_a_whole(self._directory):
+            self.write_part(snapshot_id, 0, b"".join(batches))
+            self._publish(snapshot_id)
 
     def write_part(
         self, snapshot_id: OffsetAndEpoch, position: int, data: bytes | bytearray | memoryview
@@ -96,7 +102,7 @@ class RaftSnapshots:
         """Write a piece of a leader's snapshot; position 0 starts over."""
         part, view = self._part(snapshot_id), memoryview(data)
         with failing_the_directory(part):
-            fd = os.open(part, os.O_WRONLY | (0 if position else os.O_CREAT | os.O_TRUNC), 0o644)
+            fd = open_file(part, os.O_WRONLY | (0 if position else os.O_CREAT | os.O_TRUNC))
             try:
                 while view:
                     written = os.pwrite(fd, view, position)
@@ -109,7 +115,7 @@ class RaftSnapshots:
         """Make the fetched snapshot durable and return it; if it is not whole, discard it."""
         part = self._part(snapshot_id)
         with failing_the_directory(part):
-            data = part.read_bytes()
+            data = read_file(part)
         if not _is_whole(data):
             remove_quietly(part)
             return None

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from headrace_broker.log.files import remove_quietly, replace_file
+from headrace_broker.log.files import (
+    failing_the_directory,
+    read_file,
+    remove_quietly,
+    replace_file,
+)
 from headrace_broker.protocol.types import LeaderEpoch, NodeId
 from headrace_broker.raft.control import NOT_IN_LOG, build_control_batch, voters_record
 from headrace_broker.raft.types import KRAFT_VERSION_DYNAMIC, VotersAt, VoterSet
@@ -80,7 +85,9 @@ def recover_if_asked(
     path = directory / REQUEST_NAME
     if not path.exists():
         return ()
-    own, _, named = path.read_text().strip().partition(_LOST)
+    with failing_the_directory(path):
+        text = read_file(path).decode()
+    own, _, named = text.strip().partition(_LOST)
     if own != str(key.node_id):
         raise RecoveryError(f"{path} is of another node than {key.node_id}: delete it")
     latest = survivor(log_, key.node_id)
