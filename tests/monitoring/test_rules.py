@@ -132,6 +132,14 @@ CASES = [
         [8],
     ),
     Case(
+        "HeadraceDescriptorsRunOut",
+        "critical",
+        {**CLUSTER, "pod": "main-0"},
+        {f'headrace_broker_descriptor_shortages_total{{{AT}, pod="main-0"}}': "0x5 5x20"},
+        [5, 20],
+        [7],
+    ),
+    Case(
         "HeadraceDiskAlmostFull",
         "critical",
         POD,
