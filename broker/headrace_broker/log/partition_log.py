@@ -25,7 +25,7 @@ from headrace_broker.log.markers import read_marker
 from headrace_broker.log.producer_recovery import completed_above, rebuild_producers
 from headrace_broker.log.producer_snapshot import snapshot_offsets, snapshot_path, write_snapshot
 from headrace_broker.log.producer_state import ProducerStates
-from headrace_broker.log.recovery import load_segments, rebuild_indexes
+from headrace_broker.log.recovery import add_segments, load_segments, rebuild_indexes
 from headrace_broker.log.retention import (
     index_check_size,
     indexes_full,
@@ -155,13 +155,13 @@ class PartitionLog:
     def _load(self, recovery_point: int, log_start_offset: int, *, was_clean: bool) -> None:
         now_ms = self._clock.now_ms()
         self.leader_epochs = LeaderEpochCache(self.directory, lambda: self.log_end_offset)
+        names = add_segments(self.segments, self.directory, self.config, now_ms)
         loaded = load_segments(
             self.segments,
-            self.directory,
+            names,
             self.config,
             recovery_point=recovery_point,
             was_clean=was_clean,
-            now_ms=now_ms,
             noted=self.leader_epochs.epoch_for_offset,
         )
         self.reader = LogReader(self.segments)
@@ -191,7 +191,7 @@ class PartitionLog:
                 )
             )
         self.reader.epoch_of = self.leader_epochs.epoch_for_offset
-        snapshots = snapshot_offsets(loaded.names)
+        snapshots = snapshot_offsets(names)
         self._load_producers(snapshots, loaded.reindex_from)
         for segment in self.segments:
             segment.transaction_index.finish_rebuild()

@@ -46,28 +46,33 @@ class LoadedSegments:
     """Batches at or above this offset were read again."""
     reindex_from: int
     """Transaction indexes are empty from this offset on, and are rebuilt."""
-    names: list[str]
 
 
-def load_segments(
-    segments: LogSegments,
-    directory: Path,
-    config: LogConfig,
-    *,
-    recovery_point: int,
-    was_clean: bool,
-    now_ms: int,
-    noted: EpochOf,
-) -> LoadedSegments:
-    """Load the segments of a folder into `segments`, and recover those that may be torn.
-
-    `noted` are the leader epochs that the folder's checkpoint names.
-    """
+def add_segments(
+    segments: LogSegments, directory: Path, config: LogConfig, now_ms: int
+) -> list[str]:
+    """Add a folder's segments, as they are; return the names of its files."""
     names = finish_swaps(directory)
     for name in names:
         if name.endswith(LOG_SUFFIX) and name.removesuffix(LOG_SUFFIX).isdigit():
             base_offset = int(name.removesuffix(LOG_SUFFIX))
             segments.add(LogSegment(directory, base_offset, config.index_interval_bytes, now_ms))
+    return names
+
+
+def load_segments(
+    segments: LogSegments,
+    names: list[str],
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    was_clean: bool,
+    noted: EpochOf,
+) -> LoadedSegments:
+    """Load what `add_segments` added, and recover those segments that may be torn.
+
+    `names` are those of the folder's files, `noted` the leader epochs that its checkpoint names.
+    """
     damaged = {segment for segment in segments if not adopt_segment(segment, names)}
     recovered_from = RELATIVE_OFFSET_MAX << 32
     # Include the segment that ends at the recovery point: a roll may still lack its time entry.
@@ -97,7 +102,6 @@ def load_segments(
         log_end_offset=log_end_offset,
         recovered_from=recovered_from,
         reindex_from=reindex_from,
-        names=names,
     )
 
 
