@@ -30,14 +30,15 @@ OWN_RACK = "r1"
 
 @pytest.fixture
 def leader(tmp_path):
-    """Make the replicas of broker 1, which leads "t"; broker 2 follows, in sync, in its own rack.
+    """Make the replicas of broker 1, which leads "t" and "two"; broker 2 follows, in its own rack.
 
     `learn(*records)` has the metadata change, and the broker learn of it.
     """
     path = tmp_path / "data"
     directories = LogDirectories.open([path], path, node_id=1, cluster_id="", clock=ManualClock())
     brokers = (broker_record(1, rack=OWN_RACK), broker_record(2, rack="r2"))
-    image, _ = create(image_of(*brokers), creatable("t", assignments=[[1, 2]]))
+    topics = creatable("t", assignments=[[1, 2]]), creatable("two", assignments=[[1, 2], [1, 2]])
+    image, _ = create(image_of(*brokers), *topics)
     replicas = ReplicaManager(1, directories, {})
     known = [image]
 
@@ -83,6 +84,26 @@ def test_kip_392_a_consumer_is_sent_to_a_follower_in_its_rack_if_the_leader_is_n
         partition = replicas.partition("t", 0)
         partition.record_fetch(2, 2, 0)
         assert replicas.read_replica(partition, rack, 0) == chosen
+
+    asyncio.run(scenario())
+
+
+def test_a_setting_that_changes_beside_one_partition_reaches_the_topics_others(leader):
+    async def scenario():
+        replicas = await leader()
+        first, second = replicas.partition("two", 0), replicas.partition("two", 1)
+        change = PartitionChangeRecord(topic_id=first.topic_id, partition_id=0, isr=[1])
+        settings = [
+            ConfigRecord(
+                resource_type=ConfigResourceType.TOPIC, resource_name="two", name=name, value=value
+            )
+            for name, value in (("min.insync.replicas", "2"), ("segment.bytes", "2000000"))
+        ]
+        await leader(change, *settings)
+        for partition in (first, second):
+            assert partition.min_in_sync_replicas == 2
+            assert partition.log.config.segment_bytes == 2_000_000
+        assert (first.in_sync_replicas, second.in_sync_replicas) == ((1,), (1, 2))
 
     asyncio.run(scenario())
 

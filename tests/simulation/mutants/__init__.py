@@ -134,6 +134,7 @@ FOUND_AT = {
     "an older last epoch does not diverge": 8,
     "logs keep the settings that they were opened with": 6000000,
     "a leader keeps the minimum of in-sync replicas that it began with": 6000000,
+    "a setting that comes with a change of one partition is that one's alone": 6400124,
     "an fsync that ends tells nobody": 1,
     "a truncation leaves the producers of what it cut": 3,
     "a truncation leaves the recovery point above the end": 4,

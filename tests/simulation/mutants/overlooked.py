@@ -138,6 +138,15 @@ OVERLOOKED_MUTANTS = (
         since=SETTINGS_SINCE,
     ),
     _rule(
+        "a setting that comes with a change of one partition is that one's alone",
+        ReplicaManager,
+        "apply",
+        edited("for name in sorted(changed):", "for name in changed - set(delta.topics_changed):"),
+        nodes=5,
+        needs=_does("settings"),
+        since=SETTINGS_SINCE,
+    ),
+    _rule(
         "an fsync that ends tells nobody",
         GroupCommit,
         "_finish",

@@ -177,6 +177,8 @@ class ReplicaManager:
         self._image = self.host.image = image
         for topic in delta.topics_removed.values():
             await self._remove(topic)
+        for name, indexes in delta.topics_changed.items():
+            await self._change(image.topics[name], indexes)
         kinds = {resource.type for resource in delta.configs_changed}
         if ConfigResourceType.BROKER in kinds:
             planned = balance_throttle(image)
@@ -187,15 +189,12 @@ class ReplicaManager:
             self.moves.throttle.set_rate(
                 self._rate("replica.alter.log.dirs.io.max.bytes.per.second")
             )
-            configured = set(self._by_name)
+            changed = set(self._by_name)
         else:
-            configured = {resource.name for resource in delta.configs_changed} & set(self._by_name)
-        for name, indexes in delta.topics_changed.items():
-            if name not in configured:
-                await self._change(image.topics[name], indexes)
-        for name in configured:
-            # Every partition, though one record of the same change may concern only some.
-            await self._change(image.topics[name], frozenset(image.topics[name].partitions))
+            changed = {resource.name for resource in delta.configs_changed} & set(self._by_name)
+        for name in sorted(changed):
+            rest = set(image.topics[name].partitions) - delta.topics_changed.get(name, set())
+            await self._change(image.topics[name], frozenset(rest))
         if delta.brokers_changed:
             for partition in self:
                 partition.expand_isr()
