@@ -39,6 +39,7 @@ FIXED_SEEDS = [
     (6100199, 5),
     (800067, 3),
     (918253, 3),
+    (6400118, 3),
     (6400124, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]

@@ -444,14 +444,15 @@ class LogDirectory:
 
     def checkpoint_log_start_offsets(self) -> None:
         """Make DeleteRecords durable: the log start offset within the first segment."""
+        starts = dict(self._log_starts)
         for key, log in self.logs.items():
-            self._log_starts[key] = log.log_start_offset
-        moved = _only(
-            self._log_starts,
-            self.logs,
-            lambda log: log.log_start_offset > log.segments.first.base_offset,
-        )
-        write_offsets(self.path / LOG_START_NAME, moved)
+            if log.log_start_offset > log.segments.first.base_offset:
+                starts[key] = log.log_start_offset
+            elif starts.pop(key, 0):
+                # Otherwise a power cut could bring the removed segments back without their entry.
+                sync_directory(log.directory)
+        write_offsets(self.path / LOG_START_NAME, starts)
+        self._log_starts = starts
 
     def close(self, *, broker_epoch: int = -1) -> None:
         """Close every log, write the checkpoints, mark the shutdown as clean, release the lock.

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace_broker.log import log_directory
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory, LogDirectoryInUseError
 from headrace_broker.log.meta_properties import MetaPropertiesError, decode_uuid, encode_uuid
@@ -260,6 +261,33 @@ def test_a_high_watermark_below_the_log_start_is_no_bound_for_retention(open_dir
     assert (log.log_start_offset, log.high_watermark) == (6, 6)
     assert log.apply_retention(clock.now_ms()) > 0
     assert log.segments.first.base_offset >= 5
+
+
+def test_deleted_records_stay_away_from_a_power_cut_after_retention(
+    open_directory, clock, monkeypatch
+):
+    directory = open_directory()
+    log = directory.create("events", 0, LogConfig(segment_bytes=200, file_delete_delay_ms=0))
+    for _ in range(6):
+        append(log, batch_of(b"x" * 100))
+    log.high_watermark = 6
+    starts = directory.path / "log-start-offset-checkpoint"
+    synced = []
+
+    def sync(path):
+        synced.append((path, starts.read_text()))
+
+    monkeypatch.setattr(log_directory, "sync_directory", sync)
+    log.delete_records_before(5)
+    directory.checkpoint()
+    assert log.apply_retention(clock.now_ms()) > 0
+    assert log.segments.first.base_offset == 5
+    assert not synced
+    directory.checkpoint()
+    directory.checkpoint()
+    # Until the removal of the segments is on disk, the checkpoint says where the log begins.
+    assert synced == [(log.directory, "0\n1\nevents 0 5\n")]
+    assert starts.read_text() == "0\n0\n"
 
 
 def test_a_log_directory_that_was_given_up_holds_no_logs(open_directory):

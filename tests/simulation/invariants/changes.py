@@ -31,7 +31,7 @@ class Promise:
     directory: str
     end: int
     start: int
-    """The log start that its directory has written."""
+    """The largest log start that was written: it stays, whatever a later checkpoint leaves out."""
 
 
 class Changes(Invariant):
@@ -119,27 +119,39 @@ class Changes(Invariant):
         directory = str(log.directory)
         known = self._promises.get(place)
         cut = self.history.cut_logs.pop(directory, None)
-        if known is not None and known.directory == directory and node.cluster.rotting is not node:
-            end = known.end if cut is None else min(known.end, cut)
-            if known.partition is not partition and log.log_end_offset < end:
-                self._violate(
-                    "fsynced-and-lost",
-                    node,
-                    partition,
-                    f"a new process has {log.log_end_offset}, below {end} was on disk",
-                )
-            start = known.start if cut is None else min(known.start, cut)
-            if known.partition is not partition and log.log_start_offset < start:
-                self._violate(
-                    "deleted-and-back",
-                    node,
-                    partition,
-                    f"a new process begins at {log.log_start_offset}, {start} was on disk",
-                )
+        start = 0
+        if known is None or node.cluster.rotting is node:
+            pass
+        elif known.directory == directory:
+            start, end = known.start, known.end
+            if cut is not None:
+                start, end = min(start, cut), min(end, cut)
+            if known.partition is not partition:
+                self._check_successor(node, partition, start, end)
+        elif known.partition is partition:
+            # It moved, and so did what was promised.
+            start = min(known.start, int(log.log_start_offset))
         holder = node.broker.directories.holder(log)  # type: ignore[union-attr]  # it is ready
         starts = {} if holder is None else holder._log_starts
-        start = starts.get((partition.topic, partition.index), 0)
+        start = max(start, starts.get((partition.topic, partition.index), 0))
         self._promises[place] = Promise(partition, directory, int(log.recovery_point), start)
+
+    def _check_successor(self, node: Node, partition: Any, start: int, end: int) -> None:
+        log = partition.log
+        if log.log_end_offset < end:
+            self._violate(
+                "fsynced-and-lost",
+                node,
+                partition,
+                f"a new process has {log.log_end_offset}, below {end} was on disk",
+            )
+        if log.log_start_offset < start:
+            self._violate(
+                "deleted-and-back",
+                node,
+                partition,
+                f"a new process begins at {log.log_start_offset}, {start} was on disk",
+            )
 
     def _check_bounds(self, node: Node, partition: Any) -> None:
         """What is durable, or compacted, is there; no checkpoint on disk vouches for more."""

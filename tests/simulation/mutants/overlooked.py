@@ -204,6 +204,14 @@ OVERLOOKED_MUTANTS = (
         needs=_does("trim"),
     ),
     _rule(
+        "a checkpoint leaves out a log start before the segments below are gone",
+        LogDirectory,
+        "checkpoint_log_start_offsets",
+        edited("sync_directory(log.directory)", "pass"),
+        needs=lambda profile: _does("trim")(profile) and _syncs(profile),
+        seeds_max=100,
+    ),
+    _rule(
         "a new leader epoch leaves one that wrote nothing",
         LeaderEpochCache,
         "_note",
