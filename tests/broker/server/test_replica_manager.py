@@ -13,7 +13,6 @@ from headrace_broker.metadata.records import (
     ConfigRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
-    PartitionRecord,
     UnfenceBrokerRecord,
 )
 from headrace_broker.metadata.settings.resources import ConfigResourceType
@@ -88,16 +87,23 @@ def test_kip_392_a_consumer_is_sent_to_a_follower_in_its_rack_if_the_leader_is_n
     asyncio.run(scenario())
 
 
-def test_a_setting_that_changes_beside_one_partition_reaches_the_topics_others(leader):
+@pytest.mark.parametrize(
+    ("resource", "owner", "size"),
+    [
+        (ConfigResourceType.TOPIC, "two", "segment.bytes"),
+        (ConfigResourceType.BROKER, "", "log.segment.bytes"),
+    ],
+)
+def test_a_setting_that_changes_beside_one_partition_reaches_the_topics_others(
+    leader, resource, owner, size
+):
     async def scenario():
         replicas = await leader()
         first, second = replicas.partition("two", 0), replicas.partition("two", 1)
         change = PartitionChangeRecord(topic_id=first.topic_id, partition_id=0, isr=[1])
         settings = [
-            ConfigRecord(
-                resource_type=ConfigResourceType.TOPIC, resource_name="two", name=name, value=value
-            )
-            for name, value in (("min.insync.replicas", "2"), ("segment.bytes", "2000000"))
+            ConfigRecord(resource_type=resource, resource_name=owner, name=name, value=value)
+            for name, value in (("min.insync.replicas", "2"), (size, "2000000"))
         ]
         await leader(change, *settings)
         for partition in (first, second):
@@ -162,35 +168,5 @@ def test_damage_is_cut_once_the_replica_does_not_count_any_more(leader, isr, is_
             follow=followed.append,
         )
         assert bool(followed) == is_cut
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("resource", [ConfigResourceType.TOPIC, ConfigResourceType.BROKER])
-def test_a_setting_reaches_every_partition_though_the_change_concerns_one_of_them(leader, resource):
-    """A lower min.insync.replicas takes the eligible replicas away, where there are any."""
-
-    async def scenario():
-        replicas = await leader()
-        await leader(
-            PartitionRecord(
-                partition_id=1,
-                topic_id=replicas.partition("t", 0).topic_id,
-                replicas=[1, 2],
-                isr=[1, 2],
-                leader=1,
-            )
-        )
-        topic_id = replicas.partition("t", 0).topic_id
-        await leader(
-            ConfigRecord(
-                resource_type=resource,
-                resource_name="t" if resource == ConfigResourceType.TOPIC else "",
-                name="min.insync.replicas",
-                value="2",
-            ),
-            PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[1]),
-        )
-        assert [each.min_in_sync_replicas for each in replicas] == [2, 2]
 
     asyncio.run(scenario())
