@@ -138,10 +138,15 @@ def sync_file(path: Path) -> None:
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that after a crash either the old or the new one is there, whole.
 
-    Raises OutOfDescriptorsError: then the new one may be there, and not be durable.
+    Raises OutOfDescriptorsError, with the old one in place.
     """
     temporary = path.with_name(path.name + ".tmp")
-    with failing_the_directory(path):
+    with failing_the_directory(path), contextlib.ExitStack() as opened:
+        folder = -1
+        if durable:
+            # First, so that no descriptor can be missing once the new file has its name.
+            folder = open_file(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
         fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             view = memoryview(data)
@@ -152,8 +157,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         finally:
             os.close(fd)
         temporary.replace(path)
-    if durable:
-        sync_directory(path.parent)
+        if durable:
+            os.fsync(folder)
 
 
 def rename_durably(source: Path, target: Path) -> None:

@@ -28,6 +28,7 @@ from headrace_broker.log.files import (
     as_a_whole,
     failing_the_directory,
     open_file,
+    replace_file,
     sync_file,
 )
 from headrace_broker.log.future_log import FutureLog
@@ -598,6 +599,18 @@ def test_a_move_to_another_directory_waits(tmp_path):
 
 
 # ---- the parts
+
+
+def test_a_file_is_replaced_durably_or_not_at_all(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    for free in range(2):
+        with few_descriptors(free), pytest.raises(OutOfDescriptorsError):
+            replace_file(path, b"new")
+        assert files(tmp_path) == {"file": b"old"}
+    with few_descriptors(2):
+        replace_file(path, b"new")
+    assert files(tmp_path) == {"file": b"new"}
 
 
 def test_a_shortage_of_the_process_or_the_machine_is_none_of_the_disk(tmp_path):
