@@ -83,9 +83,9 @@ OVERLOOKED_MUTANTS = (
     ),
     _rule(
         "a follower keeps the epoch that it led without a record",
-        Partition,
-        "_truncated",
-        edited("self.log.leader_epochs.truncate_from_end(end)", "pass"),
+        PartitionLog,
+        "truncate_to",
+        edited("self.leader_epochs.truncate_from_end(self.log_end_offset)", "pass"),
     ),
     _rule(
         "followers are not told of a commit",
@@ -114,7 +114,7 @@ OVERLOOKED_MUTANTS = (
     _rule(
         "a replica that was moved away goes on",
         ReplicaManager,
-        "_change",
+        "_change_replica",
         edited(
             'self._drop(partition, not_leader("the replica moved to another broker"))',
             "partitions[index] = partition",
@@ -124,8 +124,8 @@ OVERLOOKED_MUTANTS = (
     _rule(
         "logs keep the settings that they were opened with",
         ReplicaManager,
-        "_change",
-        edited("partition.log.update_config(log_config)", "pass"),
+        "_change_replica",
+        edited("partition.log.update_config(settings.log_config)", "pass"),
         needs=_does("settings"),
         since=SETTINGS_SINCE,
     ),

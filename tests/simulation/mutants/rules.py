@@ -71,7 +71,7 @@ _rule = rules_with(nodes=3, seeds_max=200)
 
 _DEFINES_LOG = {
     name: next(kind for kind in PartitionLog.__mro__ if name in vars(kind))
-    for name in ("truncate_to", "finish_flush", "_load")
+    for name in ("_truncate_to", "finish_flush", "_load")
 }
 
 REPLICATION_RULES = (
@@ -377,8 +377,8 @@ LOG_RULES = (
     ),
     _rule(
         "a truncation is not fsynced",
-        _DEFINES_LOG["truncate_to"],
-        "truncate_to",
+        _DEFINES_LOG["_truncate_to"],
+        "_truncate_to",
         edited("last.sync()", "pass"),
         needs=_has_fsyncs,
         seeds_max=1000,
