@@ -48,11 +48,21 @@ def test_a_plan_is_shown_and_done_only_when_its_hash_is_approved(namespace):
 
 
 def test_a_set_that_is_deleted_while_a_plan_waits_comes_back_as_it_was(namespace):
-    # Its volumes outlive the set.
-    with KubeCluster(namespace, deletionPolicy="Retain") as cluster:
+    with KubeCluster(namespace) as cluster:
+        # Its volumes outlive the set, until it is deleted itself.
+        cluster.spec["deletionPolicy"] = "Retain"
+        cluster.apply()
+
+        def keeps_volumes():
+            policy = get(namespace, "statefulset", "c-a")["spec"]
+            return policy["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+
+        wait_until(keeps_volumes, 60, "the set to keep its volumes")
 
         def owners():
-            return {pod["metadata"]["ownerReferences"][0]["uid"] for pod in cluster.pods().values()}
+            # One that was left behind has none.
+            found = [pod["metadata"].get("ownerReferences") for pod in cluster.pods().values()]
+            return {each[0]["uid"] if each else "" for each in found}
 
         def uids():
             return {pod["metadata"]["uid"] for pod in cluster.pods().values()}
