@@ -237,7 +237,11 @@ HELD_BACK: list[dict[str, Any]] = [
         "image": "headrace:another",
         "pools": pools_of(2, 3, resources={"requests": {"memory": "1Gi"}}),
     },
-    {"updatePolicy": "Plan", "pools": [{"name": "b"}], "listeners": [{"name": "other"}]},
+    {
+        "updatePolicy": "Plan",
+        "pools": [{"name": "b"}],
+        "listeners": [{"name": "other", "port": 9093}],
+    },
     {"config": {"num.partitionz": "1"}, "pools": pools_of(2)},
 ]
 
