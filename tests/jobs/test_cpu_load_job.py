@@ -322,8 +322,8 @@ COMPLETE = ("--input-topic", "a", "--output-topic", "b", "--checkpoint", "/nowhe
         (("--window", "0s"), "argument --window: must be longer than nothing"),
         (("--slide", "20s"), "argument --slide: must be"),
         (("--output-mode", "complete"), "argument --output-mode: invalid choice"),
-        (("--metrics-port", "70000"), "argument --metrics-port: 70000 is not a port"),
-        (("--max-offsets-per-trigger", "0"), "0 is not a positive number"),
+        (("--metrics-port", "70000"), "argument --metrics-port: '70000' is not a port"),
+        (("--max-offsets-per-trigger", "0"), "'0' is not a positive number"),
     ],
 )
 def test_a_bad_argument_is_an_error_that_names_it(change, message):

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace_jobs.declaration import Job, Topic
 from headrace_jobs.delivery import Delivery
@@ -17,8 +17,12 @@ from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, gaps, prepare
 from headrace_jobs.progress.offsets import TopicPartition as At
 from headrace_jobs.progress.offsets import parse_offsets
+from headrace_jobs.progress.stored import FencedError
 from headrace_jobs.sinks.files import FileTable
+from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.postgres import PostgresTable
+from headrace_jobs.sinks.protocol import SinkError
+from support.processes import wait_until
 
 NOON_MS = 1_769_860_800_000
 
@@ -260,3 +264,76 @@ def test_a_topic_that_was_recreated_is_a_gap_too():
     at = At("t", 0)
     assert gaps({at: 9}, {at: 0}, {at: 4}) == ["t-0: ends at 4, and 9 was to be read next"]
     assert gaps({at: 4}, {at: 0}, {at: 4}) == []
+
+
+def test_a_topic_that_was_made_again_is_noticed_however_many_records_it_has(
+    settings, broker, admin, tmp_path
+):
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    with contextlib.ExitStack() as cleanup:
+        outputs = open_outputs(DECLARED_TOPIC, settings, cleanup)
+        start = prepare(settings, NeverStopped())
+        cleanup.callback(start.client.close)
+        reconcile(settings, start, outputs, is_stateful=False)
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":5,"1":0}}}}')
+    assert started(settings).position == {(topic, 0): 5, (topic, 1): 0}
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, 30, "the topic's end")
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+    produce(broker, topic, 50)
+    with pytest.raises(JobError, match=rf"{topic}: was deleted and made again"):
+        prepare(settings, NeverStopped())
+    assert started(dataclasses.replace(settings, fail_on_data_loss=False)).position[topic, 0] == 5
+
+
+DECLARED_TOPIC = dataclasses.replace(DECLARED, sinks=(KafkaSink(topic="o", key_columns=("k",)),))
+
+
+def test_a_checkpoint_of_another_job_is_refused_and_its_driver_lives(settings, tmp_path):
+    other = dataclasses.replace(DECLARED_TOPIC, name="other")
+    second = dataclasses.replace(settings, generation=2)
+    with contextlib.ExitStack() as cleanup:
+        rightful = open_outputs(DECLARED_TOPIC, settings, cleanup)
+        for job, given in ((other, settings), (DECLARED_TOPIC, second)):
+            with pytest.raises(SinkError, match=r"is of the job app, generation 1, and this is"):
+                open_outputs(job, given, cleanup)
+        rightful.driver.check()
+        renamed = dataclasses.replace(settings, adopts_checkpoint=True)
+        open_outputs(other, renamed, cleanup)
+        open_outputs(other, settings, cleanup)
+        with pytest.raises(FencedError):
+            rightful.driver.check()
+    (tmp_path / "checkpoint" / "headrace.json").write_text("[")
+    with pytest.raises(SinkError, match=r"headrace.json cannot be read"):
+        open_outputs(other, settings, contextlib.ExitStack())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("--bootstrap-servers", "host"), "write host:port, with commas between several"),
+        (("--bootstrap-servers", "$(HEADRACE_BOOTSTRAP)"), "write host:port"),
+        (("--bootstrap-servers", " ,"), "write host:port"),
+        (("--checkpoint", ""), "it is empty: name the folder"),
+        (("--max-offsets-per-trigger", "many"), "'many' is not a positive number"),
+        (("--metrics-port", "http"), "'http' is not a port: 0 to 65535"),
+        (("--input-topic", "a,b"), "'a,b' is no name of a topic"),
+        (("--input-topic", "name=topic"), "'name=topic' is no name of a topic"),
+        (("--output-topic", "in"), "topic in is input and output"),
+        (("--dead-letter-topic", "in"), "in is also the job's input or output"),
+        (("--dead-letter-topic", "o"), "o is also the job's input or output"),
+        (("--checkp", "/elsewhere"), "unrecognized arguments: --checkp"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once_with_what_to_write(change, reason, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse_declared(DECLARED_TOPIC, [*COMMON, *change])
+    assert ended.value.code == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+def test_servers_may_be_named_with_spaces_a_protocol_and_brackets():
+    given = "a.b:9092, PLAINTEXT://c_d:1 ,[::1]:9092,"
+    _, settings, _ = parse_declared(DECLARED, [*COMMON, "--bootstrap-servers", given])
+    assert settings.bootstrap_servers == "a.b:9092,PLAINTEXT://c_d:1,[::1]:9092"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ from headrace_jobs.durations import parse_duration, parse_moment
 from headrace_jobs.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_jobs.declaration import Job
 
 __all__ = ["JobSettings", "add_common_arguments", "common_settings", "duration"]
+
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+_SERVER = re.compile(r"(\w+://)?(\[[\w:.%]+\]|[^\s:\[\]/]+):\d{1,5}", re.ASCII)
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +79,9 @@ def add_common_arguments(
 
 
 def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
-    """Return the settings from the common arguments. Raises `ValueError` for unknown sources."""
+    """Return the settings from the common arguments. Raises `ValueError` for wrong topics."""
     a = arguments
-    return JobSettings(
+    settings = JobSettings(
         name=a.name,
         bootstrap_servers=a.bootstrap_servers,
         input_topics=_input_topics(job, a.input_topic or ()),
@@ -105,6 +110,8 @@ def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
         startup_timeout_seconds=a.startup_timeout / 1000,
         stop_timeout_seconds=a.stop_timeout / 1000,
     )
+    _check_topics(job, settings)
+    return settings
 
 
 def duration(text: str) -> int:
@@ -184,6 +191,7 @@ def _add_data_arguments(
         data,
         "--bootstrap-servers",
         environment.get("HEADRACE_BOOTSTRAP_SERVERS") or environment.get("HEADRACE_BOOTSTRAP"),
+        parse=_servers,
         help="brokers, host:port[,host:port…] (HEADRACE_BOOTSTRAP_SERVERS)",
     )
     _add_topics(data, job)
@@ -217,6 +225,7 @@ def _add_data_arguments(
         data,
         "--checkpoint",
         environment.get("HEADRACE_CHECKPOINT_DIR"),
+        parse=_folder,
         help="folder of the query's checkpoint: its position and its state "
         "(HEADRACE_CHECKPOINT_DIR)",
     )
@@ -316,7 +325,7 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
     process.add_argument(
         "--metrics-port",
         type=_port,
-        default=environment.get("HEADRACE_METRICS_PORT", "0"),
+        default=environment.get("HEADRACE_METRICS_PORT") or "0",
         help="port of /metrics; 0 takes a free one (default; HEADRACE_METRICS_PORT)",
     )
     process.add_argument(
@@ -340,20 +349,61 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
     )
 
 
-def _add(group: Any, flag: str, default: str | None, *, help: str) -> None:  # noqa: A002 - argparse's
+def _add(
+    group: Any,
+    flag: str,
+    default: str | None,
+    *,
+    parse: Callable[[str], str],
+    help: str,  # noqa: A002 - argparse's
+) -> None:
     """Add an argument that is required unless the environment provides it."""
-    group.add_argument(flag, required=not default, default=default, help=help)
+    group.add_argument(flag, required=not default, default=default, type=parse, help=help)
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not _NUMBER.fullmatch(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
 
 
 def _port(text: str) -> int:
-    value = int(text)
-    if not 0 <= value <= 65_535:  # noqa: PLR2004 - TCP's ports
-        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to 65535")
-    return value
+    if not _NUMBER.fullmatch(text) or int(text) > 65_535:  # noqa: PLR2004 - TCP's ports
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
+
+
+def _servers(text: str) -> str:
+    servers = [each.strip() for each in text.split(",") if each.strip()]
+    if not servers or not all(map(_SERVER.fullmatch, servers)):
+        raise argparse.ArgumentTypeError(f"{text!r}: write host:port, with commas between several")
+    return ",".join(servers)
+
+
+def _folder(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("it is empty: name the folder")
+    return text
+
+
+def _check_topics(job: Job, settings: JobSettings) -> None:
+    """Refuse names that no topic has, and a job that reads what it writes, for ever."""
+    for topic in sorted(settings.topics):
+        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise ValueError(
+                f"{topic!r} is no name of a topic: it has up to 249 letters, digits, '.', '_' and"
+                " '-'; a job reads one for each of its sources"
+            )
+    whole = [getattr(sink, "sink", sink) for sink in job.sinks]
+    declared = [sink.topic for sink in whole if isinstance(sink, KafkaSink)]
+    outputs = {topic for topic in declared if topic is not None}
+    if settings.output_topic is not None:
+        outputs = {settings.output_topic, *(outputs if len(outputs) > 1 else ())}
+    read = set(settings.input_topics)
+    if outputs & read:
+        raise ValueError(f"topic {min(outputs & read)} is input and output: give another output")
+    if settings.dead_letter_topic in outputs | read:
+        raise ValueError(
+            f"argument --dead-letter-topic: {settings.dead_letter_topic} is also the job's input or"
+            " output: records that are set aside need a topic of their own"
+        )

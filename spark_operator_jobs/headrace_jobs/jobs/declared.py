@@ -59,7 +59,8 @@ def parse_declared(
 
 
 def _parser(job: Job, environment: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=job.name, description=job.description)
+    # In full: what only begins an argument's name would miss those that a launcher adds.
+    parser = argparse.ArgumentParser(prog=job.name, description=job.description, allow_abbrev=False)
     add_common_arguments(parser, job, environment)
     if job.parameters:
         group = parser.add_argument_group("parameters of the job")

@@ -15,8 +15,9 @@ import structlog
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.durable import replace_file
 from headrace_jobs.progress.batches import read_batch
-from headrace_jobs.progress.checkpoint import local_folder
+from headrace_jobs.progress.checkpoint import CheckpointError, local_folder
 from headrace_jobs.progress.drivers import DriverEpoch
+from headrace_jobs.progress.owner import claim_checkpoint
 from headrace_jobs.progress.resume import OpenSink
 from headrace_jobs.progress.stored import NO_BATCH, Batch
 from headrace_jobs.sinks.console import ConsoleSink
@@ -163,7 +164,14 @@ def open_outputs(job: Job, settings: JobSettings, cleanup: contextlib.ExitStack)
     )
     folder = local_folder(settings.checkpoint)
     try:
+        if folder is not None:
+            # Before the epoch, which ends the driver of whose checkpoint it is.
+            claim_checkpoint(
+                folder, job.name, settings.generation, adopt=settings.adopts_checkpoint
+            )
         driver = None if folder is None else DriverEpoch(folder)
+    except CheckpointError as error:
+        raise SinkError(str(error)) from error
     except OSError as error:
         raise SinkError(f"the checkpoint {folder} cannot be written: {error}") from error
     writers: list[SinkWriter] = []

@@ -9,9 +9,14 @@ import structlog
 
 from headrace_jobs.jobs.startup import JobError, check_gaps, gaps
 from headrace_jobs.progress.batches import checkpoint_identity
-from headrace_jobs.progress.checkpoint import local_folder, starting_position
+from headrace_jobs.progress.checkpoint import (
+    CheckpointError,
+    local_folder,
+    starting_position,
+)
 from headrace_jobs.progress.generations import Generations, Reset
 from headrace_jobs.progress.offsets import format_offsets
+from headrace_jobs.progress.owner import remember_topics
 from headrace_jobs.progress.resume import RESUMED, CheckpointState, ResumeError, resume
 from headrace_jobs.progress.stored import NO_BATCH
 
@@ -29,6 +34,19 @@ _log = structlog.get_logger(__name__)
 
 def reconcile(settings: JobSettings, start: Start, outputs: Outputs, *, is_stateful: bool) -> Start:
     """Return where the query really starts. Raises `JobError` with instructions."""
+    start = _reconciled(settings, start, outputs, is_stateful=is_stateful)
+    folder = local_folder(start.generation.path)
+    if folder is not None:
+        try:
+            remember_topics(folder, start.topic_ids)
+        except (CheckpointError, OSError) as error:
+            raise JobError(f"the checkpoint cannot be written: {error}") from error
+    return start
+
+
+def _reconciled(
+    settings: JobSettings, start: Start, outputs: Outputs, *, is_stateful: bool
+) -> Start:
     sinks = outputs.stored()
     folder = local_folder(start.generation.path)
     if not sinks or folder is None:

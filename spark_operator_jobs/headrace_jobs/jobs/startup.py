@@ -7,7 +7,7 @@ anything is committed: the job's first commit removes the reset's note.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -17,6 +17,7 @@ from headrace_jobs.progress.checkpoint import CheckpointError, local_folder, sta
 from headrace_jobs.progress.generations import GenerationError, Generations
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
+from headrace_jobs.progress.owner import recreated_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +58,8 @@ class Start:
     position: dict[TopicPartition, int]
     #: `startingOffsets` of the source; once the checkpoint has a batch, it takes precedence.
     starting_offsets: str
+    #: The ids of the input topics, by name.
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     #: `max.message.bytes` of the dead-letter topic, if there is one.
     dead_letter_bytes_max: int | None = None
 
@@ -113,7 +116,9 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
             checkpoint=generation.path,
         )
     position = starting_position(begin, generation.position, added=earliest)
-    check_gaps(settings, gaps(position, earliest, latest))
+    ids = client.topic_ids(settings.input_topics)
+    found = gaps(position, earliest, latest)
+    check_gaps(settings, [*_recreated(generation, ids), *found])
     # With --no-fail-on-data-loss the remaining records begin here.
     position = {at: max(offset, earliest[at]) for at, offset in position.items()}
     return Start(
@@ -124,10 +129,22 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         # As offsets, so that the group gets the meaning of `latest`. A checkpoint with a batch
         # takes precedence, and Spark then ignores these.
         starting_offsets=format_offsets(position),
+        topic_ids=ids,
         dead_letter_bytes_max=client.max_message_bytes(settings.dead_letter_topic)
         if settings.dead_letter_topic is not None
         else None,
     )
+
+
+def _recreated(generation: Generation, ids: Mapping[str, str]) -> list[str]:
+    """Describe topics that are not the ones whose offsets the checkpoint has."""
+    folder = local_folder(generation.path)
+    if folder is None or not generation.position:
+        return []
+    return [
+        f"{topic}: was deleted and made again, so the checkpoint's offsets are of other records"
+        for topic in recreated_topics(folder, ids)
+    ]
 
 
 def gaps(

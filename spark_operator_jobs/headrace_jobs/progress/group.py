@@ -62,6 +62,12 @@ class GroupClient:
             if topic["error_code"] == 0
         }
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return the ids of these topics, by name; a broker before 2.8 has none."""
+        described = self._call(lambda admin: admin.describe_topics(list(topics)))
+        found = {topic["name"]: str(topic.get("topic_id") or "") for topic in described}
+        return {name: id_ for name, id_ in found.items() if id_.strip("0-")}
+
     def end_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool = False
     ) -> dict[TopicPartition, int]:
