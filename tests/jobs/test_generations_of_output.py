@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,20 @@ def rows(spark, **values):
 
 def seen(postgres, sink):
     return dict(postgres.query(f"SELECT k, v FROM {sink.table}"))  # noqa: S608 - a test's own name
+
+
+@pytest.mark.spark
+def test_a_shadow_without_a_batch_is_neither_compared_nor_swapped_in(spark, postgres, sink):
+    old, new = open_sink(sink, 1), open_sink(sink, 2, shadow=True)
+    old.write(rows(spark, a=1), batch(0))
+    for each in (old, new):
+        each.close()
+    generations = sink.output_generations("orders")
+    with pytest.raises(SinkError, match="generation 2 has written nothing into"):
+        generations.diff(1, 2)
+    with pytest.raises(SinkError, match="generation 2 has written nothing into"):
+        generations.swap(2)
+    assert seen(postgres, sink) == {"a": 1}
 
 
 @pytest.mark.spark
@@ -104,8 +119,10 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
 
 def test_a_table_of_several_jobs_is_not_swapped(sink):
     """The others' rows would go with it, and theirs would come among the new generation's."""
-    open_sink(sink, 1).close()
-    open_sink(sink, 2, shadow=True).close()
+    for generation in (1, 2):
+        writer = open_sink(sink, generation, shadow=generation > 1)
+        writer.rewind(replace(writer.stored, offsets=batch(0).end))
+        writer.close()
     generations = sink.output_generations("orders")
     # The job's own corrections are no other job's.
     open_sink(sink, 1, job="orders.late").close()

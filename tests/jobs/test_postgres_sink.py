@@ -19,6 +19,7 @@ from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_jobs.sinks.protocol import Run, SinkError
 from support.holding_proxy import HoldingProxy
+from support.postgres import running_pooler
 from support.processes import LOOPBACK
 
 pytestmark = pytest.mark.spark
@@ -423,3 +424,78 @@ def test_update_mode_needs_a_key():
     refusal = PostgresTable(table="t").refusal(Delivery.EXACTLY_ONCE, "update")
     assert refusal is not None
     assert "name its key" in refusal
+
+
+@EVERY_DELIVERY
+def test_names_may_be_reserved_words_or_have_a_per_cent_sign(spark, postgres, delivery):
+    sink = PostgresTable(
+        table=f"load%s_{uuid.uuid4().hex[:8]}",
+        key=("user", "cpu%"),
+        version="order",
+        dsn=postgres.dsn,
+    )
+    run = Run(job="orders", generation=1, delivery=delivery, bootstrap_servers="")
+    columns = "user STRING, `cpu%` INT, `order` INT, `Group By` STRING"
+    with contextlib.closing(sink.open(run)) as writer:
+        writer.write(spark.createDataFrame([("a", 1, 1, "old")], columns), batch(0))
+        writer.write(spark.createDataFrame([("a", 1, 2, "new")], columns), batch(1))
+    assert postgres.query(f'SELECT * FROM "{sink.table}"') == [("a", 1, 2, "new")]  # noqa: S608
+
+
+@EVERY_DELIVERY
+def test_a_server_that_was_started_again_between_batches_costs_no_batch(
+    spark, postgres, sink, open_sink, delivery
+):
+    writer = open_sink(delivery)
+    writer.write(rows(spark, a=1), batch(0))
+    postgres.crash()
+    threading.Timer(2, postgres.start).start()
+    writer.write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1, "b": 2}
+
+
+def test_a_table_that_is_gone_is_not_begun_anew_in_silence(spark, postgres, sink, open_sink):
+    open_sink().write(rows(spark, a=1), batch(0))
+    postgres.query(f"DROP TABLE {sink.table}")
+    with pytest.raises(SinkError, match=r"is gone, .* batch 0 is in it.*--shadow"):
+        open_sink()
+    # Who wants to go on without the rows makes the table.
+    postgres.query(f"CREATE TABLE {sink.table} (k text PRIMARY KEY, v int)")
+    open_sink().write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"b": 2}
+
+
+def test_a_user_without_rights_is_told_which_it_needs_and_needs_no_more(spark, postgres, sink):
+    poor = f"poor_{uuid.uuid4().hex[:8]}"
+    postgres.query(f"CREATE ROLE {poor} LOGIN")
+    theirs = dataclasses.replace(sink, dsn=sink.dsn.replace("user=headrace", f"user={poor}"))
+    run = Run(job="poor", generation=1, delivery=Delivery.AT_LEAST_ONCE, bootstrap_servers="none")
+    with pytest.raises(SinkError, match=r"headrace_progress: permission denied.* needs SELECT"):
+        theirs.open(run)
+    with contextlib.closing(sink.open(dataclasses.replace(run, job="rich"))):
+        pass  # which makes the progress table, where no test did before
+    postgres.query(f"CREATE TABLE {sink.table} (k text PRIMARY KEY, v int)")
+    postgres.query(f"GRANT SELECT, INSERT, UPDATE ON headrace_progress, {sink.table} TO {poor}")
+    with contextlib.closing(theirs.open(run)) as writer:
+        writer.write(rows(spark, a=1), batch(0))
+    assert table(postgres, sink) == {"a": 1}
+    postgres.query(f"REVOKE ALL ON {sink.table} FROM {poor}")
+    generations = theirs.output_generations("poor")
+    with pytest.raises(SinkError, match="permission denied"):
+        generations.diff(1, 1)
+
+
+@EVERY_DELIVERY
+def test_a_pooler_that_gives_each_transaction_another_session_keeps_no_lock(
+    spark, postgres, sink, delivery
+):
+    run = Run(job="pooled", generation=1, delivery=delivery, bootstrap_servers="")
+    with running_pooler(postgres) as dsn:
+        pooled = dataclasses.replace(sink, dsn=dsn)
+        with contextlib.closing(pooled.open(run)) as writer:
+            # More than the times after which psycopg prepares a statement.
+            for number in range(7):
+                writer.write(rows(spark, a=number), batch(number))
+        locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        assert postgres.query(locks) == [(0,)]
+    assert table(postgres, sink) == {"a": 6}

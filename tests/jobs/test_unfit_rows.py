@@ -2,6 +2,8 @@
 
 import datetime as dt
 import json
+import random
+import string
 import uuid
 
 import pytest
@@ -69,6 +71,7 @@ def test_rows_that_postgres_cannot_hold_become_dead_letters(spark, postgres, is_
         {"k": "nested", "tags": ["x", "\\\0"]},
         {"k": None, "name": "no key"},
         {"k": "far", "at": "+12026-01-31T12:00:00Z"},
+        {"k": "".join(random.Random(1).choices(string.ascii_letters, k=3_000))},
     ]
     codec = Json(columns="k STRING, name STRING, tags ARRAY<STRING>, at TIMESTAMP")
     decoded = decode(records(spark, *(json.dumps(each).encode() for each in values), b"x"), codec)
@@ -77,11 +80,12 @@ def test_rows_that_postgres_cannot_hold_become_dead_letters(spark, postgres, is_
     found = write(part if is_part else sink, frame)
     assert postgres.query(f"SELECT k, name FROM {table}") == [("good", "a\\u0000")]  # noqa: S608 - a test's own name
     assert [(offset, reason) for offset, reason, _ in found] == [
-        (5, "it is no JSON of these columns"),
+        (6, "it is no JSON of these columns"),
         (1, "name has U+0000, which PostgreSQL does not take"),
         (2, "tags has U+0000, which PostgreSQL does not take"),
         (3, "k is null"),
         (4, "at is not of the years 1 to 9999"),
+        (5, "its key has more than 2600 bytes, and PostgreSQL indexes no such one"),
     ]
     assert json.loads(found[1][2]) == {"k": "nul", "name": "a\0"}
 

@@ -51,11 +51,11 @@ class PostgresServer:
 
     def __init__(self, binaries: Path) -> None:
         self._binaries = binaries
-        self._as_user: dict[str, Any] = {}
+        self.as_user: dict[str, Any] = {}
         self.directory = Path(tempfile.mkdtemp(prefix="headrace-postgres-"))
         if os.getuid() == 0:
             user = pwd.getpwnam("nobody")
-            self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            self.as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
             os.chown(self.directory, user.pw_uid, user.pw_gid)
         self.port = free_port()
         self.data = self.directory / "data"
@@ -73,14 +73,14 @@ class PostgresServer:
         command += ["-p", str(self.port), "-k", "", "-c", "fsync=off"]
         with (self.directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, **self._as_user
+                command, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, **self.as_user
             )
         wait_until(self._answers, _START_SECONDS, "an answer from PostgreSQL")
 
     def own(self, path: Path) -> Path:
         """Give a path to the user that the server runs as."""
-        if self._as_user:
-            os.chown(path, self._as_user["user"], self._as_user["group"])
+        if self.as_user:
+            os.chown(path, self.as_user["user"], self.as_user["group"])
         return path
 
     def crash(self) -> None:
@@ -112,5 +112,38 @@ class PostgresServer:
             check=True,
             capture_output=True,
             cwd=self.directory,
-            **self._as_user,
+            **self.as_user,
         )
+
+
+@contextlib.contextmanager
+def running_pooler(postgres: PostgresServer) -> Iterator[str]:
+    """Run PgBouncer before a server, a session for each transaction; yields its dsn."""
+    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    if not Path(program).exists():
+        pytest.skip("PGBOUNCER IS MISSING: apt-get install pgbouncer; NOT TESTED")
+    port = free_port()
+    settings = postgres.directory / f"pgbouncer-{port}.ini"
+    settings.write_text(
+        f"[databases]\n* = host={LOOPBACK} port={postgres.port} user=headrace\n"
+        f"[pgbouncer]\nlisten_addr = {LOOPBACK}\nlisten_port = {port}\nunix_socket_dir =\n"
+        "auth_type = any\npool_mode = transaction\ndefault_pool_size = 4\n"
+    )
+    postgres.own(settings)
+    with (postgres.directory / "pgbouncer.log").open("ab") as log:
+        process = subprocess.Popen(
+            [program, str(settings)], stdout=log, stderr=subprocess.STDOUT, **postgres.as_user
+        )
+    dsn = postgres.dsn.replace(f"port={postgres.port}", f"port={port}")
+    try:
+        wait_until(lambda: _lets_in(dsn), _START_SECONDS, "an answer from PgBouncer")
+        yield dsn
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _lets_in(dsn: str) -> bool:
+    with contextlib.suppress(psycopg.OperationalError), psycopg.connect(dsn) as connection:
+        return connection.execute("SELECT 1").fetchone() == (1,)
+    return False

@@ -24,6 +24,7 @@ from headrace_jobs.sinks.generations import (
     generation_of,
     mixing,
     refuse_others,
+    refuse_unwritten,
     row_digest,
     seen_by_readers,
 )
@@ -124,7 +125,9 @@ class FileGenerations:
             log = self._open(generation)
             refuse_others(self.path, self.job, log.jobs())
             found = log.generations()
-            if self._of(found, generation).shadow is not None:
+            new = self._of(found, generation)
+            if new.shadow is not None:
+                refuse_unwritten(self.path, generation, new.progress)
                 log.swap(_live(found))
 
         self._repeated(swap_once)

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from headrace_jobs.progress.stored import NO_BATCH, StoredProgress
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "generation_of",
     "mixing",
     "refuse_others",
+    "refuse_unwritten",
     "row_digest",
     "seen_by_readers",
     "shadowing",
@@ -101,6 +103,17 @@ def generation_of(
         known = ", ".join(map(str, found)) or "none"
         raise SinkError(f"{place} has no generation {generation} of {job} ({known})")
     return found[generation]
+
+
+def refuse_unwritten(
+    place: str, generation: int, progress: StoredProgress | OutputGeneration
+) -> None:
+    """Raise `SinkError` if a generation has no batch yet: there is nothing for readers to see."""
+    if progress.batch_id == NO_BATCH and not progress.offsets:
+        raise SinkError(
+            f"generation {generation} has written nothing into {place} yet: wait for its first"
+            " batch (headrace jobs generations)"
+        )
 
 
 def mixing(place: str, rows: str, live: int, generation: int) -> SinkError:

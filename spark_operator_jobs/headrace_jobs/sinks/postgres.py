@@ -22,10 +22,17 @@ from headrace_jobs.sinks.postgres_rows import (
     column_types,
     copy_rows,
     portable,
+    unfit_key,
     unfit_values,
 )
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
-from headrace_jobs.sinks.postgres_store import PostgresStore, identifier
+from headrace_jobs.sinks.postgres_store import (
+    PostgresStore,
+    escaped,
+    exists,
+    identifier,
+    saying_why,
+)
 from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sinks.unfit import first_reason, is_null
 
@@ -87,7 +94,8 @@ class PostgresWriter:
         self._store = PostgresStore(sink.dsn, run, sink.table)
         self._prefix = staging_prefix(run.job, run.generation, sink.table)
         self._is_made = False
-        self._store.once(lambda connection, _: drop_staging(connection, self._prefix))
+        with saying_why(sink.table):
+            self._store.once(lambda connection, _: drop_staging(connection, self._prefix))
 
     def describe(self) -> str:
         """Return what it is, for messages."""
@@ -105,11 +113,13 @@ class PostgresWriter:
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start."""
-        self._store.rewind(progress)
+        with saying_why(self._sink.table):
+            self._store.rewind(progress)
 
     def unfit(self, frame: DataFrame) -> Column | None:
         """Return why PostgreSQL can never take a row."""
-        return first_reason([*is_null(self._sink.key), *unfit_values(frame)])
+        key = self._sink.key
+        return first_reason([*is_null(key), *unfit_key(frame, key), *unfit_values(frame)])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
@@ -182,16 +192,18 @@ class PostgresWriter:
         self._store.execute(drop)
 
     def _merge(self, staging: str, relation: str, columns: list[str]) -> Any:
-        """Return the statement that merges rows of successful attempts into the table."""
+        """Return the statement that merges rows of successful attempts, its only parameter."""
         from psycopg import sql
 
+        columns = [escaped(each) for each in columns]
+        keys = [escaped(each) for each in self._sink.key]
         names = sql.SQL(", ").join(map(sql.Identifier, columns))
-        key = sql.SQL(", ").join(map(sql.Identifier, self._sink.key))
+        key = sql.SQL(", ").join(map(sql.Identifier, keys))
         distinct: sql.Composable = sql.SQL("")
         order: sql.Composable = sql.SQL("")
         conflict: sql.Composable = sql.SQL("")
         if self._sink.key:
-            rest = [each for each in columns if each not in self._sink.key]
+            rest = [each for each in columns if each not in keys]
             assignments = sql.SQL(", ").join(
                 sql.SQL("{0} = excluded.{0}").format(sql.Identifier(each)) for each in rest
             )
@@ -200,7 +212,7 @@ class PostgresWriter:
                 key, action if rest else sql.SQL("DO NOTHING")
             )
             if self._sink.version is not None:
-                version = sql.Identifier(self._sink.version)
+                version = sql.Identifier(escaped(self._sink.version))
                 distinct = sql.SQL("DISTINCT ON ({})").format(key)
                 order = sql.SQL("ORDER BY {}, {} DESC NULLS LAST").format(key, version)
                 conflict += sql.SQL(" WHERE mine.{0} IS NULL OR mine.{0} <= excluded.{0}").format(
@@ -209,7 +221,7 @@ class PostgresWriter:
         return sql.SQL(
             "INSERT INTO {} AS mine ({}) SELECT {} {} FROM {} WHERE {} = ANY(%s) {} {}"
         ).format(
-            identifier(relation),
+            identifier(escaped(relation)),
             names,
             distinct,
             names,
@@ -233,8 +245,10 @@ class PostgresWriter:
         create = sql.SQL("CREATE TABLE IF NOT EXISTS {} ({})")
 
         def make(connection: Any, relation: str) -> None:
-            # By its present name: a swap or a discard may have happened meanwhile.
-            connection.execute(create.format(identifier(relation), sql.SQL(", ").join(columns)))
+            # By its present name: a swap or a discard may have happened meanwhile. Asked first:
+            # who may not create tables may write into one that is there.
+            if not exists(connection, relation):
+                connection.execute(create.format(identifier(relation), sql.SQL(", ").join(columns)))
 
         self._store.once(make)
         self._is_made = True

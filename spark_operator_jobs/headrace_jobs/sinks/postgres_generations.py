@@ -8,6 +8,7 @@ their transactions, and continue in the table that it then names.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -17,6 +18,7 @@ from headrace_jobs.sinks.generations import (
     OutputGeneration,
     generation_of,
     refuse_others,
+    refuse_unwritten,
     seen_by_readers,
 )
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
@@ -26,10 +28,11 @@ from headrace_jobs.sinks.postgres_store import (
     identifier,
     lock_relation,
     progress_table_exists,
+    saying_why,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["PostgresGenerations"]
 
@@ -61,22 +64,25 @@ class PostgresGenerations:
 
     def all(self) -> list[OutputGeneration]:
         """Return every generation that has progress. Raises `SinkError`."""
-        with connect(self.dsn, "headrace jobs") as connection:
+        with self._connected() as connection:
             return self._all(connection)
 
     def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
         """Compare two generations, row by row, in one snapshot. Raises `SinkError`."""
-        with connect(self.dsn, "headrace jobs") as connection, connection.transaction():
+        with self._connected() as connection, connection.transaction():
             connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             found = {each.generation: each for each in self._all(connection)}
-            relations = [self._of(found, number).output for number in (old, new)]
+            both = {number: self._of(found, number) for number in (old, new)}
+            for number, each in both.items():
+                refuse_unwritten(self.table, number, each)
+            relations = [both[number].output for number in (old, new)]
             if self.key:
                 return _keyed_difference(connection, relations, self.key, examples_max)
             return _difference_of_bags(connection, relations, examples_max)
 
     def swap(self, generation: int) -> None:
         """Make a generation the one that readers see. Raises `SinkError`."""
-        with connect(self.dsn, "headrace jobs") as connection, connection.transaction():
+        with self._connected() as connection, connection.transaction():
             lock_relation(connection, self.job, self.table, is_shared=False)
             connection.execute(_ROWS + " FOR UPDATE", (self.job, self.table))
             found = {each.generation: each for each in self._all(connection)}
@@ -84,6 +90,7 @@ class PostgresGenerations:
             new = self._of(found, generation)
             if new.is_live:
                 return
+            refuse_unwritten(self.table, generation, new)
             live = next((each for each in found.values() if each.is_live), None)
             if live is not None:
                 self._move(connection, live, f"{self.table}_g{live.generation}")
@@ -94,7 +101,7 @@ class PostgresGenerations:
         from psycopg import sql
 
         prefix = staging_prefix(self.job, generation, self.table)
-        with connect(self.dsn, "headrace jobs") as connection, connection.transaction():
+        with self._connected() as connection, connection.transaction():
             lock_relation(connection, self.job, self.table, is_shared=False)
             found = {each.generation: each for each in self._all(connection)}
             doomed = self._of(found, generation)
@@ -103,6 +110,11 @@ class PostgresGenerations:
             connection.execute(_FORGET, (self.job, self.table, generation))
             drop_staging(connection, prefix)
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(identifier(doomed.output)))
+
+    @contextmanager
+    def _connected(self) -> Iterator[Any]:
+        with connect(self.dsn, "headrace jobs") as connection, saying_why(self.table):
+            yield connection
 
     def _all(self, connection: Any) -> list[OutputGeneration]:
         if not progress_table_exists(connection):
@@ -166,9 +178,9 @@ def _keyed_difference(
     only_old, only_new, changed, same = connection.execute(counted).fetchone()
     shown = sql.SQL(
         "SELECT to_jsonb(old)::text, to_jsonb(new)::text FROM {}"
-        " WHERE to_jsonb(old) IS DISTINCT FROM to_jsonb(new) LIMIT %s"
-    ).format(joined)
-    examples = connection.execute(shown, (examples_max,)).fetchall()
+        " WHERE to_jsonb(old) IS DISTINCT FROM to_jsonb(new) LIMIT {}"
+    ).format(joined, examples_max)
+    examples = connection.execute(shown).fetchall()
     return Difference(
         only_old=only_old,
         only_new=only_new,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_jobs.progress.stored import FencedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -23,6 +23,7 @@ __all__ = [
     "column_types",
     "copy_rows",
     "portable",
+    "unfit_key",
     "unfit_values",
 ]
 
@@ -36,6 +37,8 @@ _NUL = "\0"
 _NUL_IN_JSON = r"(?<!\\)(\\\\)*\\u0000"
 # Others have more digits, or BC, as text.
 _YEAR_MAX = 9999
+# An index entry has 2,704 bytes at most, with its header and those of its columns.
+_KEY_BYTES_MAX = 2_600
 
 _TYPES = {
     "boolean": "boolean",
@@ -91,6 +94,23 @@ def unfit_values(frame: DataFrame) -> list[Column]:
             lambda time: F.when(~F.year(time).between(1, _YEAR_MAX), no_year),
         ),
     ]
+
+
+def unfit_key(frame: DataFrame, key: Sequence[str]) -> list[Column]:
+    """Return a reason for keys that no index takes, null for the others."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+    from pyspark.sql import types as T  # noqa: N812 - as above
+
+    kinds = {field.name: field.dataType for field in frame.schema.fields}
+    sizes = [
+        F.coalesce(F.octet_length(F.col(f"`{name}`")), F.lit(0))
+        for name in key
+        if isinstance(kinds[name], T.StringType | T.BinaryType)
+    ]
+    if not sizes:
+        return []
+    reason = f"its key has more than {_KEY_BYTES_MAX} bytes, and PostgreSQL indexes no such one"
+    return [F.when(sum(sizes[1:], sizes[0]) > _KEY_BYTES_MAX, F.lit(reason))]
 
 
 def column_types(frame: DataFrame) -> dict[str, str]:
@@ -159,7 +179,9 @@ class _CopyTask:
         context = TaskContext.get()
         attempt = 0 if context is None else int(context.taskAttemptId())
         names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        with psycopg.connect(self.conninfo, application_name="headrace task") as connection:
+        with psycopg.connect(
+            self.conninfo, application_name="headrace task", prepare_threshold=None
+        ) as connection:
             target = sql.Identifier(*self.table.split("."))
             if self.merge is not None:
                 staging = sql.Identifier(TASK_STAGING)

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import structlog
 
 from headrace_jobs.progress.offsets import format_offsets, parse_offsets
-from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.progress.stored import (
+    NO_BATCH,
+    FencedError,
+    StoredProgress,
+    Verdict,
+    judge,
+)
 from headrace_jobs.sinks.generations import mixing
 from headrace_jobs.sinks.postgres_rows import TaskMerge
 from headrace_jobs.sinks.protocol import SinkError
@@ -38,9 +44,12 @@ __all__ = [
     "PostgresStore",
     "check_name",
     "connect",
+    "escaped",
+    "exists",
     "identifier",
     "lock_relation",
     "progress_table_exists",
+    "saying_why",
 ]
 
 PROGRESS_TABLE = "headrace_progress"
@@ -110,6 +119,8 @@ def connect(dsn: str, name: str) -> Any:
             connect_timeout=10,
             application_name=name,
             tcp_user_timeout=_TCP_TIMEOUT_MS,
+            # A pooler may give each transaction another session, which has not prepared it.
+            prepare_threshold=None,
             keepalives_idle=10,
         )
     except psycopg.Error as error:
@@ -126,7 +137,9 @@ class PostgresStore:
         self._key = (run.job, run.generation, output)
         self._connection = connect(dsn, self._name)
         try:
-            self.relation, self.stored = self._claim(run, output)
+            with saying_why(PROGRESS_TABLE):
+                self.relation, self.stored = self._claim(run, output)
+                self._refuse_lost_table(output)
         except Exception:
             self._connection.close()
             raise
@@ -137,7 +150,9 @@ class PostgresStore:
         check_name(relation)
         with self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
-            self._connection.execute(_CREATE)
+            # Who may not create tables may use one that is there.
+            if not progress_table_exists(self._connection):
+                self._connection.execute(_CREATE)
             self._refuse_mixing(run, output, relation)
             claimed = self._connection.execute(
                 _CLAIM, (*self._key, relation, run.delivery.value)
@@ -162,25 +177,36 @@ class PostgresStore:
                 " begin a generation of another number"
             )
 
+    def _refuse_lost_table(self, output: str) -> None:
+        """Refuse to begin an empty table in place of one that had batches and is gone."""
+        if self.stored.batch_id == NO_BATCH or exists(self._connection, self.relation):
+            return
+        raise SinkError(
+            f"table {self.relation} is gone, and {PROGRESS_TABLE} says that batch"
+            f" {self.stored.batch_id} is in it. Restore the table; or begin the next --generation"
+            f" with --shadow, which computes {output} again, and swap it in; or create the table"
+            " yourself to go on without the rows that it had"
+        )
+
     def _has_rows(self, relation: str) -> bool:
         from psycopg import sql
 
-        name = identifier(relation)
-        place = self._connection.execute("SELECT to_regclass(%s)", (name.as_string(),)).fetchone()
-        if place[0] is None:
+        if not exists(self._connection, relation):
             return False
-        found = self._connection.execute(sql.SQL("SELECT EXISTS (TABLE {})").format(name))
-        return bool(found.fetchone()[0])
+        statement = sql.SQL("SELECT EXISTS (TABLE {})").format(identifier(relation))
+        return bool(self._connection.execute(statement).fetchone()[0])
 
     @contextlib.contextmanager
     def keep_relation(self) -> Iterator[str]:
-        """Prevent a swap while tasks write into the generation's present table."""
-        lock_relation(self._connection, self._key[0], self._key[2], is_shared=True)
-        try:
-            self.refresh()
+        """Prevent a swap while tasks write into the generation's present table.
+
+        By a transaction's lock: a pooler may leave a session's to somebody else.
+        """
+        with self._connection.transaction():
+            self._connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            lock_relation(self._connection, self._key[0], self._key[2], is_shared=True)
+            self._take(self._connection.execute(_READ, self._key).fetchone())
             yield self.relation
-        finally:
-            self._connection.execute("SELECT pg_advisory_unlock_all()")
 
     def task_merge(self, statement: Any) -> TaskMerge:
         """Return a task's merge, for as long as this driver has stored no later batch."""
@@ -196,8 +222,25 @@ class PostgresStore:
         return make_conninfo(**(info.get_parameters() | {"password": info.password or None}))
 
     def refresh(self) -> None:
-        """Read the row again. Raises `FencedError` if the generation was discarded."""
-        self._take(self._connection.execute(_READ, self._key).fetchone())
+        """Read the row again. Raises `FencedError` if the generation was discarded.
+
+        A connection that was lost since the last batch (a restart, an idle timeout) is made anew.
+        Raises `SinkError` if the server stays down.
+        """
+        import psycopg
+
+        deadline = math.inf
+        while True:
+            try:
+                self._take(self._connection.execute(_READ, self._key).fetchone())
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                now = time.monotonic()
+                if now > deadline:
+                    raise SinkError(f"PostgreSQL does not answer: {_brief(error)}") from error
+                deadline = min(deadline, now + OUTAGE_SECONDS_MAX)
+                self._reconnect(deadline, error)
+            else:
+                return
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start: after a reset, or if nothing was stored."""
@@ -302,6 +345,34 @@ def identifier(name: str) -> Any:
     return sql.Identifier(*name.split("."))
 
 
+def escaped(name: str) -> str:
+    """Return a name for an identifier in a statement that has parameters: `%` begins one."""
+    return name.replace("%", "%%")
+
+
+def exists(connection: Any, relation: str) -> bool:
+    """Whether there is a table (or view) of this name."""
+    name = identifier(relation).as_string()
+    return connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()[0] is not None
+
+
+@contextlib.contextmanager
+def saying_why(table: str) -> Iterator[None]:
+    """Raise what the server refuses as a `SinkError` that says what to do."""
+    import psycopg
+
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SinkError(
+            f"PostgreSQL does not let us use {table}: {_brief(error)}. Its user needs SELECT,"
+            f" INSERT and UPDATE on {PROGRESS_TABLE} and on the job's tables, and CREATE on the"
+            " schema unless these exist (exactly once stages rows in tables there)"
+        ) from error
+    except psycopg.Error as error:
+        raise SinkError(f"PostgreSQL refuses: {_brief(error)}") from error
+
+
 def check_name(name: str) -> None:
     """Raise `SinkError` if PostgreSQL would cut the name, and two tables could be one."""
     for part in name.split("."):
@@ -315,14 +386,16 @@ def check_name(name: str) -> None:
 
 def progress_table_exists(connection: Any) -> bool:
     """Whether any job keeps progress in this database."""
-    found = connection.execute("SELECT to_regclass(%s)", (PROGRESS_TABLE,)).fetchone()
-    return found[0] is not None
+    return exists(connection, PROGRESS_TABLE)
 
 
 def lock_relation(connection: Any, job: str, output: str, *, is_shared: bool) -> None:
-    """Lock which table has which generation: writers share the lock, a swap does not."""
+    """Lock which table has which generation for as long as the transaction lasts.
+
+    Writers share the lock, a swap does not.
+    """
     number = int.from_bytes(hashlib.sha256(f"{job}/{output}".encode()).digest()[:8], signed=True)
-    function = "pg_advisory_lock_shared" if is_shared else "pg_advisory_xact_lock"
+    function = "pg_advisory_xact_lock_shared" if is_shared else "pg_advisory_xact_lock"
     connection.execute(f"SELECT {function}(%s)", (number,))
 
 

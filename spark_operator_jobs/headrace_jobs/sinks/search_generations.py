@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.stored import StoredProgress, parse_progress
-from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.generations import Difference, OutputGeneration, refuse_unwritten
 from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sinks.search_marker import (
     MARKERS,
@@ -192,10 +192,11 @@ class SearchGenerations:
     def swap(self, generation: int) -> None:
         """Point the name at a generation's index, atomically. Raises `SinkError`."""
         with self._client() as client:
-            index = self._of(client, generation).output
-            live = _behind(client, self.name)
+            new = self._of(client, generation)
+            index, live = new.output, _behind(client, self.name)
             if index == live:
                 return
+            refuse_unwritten(self.name, generation, new)
             if live == self.name:
                 raise SinkError(f"{self.name} is an index, and only an alias can be swapped")
             actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": self.name}}]
