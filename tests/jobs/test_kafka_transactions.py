@@ -265,3 +265,33 @@ def test_a_broker_whose_disk_is_full_takes_the_batch_once_when_there_is_room(spa
         successor = KafkaSink(topic="out", key_columns=("k",)).open(run)
         place = offsets.TopicPartition("in", 0)
         assert (successor.stored.batch_id, successor.stored.offsets) == (1, {place: 20})
+
+
+@pytest.mark.parametrize("delivery", [Delivery.AT_LEAST_ONCE, Delivery.EXACTLY_ONCE])
+def test_a_topics_own_limit_holds_and_not_the_clients(spark, broker, source, batch, delivery):
+    """One that is lower than a client's batches, and one that is higher than its records."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def write(limit, frame):
+        topic = f"limit-{uuid.uuid4().hex[:10]}"
+        config = {"max.message.bytes": str(limit)}
+        admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(30)
+        run = Run(
+            job=topic,
+            generation=1,
+            delivery=delivery,
+            bootstrap_servers=broker.bootstrap,
+            input_topics=(source,),
+        )
+        with contextlib.closing(KafkaSink(topic=topic, key_columns=("k",)).open(run)) as writer:
+            writer.write(frame, batch(0))
+        return sum(committed(broker.bootstrap, topic).values())
+
+    assert (
+        write(20_000, spark.range(2_000).selectExpr("concat(id, repeat('x', 100)) AS k")) == 2_000
+    )
+    large = spark.range(1).selectExpr("repeat('x', 1000000) AS k")
+    assert write(3_000_000, large) == 1
+    if delivery is Delivery.EXACTLY_ONCE:
+        with pytest.raises(SinkError, match=r"more than its max.message.bytes \(1000000\): raise"):
+            write(1_000_000, large)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.delivery import Delivery
-from headrace_jobs.sinks.kafka_transactions import TransactionalWriter
+from headrace_jobs.sinks.kafka_transactions import RECORD_BYTES_MAX, TransactionalWriter
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaSink", "as_json_records"]
 
+# The default of a producer's `max.request.size`.
+_REQUEST_BYTES_MAX = 1_048_576
 # As JSON writes one, within 64 bits.
 _INTEGER = r"^(0|[1-9]\d{0,17})\z"
 # A null in a record key, and the texts that become one by escaping, or are one.
@@ -62,13 +64,15 @@ class KafkaSink:
         topic = run.output_topic or self.topic
         if topic is None:
             raise SinkError("the output topic has no name: give --output-topic")
+        bytes_max = _record_bytes_max(run, topic)
         if run.delivery is Delivery.EXACTLY_ONCE:
-            return TransactionalWriter(run, topic, self.as_records)
+            return TransactionalWriter(run, topic, self.as_records, record_bytes_max=bytes_max)
         return KafkaWriter(
             bootstrap_servers=run.bootstrap_servers,
             topic=topic,
             as_records=self.as_records,
             delivery=run.delivery,
+            record_bytes_max=bytes_max,
         )
 
     def as_records(self, results: DataFrame) -> DataFrame:
@@ -90,6 +94,8 @@ class KafkaWriter:
     topic: str
     as_records: Callable[[DataFrame], DataFrame]
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    #: The topic's `max.message.bytes`.
+    record_bytes_max: int = RECORD_BYTES_MAX
 
     @property
     def keeps_progress(self) -> bool:
@@ -109,12 +115,29 @@ class KafkaWriter:
             records.write.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap_servers)
             .option("kafka.acks", "all")
+            # Otherwise the client's own limit holds, however much the topic takes.
+            .option("kafka.max.request.size", str(max(self.record_bytes_max, _REQUEST_BYTES_MAX)))
             .option("topic", self.topic)
             .save()
         )
 
     def close(self) -> None:
         """Do nothing: Spark's executors own the producers."""
+
+
+def _record_bytes_max(run: Run, topic: str) -> int:
+    """Return the topic's `max.message.bytes`; Kafka's default if the broker does not tell."""
+    from kafka.errors import KafkaError
+
+    from headrace_jobs.progress.group import GroupClient
+
+    client = GroupClient(run.bootstrap_servers, client_id=run.job)
+    try:
+        return client.max_message_bytes(topic)
+    except (KafkaError, OSError, KeyError, ValueError):
+        return RECORD_BYTES_MAX
+    finally:
+        client.close()
 
 
 def _of_first_attempts(batches: Iterable[Any]) -> Iterator[Any]:

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from headrace_jobs.progress.stored import Batch
     from headrace_jobs.sinks.protocol import Run
 
-__all__ = ["TransactionalWriter"]
+__all__ = ["RECORD_BYTES_MAX", "TransactionalWriter"]
+
+#: Kafka's default of `max.message.bytes`.
+RECORD_BYTES_MAX = 1_048_588
 
 _TIMEOUT_SECONDS = 60.0
 # Longer than sending a batch's records takes: the broker ends an older transaction.
@@ -52,11 +55,20 @@ class TransactionalWriter:
     keeps_progress = True
     can_rewind = False
 
-    def __init__(self, run: Run, topic: str, as_records: Callable[[DataFrame], DataFrame]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        topic: str,
+        as_records: Callable[[DataFrame], DataFrame],
+        *,
+        record_bytes_max: int = RECORD_BYTES_MAX,
+    ) -> None:
         """Fence the previous driver, and read what it committed. Raises `SinkError`.
 
-        `as_records` turns results into `key, value`.
+        `as_records` turns results into `key, value`; `record_bytes_max` is the topic's
+        `max.message.bytes`.
         """
+        self._record_bytes_max = record_bytes_max
         self._topic = topic
         self._as_records = as_records
         self._group = run.group
@@ -122,6 +134,8 @@ class TransactionalWriter:
             "transactional.id": self._identity,
             "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
             "linger.ms": 20,
+            # Of a record and of a batch: librdkafka splits no batch that the topic refuses.
+            "message.max.bytes": min(max(self._record_bytes_max, 1_000), 1_000_000_000),
             # Uncompressed, as with at least once: every client can read it, while some need a
             # package for lz4. The topic's `compression.type` decides how it is stored.
             # The partitioner of Kafka's own clients, and of Spark's sink.
@@ -186,7 +200,7 @@ class TransactionalWriter:
 
     def _transact(self, progress: StoredProgress, batches: Any) -> None:
         """Commit records and progress. Raises `FencedError`, `_InDoubtError`, `SinkError`."""
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         try:
             self._producer.begin_transaction()
@@ -195,6 +209,12 @@ class TransactionalWriter:
             self._commit()
         except KafkaException as error:
             reason = error.args[0]
+            if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                raise SinkError(
+                    f"{self.describe()} does not take a record of this batch, which has more than"
+                    f" its max.message.bytes ({self._record_bytes_max}): raise that; the next"
+                    " driver writes the batch"
+                ) from error
             if reason.fatal():
                 raise FencedError(
                     f"another driver writes to {self._topic} ({reason}): this one is fenced"
@@ -255,7 +275,7 @@ class TransactionalWriter:
                 return
 
 
-class _InDoubtError(Exception):
+class _InDoubtError(SinkError):
     """It is unknown whether the transaction was committed."""
 
 
