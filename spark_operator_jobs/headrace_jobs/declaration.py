@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -113,6 +114,17 @@ def problems(job: Job) -> list[str]:
         found.append("sinks: a job without one computes for nobody")
     if job.generation < 1:
         found.append(f"generation: {job.generation} is not a number from 1")
+    places = Counter(
+        sink.describe()
+        for sink in job.sinks
+        if job.delivery is Delivery.EXACTLY_ONCE or shadowing(sink) is not None
+    )
+    found += [
+        f"sinks: {place} is there more than once, and progress is kept once for each place: let one"
+        " sink have all of its rows"
+        for place, count in places.items()
+        if count > 1
+    ]
     for sink in job.sinks:
         if job.shadow and shadowing(sink) is None:
             found.append(

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-__all__ = ["job_files"]
+import keyword
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+__all__ = ["is_taken", "job_files"]
+
+# Names that the test uses for something else.
+_OF_THE_TEST = ("spark",)
 
 _JOB = '''"""The job `{name}`: counts the records of each key in windows of ten seconds."""
 
@@ -208,6 +216,17 @@ spec:
     kind: SparkApplication
     name: {name}
 """
+
+
+def is_taken(name: str) -> bool:
+    """Whether a job's module would have the name of another one, or none that Python takes."""
+    module = name.replace("-", "_")
+    is_known = module in sys.stdlib_module_names or module in _OF_THE_TEST
+    places = [each for each in sys.path if each not in ("", str(Path.cwd()))]
+    found = PathFinder.find_spec(module, places)
+    # Without an origin it is a folder, which hides nothing.
+    is_installed = found is not None and found.origin is not None
+    return keyword.iskeyword(module) or is_known or is_installed
 
 
 def job_files(name: str) -> dict[str, str]:

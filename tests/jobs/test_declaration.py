@@ -17,6 +17,7 @@ from headrace_cli.main import main as headrace_main
 from headrace_jobs.declaration import Job, Parameter, Topic, problems
 from headrace_jobs.jobs.cpu_load import JOB as CPU_LOAD
 from headrace_jobs.jobs.run import DeclarationError, load_job
+from headrace_jobs.jobs.runner import explained
 from headrace_jobs.progress.offsets import offsets_of
 from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.kafka import KafkaSink
@@ -49,6 +50,10 @@ def test_what_is_declared_well_has_no_problems():
         ({"sources": (Topic("a"), Topic("b"))}, "names are not unique: input, input"),
         ({"sinks": ()}, "computes for nobody"),
         ({"generation": 0}, "generation: 0 is not a number from 1"),
+        (
+            {"sinks": (FileTable(path="/t"), FileTable(path="/t"))},
+            "sinks: delta table /t is there more than once",
+        ),
         (
             {"output_mode": "update", "sinks": (FileTable(path="/t"),)},
             "delivery at-least-once cannot hold in delta table /t: files are appended",
@@ -115,6 +120,7 @@ def test_a_job_is_refused_before_anything_starts():
         ("nobody.has.this", "no module nobody.has.this"),
         ("nothing.py", "no such file"),
         ("json", "module json has no JOB"),
+        (".", "no module ."),
     ],
 )
 def test_a_module_without_a_job_is_an_error_that_says_so(module, message):
@@ -152,6 +158,21 @@ def test_a_mistake_in_a_module_is_said_with_its_line_and_without_a_stack(name, t
     )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("json.py", "json.py has the name of another module"),
+        ("by.hour.py", "by.hour.py: a module has no dot in its name: rename the file"),
+    ],
+)
+def test_a_file_whose_name_no_module_can_have_is_told_to_be_renamed(name, reason, tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / name).write_text(TWO_TOPICS)
+    done = run_module(f"jobs/{name}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert reason in done.stderr
 
 
 TWO_TOPICS = """
@@ -197,6 +218,17 @@ def test_a_new_job_has_a_manifest_that_is_valid_and_is_never_written_over(new_jo
         headrace_main()
     assert ended.value.code == 1
     assert "nothing was written" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["class", "json", "spark", "pytest", "a" * 57, "A", ""])
+def test_a_name_that_no_job_can_have_is_refused(name, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["headrace", "jobs", "new", name])
+    with pytest.raises(SystemExit) as ended:
+        headrace_main()
+    assert ended.value.code == 2
+    assert "is no name for a job" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.spark
@@ -251,6 +283,33 @@ def test_a_users_own_module_runs_from_its_manifest_without_a_fork_of_ours(
     consumer.close()
     # Two windows that close in one batch are written by two tasks, in any order.
     assert sorted(found) == [(b"a", 1), (b"a", 2)]
+
+
+def test_jobs_of_one_package_have_checkpoints_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    begun = []
+    monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command))
+    for module in ("shop.by_hour", "shop.by_day", "shop/by_week.py"):
+        arguments = ["headrace", "jobs", "run", module, "--bootstrap-servers", "x:1"]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit):
+            headrace_main()
+    folders = [Path(command[-1]).parent.name for command in begun]
+    assert folders == ["shop.by_hour", "shop.by_day", "by_week"]
+
+
+def test_an_error_of_a_task_is_told_without_the_stack_of_its_worker():
+    stack = (
+        "An exception was thrown from the Python worker:\n"
+        "Traceback (most recent call last):\n"
+        '  File "postgres_rows.py", line 177, in run\n'
+        "    raise ex.with_traceback(None)\n"
+        'psycopg.errors.NumericValueOutOfRange: value "7" is out of range\n'
+        'CONTEXT:  COPY t, line 1, column v: "7"\n'
+    )
+    told = 'psycopg.errors.NumericValueOutOfRange: value "7" is out of range CONTEXT:  COPY t, li'
+    assert explained(RuntimeError(stack)).startswith(told)
+    assert explained(KeyError()) == "KeyError"
 
 
 def test_jobs_run_becomes_the_job_and_shows_its_arguments():

@@ -30,6 +30,8 @@ jobs_app = typer.Typer(
 )
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+# Of a SparkApplication: its driver's Service has a longer one.
+_NAME_LENGTH_MAX = 56
 
 
 @jobs_app.command(
@@ -85,7 +87,9 @@ def _become(
             target = find_cluster(data_dir, cluster, bootstrap_server)
             arguments += ["--bootstrap-servers", target.bootstrap_servers]
         if not _names(arguments, "--checkpoint"):
-            folder = data_dir.absolute() / "jobs" / Path(module).stem / "checkpoint"
+            # Of a module in a package its whole name: by_day.orders is not by_hour.orders.
+            name = Path(module).stem if module.endswith(".py") else module
+            folder = data_dir.absolute() / "jobs" / name / "checkpoint"
             arguments += ["--checkpoint", str(folder)]
     command = [sys.executable, "-m", f"headrace_jobs.jobs.{program}", module, *arguments]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -101,10 +105,18 @@ def new(
     ] = None,
 ) -> None:
     """Make a job: its module, a test of its transform, and its manifest."""
-    from headrace_jobs.scaffold import job_files
+    from headrace_jobs.scaffold import is_taken, job_files
 
-    if not _NAME.fullmatch(name):
-        raise BadInputError(f"{name!r} is no name for a job: lower-case letters, digits and -")
+    if not _NAME.fullmatch(name) or len(name) > _NAME_LENGTH_MAX:
+        raise BadInputError(
+            f"{name!r} is no name for a job: up to {_NAME_LENGTH_MAX} lower-case letters, digits"
+            " and -"
+        )
+    if is_taken(name):
+        raise BadInputError(
+            f"{name!r} is no name for a job: its module would hide Python's, or a library's, of"
+            f" that name; take one like {name}-job"
+        )
     target = folder or Path(name)
     files = {target / file: text for file, text in job_files(name).items()}
     there = [str(path) for path in files if path.exists()]

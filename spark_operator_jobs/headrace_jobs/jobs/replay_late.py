@@ -29,7 +29,7 @@ from headrace_jobs.jobs.runner import explained
 from headrace_jobs.jobs.startup import JobError
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
-from headrace_jobs.progress.stored import Batch
+from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.protocol import Run, SinkError
 
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         replay_late(job, settings, parameters)
-    except (JobError, JarError, SessionError, SinkError) as error:
+    except (JobError, JarError, SessionError, SinkError, FencedError, GapError) as error:
         _log.error(str(error))
         return 1
     except PySparkException as error:

@@ -34,22 +34,28 @@ def load_job(module: str) -> Job:
 
     Raises `DeclarationError` where there is none to be had, with the line that says so.
     """
-    if module.endswith(".py"):
-        path = Path(module).resolve()
+    path = Path(module).resolve() if module.endswith(".py") else None
+    if path is not None:
         if not path.is_file():
             raise DeclarationError(f"no such file: {path}")
         # Executors import a transform's functions by this name, from this folder.
         sys.path.insert(0, str(path.parent))
         module = path.stem
+        if "." in module:
+            raise DeclarationError(f"{path.name}: a module has no dot in its name: rename the file")
     elif "" not in sys.path:
         sys.path.insert(0, "")
     try:
         found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):
         found = None
     if found is None:
         raise DeclarationError(
             f"no module {module}: install it, put it on PYTHONPATH, or name its file"
+        )
+    if path is not None and Path(found.origin or "").resolve() != path:
+        raise DeclarationError(
+            f"{path.name} has the name of another module ({found.origin}): rename the file"
         )
     try:
         job = getattr(importlib.import_module(module), "JOB", None)

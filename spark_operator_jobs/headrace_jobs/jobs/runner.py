@@ -9,6 +9,7 @@ responsible for restarts: a failure exits with status 1 and one message.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 import time
@@ -29,7 +30,7 @@ from headrace_jobs.progress.checkpoint import has_clock
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import offsets_of
-from headrace_jobs.progress.stored import FencedError
+from headrace_jobs.progress.stored import FencedError, GapError
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.dead_letters import DeadLetters
 from headrace_jobs.sinks.protocol import SinkError
@@ -62,6 +63,9 @@ _OF_ANOTHER_PROGRAM = (
     "STORE_BACKEND_NOT_SUPPORTED_FOR_TWS",
     "sources in the checkpoint offsets and now there are",
 )
+
+# How the stack of a Python worker begins, in the message of Spark's exception.
+_STACK = "Traceback (most recent call last)"
 
 _log = structlog.get_logger(__name__)
 
@@ -118,7 +122,7 @@ def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) ->
                 stop=stop,
             )
             _run_session(settings, parts)
-    except (JobError, JarError, SessionError, SinkError) as error:
+    except (JobError, JarError, SessionError, SinkError, FencedError, GapError) as error:
         _log.error(str(error))
         return 1
     _log.info("stopped", job=settings.name)
@@ -151,7 +155,13 @@ def _serve_metrics(
         ) from error
     cleanup.callback(server.close)
     if settings.metrics_address_file is not None:
-        server.write_address(settings.metrics_address_file)
+        try:
+            server.write_address(settings.metrics_address_file)
+        except OSError as error:
+            raise JobError(
+                f"argument --metrics-address-file: {settings.metrics_address_file} cannot be"
+                f" written: {error.strerror or error}"
+            ) from error
     _log.info("metrics served", url=server.url)
 
 
@@ -171,7 +181,7 @@ def _run_session(settings: JobSettings, parts: _Parts) -> None:
             _run_started_query(session, settings, parts)
     except PySparkException as error:
         cause = parts.outputs.failure
-        raise JobError(f"the query failed: {cause or explained(error)}") from error
+        raise JobError(f"the query failed: {explained(cause or error)}") from error
     except (Py4JError, ConnectionError) as error:
         raise JobError(f"Spark's JVM is gone (out of memory?): {_brief(error)}") from error
     finally:
@@ -388,4 +398,9 @@ def explained(error: BaseException) -> str:
 def _brief(error: BaseException) -> str:
     """Return the first lines of Spark's message: what happened, without the JVM's stack."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return " ".join(line.strip() for line in lines[:3])[:1000]
+    stack = [at for at, line in enumerate(lines) if line.startswith(_STACK)]
+    if stack:
+        # A worker's: the error itself is behind the places, which are indented.
+        lines = list(itertools.dropwhile(lambda line: line[0] == " ", lines[stack[-1] + 1 :]))
+    text = " ".join(line.strip() for line in lines[:3])[:1000]
+    return text or type(error).__name__
