@@ -222,6 +222,21 @@ def test_a_delta_table_with_other_columns_is_refused(spark, tmp_path):
         writer.write(spark.createDataFrame([(1,)], "k INT"), batch(1))
 
 
+def test_a_log_that_cannot_be_read_is_an_error_that_names_it(sink, open_sink):
+    commit = "_delta_log/00000000000000000000.json"
+    if sink.form == "parquet":
+        commit = "_headrace_log/00000000000000000001.json"
+    path = Path(sink.path) / commit
+    path.parent.mkdir(parents=True)
+    path.write_text("garbage")
+    for use in (open_sink, sink.output_generations("orders").all):
+        with pytest.raises(
+            SinkError, match=r"cannot be read as a Delta table|is no commit"
+        ) as refused:
+            use()
+        assert len(str(refused.value).splitlines()) == 1
+
+
 def test_what_files_cannot_do_is_refused():
     exactly_once = Delivery.EXACTLY_ONCE
     assert "update mode" in FileTable(path="/t").refusal(exactly_once, "update")

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import socketserver
 import threading
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,7 +22,7 @@ from headrace_jobs.schemas.frames import Avro, Json, Protobuf, decode, set_aside
 from headrace_jobs.schemas.protobuf import ProtobufValues
 from headrace_jobs.schemas.registry import Registry, RegistryError, SchemaFiles
 from headrace_jobs.transforms import tagged
-from support.processes import free_port
+from support.processes import LOOPBACK, free_port
 
 COLUMNS = "id BIGINT, name STRING, price DOUBLE, tags ARRAY<STRING>, at TIMESTAMP"
 ROW = pa.struct(
@@ -195,6 +196,33 @@ def test_a_registry_that_does_not_answer_blames_no_record():
     nobody = Registry(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(RegistryError, match="does not answer"):
         decoded(AvroValues(schemas=nobody), avro(1, ORDER))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"schema":null}',
+    ],
+)
+def test_a_registry_that_answers_rubbish_blames_no_record(answer):
+    class Rubbish(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(4096)
+            self.request.sendall(answer)
+
+    with socketserver.TCPServer((LOOPBACK, 0), Rubbish) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            rubbish = Registry(f"http://{LOOPBACK}:{server.server_address[1]}")
+            with pytest.raises(RegistryError, match=r"does not answer|has no schema"):
+                decoded(AvroValues(schemas=rubbish), avro(1, ORDER))
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize("source", ["registry", "file"])

@@ -8,6 +8,7 @@ answer, the batch fails and is retried.
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import time
 import urllib.error
@@ -78,7 +79,9 @@ class Registry:
             self._unknown[schema_id] = time.monotonic()
             raise BrokenValueError(f"schema {schema_id} is not in the registry")
         try:
-            schema = str(json.loads(text)["schema"])
+            schema = json.loads(text)["schema"]
+            if not isinstance(schema, str):
+                raise TypeError(schema)
         except (KeyError, TypeError, ValueError) as error:
             raise RegistryError(f"the registry's answer to {path} has no schema") from error
         self._known[path] = text
@@ -102,7 +105,8 @@ class Registry:
                 if error.code == _NOT_FOUND:
                     return None
                 cause = error
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:
+                # No answer, or none of HTTP.
                 cause = error
             time.sleep(0.25 * 2**attempt)
         raise RegistryError(f"the registry does not answer {path}: {cause}")

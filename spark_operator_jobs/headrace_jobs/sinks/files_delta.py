@@ -332,11 +332,17 @@ class DeltaLog:
 
     def _open(self) -> None:
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
-        if self._table is not None:
-            self._table.update_incremental()
-        elif DeltaTable.is_deltatable(str(self._root)):
-            self._table = DeltaTable(str(self._root))
+        try:
+            if self._table is not None:
+                self._table.update_incremental()
+            elif DeltaTable.is_deltatable(str(self._root)):
+                self._table = DeltaTable(str(self._root))
+        except DeltaError as error:
+            # Behind the first line is a stack of the library's.
+            reason = str(error).partition("\n")[0]
+            raise SinkError(f"{self._root} cannot be read as a Delta table: {reason}") from error
 
 
 def _application(identity: str) -> str:

@@ -291,11 +291,14 @@ def _versions(folder: Path) -> list[int]:
 
 
 def _commit(folder: Path, version: int) -> dict[str, Any] | None:
-    """Return a commit; None if it does not exist, or no longer does."""
+    """Return a commit; None if it does not exist, or no longer does. Raises `SinkError`."""
+    path = _path(folder, version)
     try:
-        found: dict[str, Any] = json.loads(_path(folder, version).read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise SinkError(f"{path} is no commit: {error}. Restore it from a copy") from error
     return found
 
 
