@@ -13,7 +13,7 @@ from headrace_jobs.progress.stored import Batch, FencedError, StoredProgress
 from headrace_jobs.sinks.protocol import Run, SinkError
 from headrace_jobs.sinks.search import SearchIndex
 from headrace_jobs.sinks.search_marker import Marker, search_client
-from headrace_jobs.sinks.search_task import BulkError
+from headrace_jobs.sinks.search_task import BulkError, _requests
 from support.holding_proxy import HoldingProxy
 from support.opensearch import OpenSearchServer, opensearch_archive
 from support.processes import LOOPBACK
@@ -185,6 +185,32 @@ def test_a_document_without_a_version_is_older_and_every_key_has_an_id(spark, si
     write(1, ("a", 2, None), ("b", 2, None), (None, 2, 1), ("", 2, 1))
     write(2, ("a", 3, 7), ("b", 3, None))
     assert documents(sink) == {"a": 3, "b": 1, "[null]": 2, '[""]': 2, "null": 1}
+
+
+@pytest.mark.parametrize("is_users_own", [False, True])
+def test_an_index_that_is_gone_is_not_begun_anew_in_silence(spark, server, sink, is_users_own):
+    client = search_client([server.url])
+    if is_users_own:
+        client.indices.create(index=sink.index)
+    writer = open_sink(sink)
+    writer.write(rows(spark, a=1), batch(0))
+    client.indices.delete(index=sink.index if is_users_own else f"{sink.index}_g1")
+    for driver in (writer, open_sink(sink)):
+        with pytest.raises((SinkError, FencedError), match=r"is gone, .* batch 0 is in it|epoch"):
+            driver.write(rows(spark, b=2), batch(1))
+    assert not client.indices.exists(index=sink.index)
+    # As the message says.
+    open_sink(sink, generation=2).write(rows(spark, a=1, b=2), batch(0))
+    assert documents(sink) == {"a": 1, "b": 2}
+
+
+def test_large_documents_go_in_requests_that_a_server_takes():
+    """A server refuses more than 100 MB, which 2,000 rows may have."""
+    kib = [1, 5_000, 3_000, 9_000, 1] + [0] * 5_000
+    rows = [{"id": str(number), "body": "x" * size * 1024} for number, size in enumerate(kib)]
+    requests = list(_requests(rows))
+    assert [row for request in requests for row in request] == rows
+    assert [len(request) for request in requests] == [3, 1, 2_000, 2_000, 1_001]
 
 
 def test_an_index_that_answers_before_it_wrote_is_refused(server, sink):

@@ -114,8 +114,15 @@ class SearchWriter:
         return self._sink.describe()
 
     def rewind(self, progress: StoredProgress) -> None:
-        """Store where the next batch must start."""
-        self._marker.put(progress)
+        """Store where the next batch must start. Raises `FencedError`, `SinkError`."""
+        from opensearchpy.exceptions import OpenSearchException
+
+        try:
+            self._marker.put(progress)
+        except MarkerConflictError as error:
+            raise FencedError(f"another driver opened {self.describe()}") from error
+        except OpenSearchException as error:
+            raise SinkError(f"the search server refuses: {error}") from error
 
     def unfit(self, frame: DataFrame) -> Column | None:
         """Return why the index can never take a row."""
@@ -128,6 +135,7 @@ class SearchWriter:
             raise FencedError(f"generation {self._run.generation} was thrown away")
         if judge(self._marker.stored, self._epoch, batch) is Verdict.SKIP:
             return
+        self._marker.require_index()
         if self._run.delivery is Delivery.AT_MOST_ONCE:
             if self._mark(batch) is Verdict.APPLY:
                 self._index(frame, self._marker.sequence)

@@ -75,6 +75,15 @@ class Marker:
                 " at-most-once"
             )
 
+    def require_index(self) -> None:
+        """Raise `SinkError` if the index is gone: the server would make another, empty one."""
+        if not self._client.indices.exists(index=self.index):
+            raise SinkError(
+                f"index {self.index} is gone, and its marker says that batch {self.stored.batch_id}"
+                " is in it: restore it from a snapshot, or begin the next --generation, which reads"
+                " the past again"
+            )
+
     def claim(self, place: Callable[[Any, int], tuple[str, str]]) -> None:
         """Take the next epoch. Raises `SinkError`.
 

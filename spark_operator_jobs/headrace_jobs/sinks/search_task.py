@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["BulkError", "Documents", "document_id", "index_rows", "unfit_version"]
 
 _ROWS_A_REQUEST = 2_000
+# A server takes requests of 100 MB at most (`http.max_content_length`).
+_BYTES_A_REQUEST = 8 * 1024 * 1024
 _ATTEMPTS = 6
 _RETRY_SECONDS = 0.25
 _CONFLICT = 409
@@ -99,6 +101,19 @@ def unfit_version(frame: DataFrame, column: str | None) -> list[Column]:
     return [F.when(is_negative, F.lit(f"{column} is no version: it is below 0, or before 1970"))]
 
 
+def _requests(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of one request after the other; a document may be larger than a request."""
+    first, size = 0, 0
+    for index, row in enumerate(rows):
+        added = len(row["body"])
+        if index - first == _ROWS_A_REQUEST or (size and size + added > _BYTES_A_REQUEST):
+            yield rows[first:index]
+            first, size = index, 0
+        size += added
+    if rows:
+        yield rows[first:]
+
+
 @dataclass(frozen=True, kw_only=True)
 class _BulkTask:
     """What a task does with its partition. It is pickled to executors."""
@@ -117,8 +132,8 @@ class _BulkTask:
         client = search_client(self.hosts)
         for batch in batches:
             rows = batch.to_pylist()
-            for first in range(0, len(rows), _ROWS_A_REQUEST):
-                self._send(client, rows[first : first + _ROWS_A_REQUEST])
+            for request in _requests(rows):
+                self._send(client, request)
             count += len(rows)
         client.close()
         yield pa.RecordBatch.from_pydict({"documents": [count]})
