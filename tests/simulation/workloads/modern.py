@@ -94,6 +94,8 @@ class ModernMember:
 
     def _new_id(self) -> None:
         self._lives += 1
+        self._remember()
+        self._consumer = None  # what it had was the former id's
         self._id = str(uuid.UUID(int=self._client.rng.getrandbits(128), version=4))
         self._abandon()
 
