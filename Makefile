@@ -45,8 +45,8 @@ format: setup ## write the format and the fixes that are safe
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: check jars ## set up and run the tests that are not long
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 -m "not long"
+test: check jars ## set up and run the tests that take some ten minutes on two cores
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 -m "not long and not slow and not spark and not java"
 
 test-all: check jars ## set up and run all tests
 	@# Spark by itself: beside others on two cores it starts later than its tests wait for. Two

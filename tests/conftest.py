@@ -30,11 +30,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what starts brokers or takes long, and let several workers begin with the longest."""
-    from support.workers import long_files_first, mark_clusters, mark_long
+    """Mark what starts brokers, and let several workers begin with the longest."""
+    from support.workers import long_files_first, mark_clusters
 
     mark_clusters(items)
-    mark_long(items)
     if hasattr(config, "workerinput"):
         long_files_first(items)
 

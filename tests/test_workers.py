@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from support.processes import free_port
-from support.workers import LEFT_TO_TEST_ALL, scope_of
+from support.workers import scope_of
 
 _TESTS = Path(__file__).parent
 _TAKE_PORTS = """
@@ -39,12 +39,5 @@ def test_a_shared_spark_session_is_one_workers_and_drivers_spread_where_spark_is
         assert {scope_of(each, chosen) for each in shared} == {"spark"}
     assert {scope_of(each, "spark") for each in drivers} == drivers
     assert {scope_of(each, "not long") for each in drivers} == {"spark"}
-    assert {scope_of(each, "not spark") for each in shared | drivers} == shared | drivers
-
-
-def test_what_is_left_to_test_all_is_there():
-    root = _TESTS.parent
-    for each in LEFT_TO_TEST_ALL:
-        path, _, name = each.partition("::")
-        assert (root / path).exists(), each
-        assert not name or f"def {name}" in (root / path).read_text(), each
+    for chosen in ("not spark", "not slow and not spark"):
+        assert {scope_of(each, chosen) for each in shared | drivers} == shared | drivers

@@ -3,8 +3,7 @@
 What a file's tests share (a cluster, a broker) is then made once. Tests that share a Spark session
 stay with one worker; in a run of Spark's tests alone, those that start drivers of their own go to
 whoever is free. Long files begin first, so that the short ones fill the end.
-Marks that follow from where a test stands are given here: `cluster` by what it imports, `long` by
-its file.
+The mark `cluster` is given here, by what a test's module imports.
 """
 
 import ast
@@ -26,28 +25,6 @@ _STARTERS = (
     *("headrace_broker", "headrace_cluster", "kafka_cluster", "kafka_peer", "kube", "kube_cluster"),
     *("monitoring", "spark_world", "up"),
 )
-#: Whose slow tests are left to `make test-all`: kills and cuts in every order, images, upgrades,
-#: searches for planted bugs, and a second look at what a quicker test shows already.
-LEFT_TO_TEST_ALL = (
-    "tests/faults/",
-    "tests/conformance/engines/",
-    "tests/conformance/test_rack_aware_reads.py",
-    "tests/conformance/test_reassignments.py",
-    "tests/e2e/test_examples.py::test_the_shop",
-    "tests/e2e/test_reset_and_delete.py",
-    "tests/e2e/test_voters.py",
-    "tests/jobs/test_cpu_load_job.py",
-    "tests/jobs/test_crashes.py",
-    "tests/jobs/test_declaration.py",
-    "tests/jobs/test_delivery.py",
-    "tests/jobs/test_real_time.py",
-    "tests/jobs/test_retail.py",
-    "tests/monitoring/test_series_move.py",
-    "tests/operator/test_dockerfiles.py",
-    "tests/operator/test_gitops_upgrade.py",
-    "tests/operator/test_images.py",
-    "tests/simulation/",
-)
 
 
 class FileScheduling(LoadScopeScheduling):
@@ -64,7 +41,7 @@ class FileScheduling(LoadScopeScheduling):
 
 def scope_of(path: str, chosen: str) -> str:
     """Return whose tests stay with one worker, where `-m` chose some of them."""
-    if chosen == "not spark" or not (path.startswith(_JOBS) or _starts_spark(path)):
+    if "not spark" in chosen or not (path.startswith(_JOBS) or _starts_spark(path)):
         return path
     # Among other tests two at a time start Spark so slowly that what waits for it gives up.
     return path if chosen == "spark" and not _uses_the_session(path) else "spark"
@@ -95,13 +72,6 @@ def long_files_first(items: list[pytest.Item]) -> None:
         path = str(item.path)
         ranks[path] = min(rank, ranks.get(path, rank))
     items.sort(key=lambda item: ranks[str(item.path)])
-
-
-def mark_long(items: list[pytest.Item]) -> None:
-    """Mark `long` what `make test` has no time for."""
-    for item in items:
-        if item.nodeid.startswith(LEFT_TO_TEST_ALL) and item.get_closest_marker("slow"):
-            item.add_marker("long")
 
 
 def mark_clusters(items: list[pytest.Item]) -> None:
