@@ -113,7 +113,7 @@ def test_a_broker_writes_on_and_loses_nothing(tmp_path):
 
 
 @pytest.mark.xfail(
-    reason="other threads may take the spare descriptors of a step that has begun: a directory fails",
+    reason="other threads may take the spare descriptors of a step: a directory fails",
     strict=False,
 )
 def test_a_cluster_goes_on_while_a_broker_is_short_of_descriptors(tmp_path):
