@@ -112,10 +112,6 @@ def test_a_broker_writes_on_and_loses_nothing(tmp_path):
             assert len(read_partition(node.bootstrap, f"during-{free}", 0)) == 10
 
 
-@pytest.mark.xfail(
-    reason="other threads may take the spare descriptors of a step: a directory fails",
-    strict=False,
-)
 def test_a_cluster_goes_on_while_a_broker_is_short_of_descriptors(tmp_path):
     with HeadraceCluster(tmp_path, 3, FAST_TASKS) as cluster:
         create_topic(cluster, "t", 6, 3, segment_ms="300")
