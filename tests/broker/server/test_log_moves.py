@@ -57,6 +57,20 @@ def opened(tmp_path):
     abandon()
 
 
+def _image_with(directory):
+    """Return metadata in which a copy may become the partition's log: its directory is known."""
+    partition = PartitionImage(
+        leader=2,
+        leader_epoch=1,
+        partition_epoch=1,
+        replicas=(1,),
+        isr=(1,),
+        directories=(directory.directory_id,),
+    )
+    topic = TopicImage(topic_id=TOPIC_ID, name="t", partitions={0: partition})
+    return SimpleNamespace(topics_by_id={TOPIC_ID: topic})
+
+
 @pytest.mark.parametrize(("copied", "is_wanted"), [(TOPIC_ID, True), (FORMER_TOPIC_ID, False)])
 def test_a_move_goes_on_after_a_restart_unless_it_was_a_former_topics(opened, copied, is_wanted):
     async def scenario():
@@ -114,16 +128,7 @@ def test_a_move_is_announced_and_made_and_fsyncs_go_on_in_the_new_place(opened):
         moves.note_directory = note_directory
         moves.ask(partition, target.path)
         await asyncio.wait_for(announced.wait(), 10)
-        image = PartitionImage(
-            leader=2,
-            leader_epoch=1,
-            partition_epoch=1,
-            replicas=(1,),
-            isr=(1,),
-            directories=(target.directory_id,),
-        )
-        topic = TopicImage(topic_id=TOPIC_ID, name="t", partitions={0: image})
-        host.image = SimpleNamespace(topics_by_id={TOPIC_ID: topic})
+        host.image = _image_with(target)
         moves.changed(partition)
         await asyncio.wait_for(asyncio.gather(*moves._tasks), 10)
         assert partition.log.directory.parent == target.path
@@ -160,16 +165,7 @@ def test_a_move_that_lacks_a_file_descriptor_goes_on_when_there_is_one(opened, m
             await asyncio.sleep(0.1)
             assert not announced.is_set()
         await asyncio.wait_for(announced.wait(), 10)
-        image = PartitionImage(
-            leader=2,
-            leader_epoch=1,
-            partition_epoch=1,
-            replicas=(1,),
-            isr=(1,),
-            directories=(target.directory_id,),
-        )
-        topic = TopicImage(topic_id=TOPIC_ID, name="t", partitions={0: image})
-        host.image = SimpleNamespace(topics_by_id={TOPIC_ID: topic})
+        host.image = _image_with(target)
         with few_descriptors(0):
             moves.changed(partition)
             await asyncio.sleep(0.1)

@@ -56,8 +56,8 @@ R = TypeVar("R")
 Decide = Callable[[MetadataImage], MetadataDecision[R]]
 ActivityObserver = Callable[[bool, MetadataImage], None]
 
-# Decisions that may wait for their commit; further callers queue, so memory is bounded.
 _RETRY_SECONDS = 0.1
+# Decisions that may wait for their commit; further callers queue, so memory is bounded.
 _UNCOMMITTED_MAX = 1000
 _CREATED_AT_ONCE_MAX = 1000
 
