@@ -114,7 +114,7 @@ def test_what_is_gone_is_neither_looked_at_again_nor_measured(*, is_gone: bool, 
         await operator._reconcile(KEY)
         assert 'name="c",namespace="n"} ' in generate_latest(metrics.registry).decode()
         operator, _, metrics = make(Outcome(scope="everything", is_gone=is_gone))
-        metrics.note_success(KEY)
+        metrics.last_success.labels(*KEY).set_to_current_time()
         await operator._reconcile(KEY)
         assert len(operator._queue._due) == due
         assert generate_latest(metrics.registry).decode().count('name="c"') == due

@@ -300,7 +300,7 @@ class _Operator:
                 self._metrics.forget(key)
             elif outcome.is_converged:
                 self._queue.succeeded(key)
-                self._metrics.note_success(key)
+                self._metrics.last_success.labels(*key).set_to_current_time()
                 self._queue.add_resync(key, outcome.again_seconds)
             else:
                 result = "retry"

@@ -22,7 +22,6 @@ class OperatorMetrics:
     def __init__(self) -> None:
         """Create all metrics; names are part of the product (manifests/monitoring)."""
         registry = self.registry = CollectorRegistry()
-        self._succeeded: set[tuple[str, str, str]] = set()
         ProcessCollector(registry=registry)
         self._make_own(registry)
         self._make_watch_metrics(registry)
@@ -90,14 +89,7 @@ class OperatorMetrics:
 
     def forget(self, key: tuple[str, str, str]) -> None:
         """Drop the series of a key (kind, namespace and name) that is gone."""
-        if key in self._succeeded:
-            self._succeeded.remove(key)
-            self.last_success.remove(*key)
-
-    def note_success(self, key: tuple[str, str, str]) -> None:
-        """Note that a key was just reconciled without an error."""
-        self._succeeded.add(key)
-        self.last_success.labels(*key).set_to_current_time()
+        self.last_success.remove(*key)
 
     def count_write(self, write: Write) -> None:
         """Count a write to the API."""
