@@ -117,11 +117,11 @@ async def _serve(config: BrokerConfig) -> int:
 
 def _beats(broker: Broker) -> Beats | None:
     """Start the heartbeat thread if another process may be the controller."""
-    from headrace_broker.server.membership.beats import Beats
-
     config = broker.config
     if not config.is_broker or config.quorum.is_alone:
         return None
+    from headrace_broker.server.membership.beats import Beats
+
     beats = Beats(
         config.node_id,
         config.values["broker.session.timeout.ms"],
