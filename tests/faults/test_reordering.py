@@ -88,8 +88,8 @@ def test_without_idempotence_a_lost_request_arrives_after_its_successor(proxied,
     assert found.index(1) > found.index(2), "the retry came after its successor"
 
 
-# A partition takes any first sequence of a producer that it does not know (as Apache Kafka does),
-# so a first request that vanishes while its successors arrive is an error there and not a retry.
+# A leader that is not new takes any first sequence of a producer that it does not know, so a first
+# request that vanishes while its successors arrive is an error later and not a retry.
 _LOSSES = [
     (number, fate)
     for number in (1, 2, 5)

@@ -25,6 +25,7 @@ from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.api import fetch
 from headrace_broker.server.fetch.fetch_sessions import FetchSessions
 from headrace_broker.server.partitions import partition as partition_module
+from headrace_broker.server.partitions.earlier_requests import EarlierRequests
 from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History
 from simulation.observing import observer
@@ -94,6 +95,8 @@ MARKS: dict[str, int] = {
     "a duplicate batch is recognised": 20,
     "a former producer epoch writes": 5,
     "a sequence has a gap": 20,
+    "a request follows one that came before its leader led": 5,
+    "a request follows one that lacked replicas": 5,
     "the controller refuses a former leader epoch": 5,
     "the controller refuses a former partition epoch": 5,
     "a former controller decides what a leader asks for": 3,
@@ -290,6 +293,16 @@ def _check_producer(history: History, original: Any, *arguments: Any) -> Any:
     if found is not None:
         history.reach("a duplicate batch is recognised")
     return found
+
+
+@observer(EarlierRequests, "refusal")
+def _refuse_later_request(history: History, original: Any, *arguments: Any) -> Any:
+    refusal = original(*arguments)
+    if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        history.reach("a request follows one that came before its leader led")
+    elif refusal.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+        history.reach("a request follows one that lacked replicas")
+    return refusal
 
 
 # ---- controllers, coordinators, sessions

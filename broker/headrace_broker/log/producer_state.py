@@ -80,7 +80,14 @@ class CompletedTransaction(NamedTuple):
 class ProducerStates:
     """All producers of a partition, by id."""
 
-    __slots__ = ("_silent", "_states", "ongoing", "unreplicated", "verifications")
+    __slots__ = (
+        "_silent",
+        "_states",
+        "begin_with_first",
+        "ongoing",
+        "unreplicated",
+        "verifications",
+    )
 
     def __init__(self) -> None:
         self._states: dict[int, ProducerState] = {}
@@ -91,6 +98,8 @@ class ProducerStates:
         self._silent: dict[int, tuple[int, int]] = {}
         """Producers that look expired: their last offset, and since when they look so."""
         self.verifications = Verifications()
+        self.begin_with_first = False
+        """Whether an unknown producer may begin with no other sequence than the first, 0."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -134,7 +143,9 @@ class ProducerStates:
         state = self._states.get(header.producer_id)
         if state is None:
             # The producer is unknown, perhaps because retention removed all its batches: any
-            # sequence fits.
+            # sequence fits, unless an earlier batch may have been refused.
+            if self.begin_with_first and header.base_sequence > 0:
+                raise _out_of_order(header, None)
             if verification is not None and is_transactional:
                 self._check_begin(header, verification, header.base_sequence)
             return None
@@ -361,9 +372,10 @@ def _without_id(header: Header) -> ApiError:
     )
 
 
-def _out_of_order(header: Header, state: ProducerState) -> ApiError:
+def _out_of_order(header: Header, state: ProducerState | None) -> ApiError:
+    before = f"{state.last_sequence} (epoch {state.epoch})" if state else "none that is known"
     return ApiError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         f"producer {header.producer_id} (epoch {header.producer_epoch}) sent sequence "
-        f"{header.base_sequence} after {state.last_sequence} (epoch {state.epoch})",
+        f"{header.base_sequence} after {before}",
     )

@@ -78,15 +78,11 @@ class LeaderState:
         "node_id",
         "partition_epoch",
         "pending",
-        "since_ms",
     )
 
-    def __init__(
-        self, node_id: NodeId, epoch: LeaderEpoch, epoch_start_offset: Offset, *, since_ms: int = 0
-    ) -> None:
+    def __init__(self, node_id: NodeId, epoch: LeaderEpoch, epoch_start_offset: Offset) -> None:
         self.node_id = node_id
         self.epoch = epoch
-        self.since_ms = since_ms
         self.epoch_start_offset = epoch_start_offset
         self.followers: dict[NodeId, FollowerProgress] = {}
         self.isr: tuple[NodeId, ...] = ()

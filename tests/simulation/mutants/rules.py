@@ -28,6 +28,7 @@ from headrace_broker.server.quorum.raft_log import MetadataLog
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
+from simulation.workloads.producers import PIPELINED_SINCE
 
 
 def _no_error(_original: Any) -> Any:
@@ -40,10 +41,6 @@ def _always(_original: Any) -> Any:
 
 def _nothing(_original: Any) -> Any:
     return lambda *_arguments, **_named: None
-
-
-def _same(_original: Any) -> Any:
-    return lambda error, *_arguments: error
 
 
 def _has_fsyncs(profile: Profile) -> bool:
@@ -192,10 +189,26 @@ REPLICATION_RULES = (
     ),
     _rule(
         "requests sent before a leader led are told of a gap",
-        partition_module,
-        "refusal",
-        _same,
+        Partition,
+        "append",
+        edited("raise earlier.refusal(error, records, log.producers) from None", "raise"),
         seeds_max=1000,
+    ),
+    _rule(
+        "requests behind those that lacked replicas are told of a gap",
+        Partition,
+        "append",
+        edited("self.note_refusal(ErrorCode.NOT_ENOUGH_REPLICAS)", "pass"),
+        since=PIPELINED_SINCE,
+        seeds_max=300,
+    ),
+    _rule(
+        "a producer that is new to a leader begins anywhere",
+        Partition,
+        "note_refusal",
+        edited("self.log.producers.begin_with_first = True", "pass"),
+        since=PIPELINED_SINCE,
+        seeds_max=300,
     ),
     _rule(
         "a new leader does not note where its epoch began",

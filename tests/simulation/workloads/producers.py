@@ -1,8 +1,10 @@
 """Producers of numbered records: several partitions and topics a request, acks 0, 1 and all.
 
 An idempotent one keeps up to five requests in flight, sends what failed again in its order, and
-begins a new producer epoch after a delivery that timed out, as Java's does (KIP-360). One that is
-not sends each batch once, or again and again where its client has retries, which may write twice.
+begins a new producer epoch after a delivery that timed out, as Java's does (KIP-360). What would
+make librdkafka lose or double a record is a violation: it takes a success for that of all earlier
+requests, and after a gap sends what was not acknowledged again in a new epoch. One that is not
+sends each batch once, or again and again where its client has retries, which may write twice.
 """
 
 import asyncio
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from simulation.scenario import Scenario
 
 ACKS_ALL = -1
+PIPELINED_SINCE = 7_000_000
+"""Seeds from here on have several first requests of a producer in flight, as real clients have."""
 _NEVER = 1e9
 _BATCHES_KEPT = 5
 """A partition knows a retry among so many of its producer's last batches, as in Kafka."""
@@ -38,6 +42,8 @@ class Batch:
     number: int
     """In its lane."""
     records: bytes = b""
+    may_be_written: bool = False
+    """Whether a request with it ended with nobody knowing what became of it."""
 
 
 @dataclass(eq=False)
@@ -56,7 +62,7 @@ class Lane:
     is_known: bool = False
     """Whether a broker knows its sequences. One that does not begins with any, as Kafka's do.
 
-    Of several first batches in flight, one might be taken where those before it were refused.
+    Before `PIPELINED_SINCE` it has one batch in flight until then.
     """
 
 
@@ -75,6 +81,9 @@ class Producer:
         self.pause_seconds = rng.choice((0.02, 0.06, 0.2))
         self.timeout_ms = rng.choice((300, 1500, 1500, 8000))
         self.delivery_seconds = rng.choice((1.0, 4.0, _NEVER, _NEVER))
+        self.is_pipelined = False
+        self.renews: Callable[[], bool] = lambda: False
+        """Whether it goes on as a new producer, with an id that no partition knows."""
         self.linger: Callable[[], float] | None = None
         """How long after one request the next one follows, where they do not go out together."""
         # With one replica, acks=1 and acks=all say the same.
@@ -88,11 +97,11 @@ class Producer:
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write until `is_over`; everything sent has an outcome when this returns."""
         if self.is_idempotent:
-            self._id = await self.client.until(self._init)
-            for lane in self._lanes:
-                lane.epoch = self._id[1]
+            await self._begin()
         while not is_over() or any(lane.window for lane in self._lanes):
             if not is_over():
+                if not any(lane.window for lane in self._lanes) and self.renews():
+                    await self._begin()
                 for lane in self._lanes:
                     self._fill(lane)
             await self._round()
@@ -100,6 +109,11 @@ class Producer:
         if self.acks:
             for lane in self._lanes:
                 await self._write_once_more(lane)
+
+    async def _begin(self) -> None:
+        self._id = await self.client.until(self._init)
+        for lane in self._lanes:
+            self._begin_epoch(lane)
 
     async def _write_once_more(self, lane: Lane) -> None:
         """A healed cluster takes something new."""
@@ -125,7 +139,7 @@ class Producer:
     # ---- batches
 
     def _fill(self, lane: Lane) -> None:
-        in_flight_max = self.in_flight_max if lane.is_known else 1
+        in_flight_max = self.in_flight_max if lane.is_known or self.is_pipelined else 1
         if len(self._lanes) > 1 and self.client.rng.random() < 0.4:
             return  # not every request has something for each partition
         while len(lane.window) < in_flight_max and (
@@ -259,6 +273,8 @@ class Producer:
         code = ErrorCode(result.error_code)
         history = self.client.history
         if code is ErrorCode.NONE:
+            if self.is_idempotent and any(not before.may_be_written for before in again):
+                history.violate("produce", f"{lane.name}: taken, and what it follows was refused")
             lane.is_known = True
             for place, write in enumerate(batch.writes):
                 history.acknowledged(
@@ -268,6 +284,10 @@ class Producer:
         self.client.heard(lane.topic, lane.partition, code)
         is_gap = code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if self.is_idempotent and is_gap and again:
+            if self.is_pipelined and any(before.may_be_written for before in again):
+                history.violate(
+                    "produce", f"{lane.name} hears of a gap and would write twice what came before"
+                )
             again.append(batch)  # the one before it comes again first
             return
         if code not in RETRIABLE:
@@ -281,6 +301,7 @@ class Producer:
     def _failed(self, lane: Lane, batches: list[Batch], again: list[Batch], status: Status) -> None:
         """Keep what is sent again; the rest is over."""
         for batch in list(batches):
+            batch.may_be_written |= status is not Status.FAILED
             if self.retries:
                 again.append(batch)
             else:
@@ -324,8 +345,12 @@ def _start(scenario: "Scenario") -> list[Any]:
     def start(name: str, assigned: Sequence[tuple[str, int]]) -> None:
         client, process = scenario.client(name)
         producer = Producer(client, assigned, replicas=scenario.profile.replicas)
+        if scenario.cluster.seed >= PIPELINED_SINCE and producer.is_idempotent:
+            _pipeline(producer, scenario.cluster.fork(f"pipeline-{name}"))
         if is_aimed(scenario.cluster.seed):
-            producer.linger = _draw_linger(scenario.cluster.fork(f"linger-{name}"))
+            rng = scenario.cluster.fork(f"linger-{name}")
+            means = (0.005, 0.03, 0.1) if producer.is_pipelined else (0.0, 0.005, 0.03)
+            producer.linger = _draw_linger(rng, means)
         tasks.append(scenario.loop.start_task(process, producer.run(scenario.is_over)))
 
     for place in places:
@@ -336,9 +361,18 @@ def _start(scenario: "Scenario") -> list[Any]:
     return tasks
 
 
-def _draw_linger(rng: random.Random) -> Callable[[], float] | None:
+def _pipeline(producer: Producer, rng: random.Random) -> None:
+    """Have several first requests in flight, of a producer that is a new one now and then."""
+    producer.is_pipelined = True
+    producer.in_flight_max = rng.choice((2, 5))
+    producer.timeout_ms = rng.choice((300, 300, 1500))
+    share = rng.choice((0.0, 0.1, 0.3))
+    producer.renews = lambda: rng.random() < share
+
+
+def _draw_linger(rng: random.Random, means: Sequence[float]) -> Callable[[], float] | None:
     """Let the leader of a partition change between two requests that are in flight together."""
-    mean = rng.choice((0.0, 0.005, 0.03))
+    mean = rng.choice(means)
     return (lambda: rng.expovariate(1 / mean)) if mean else None
 
 

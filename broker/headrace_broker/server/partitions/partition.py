@@ -29,7 +29,11 @@ from headrace_broker.protocol.types import (
 from headrace_broker.replication.fetch_state import Position
 from headrace_broker.replication.follower import EpochEnd, truncation_offset
 from headrace_broker.replication.leader import LeaderState
-from headrace_broker.server.partitions.early_requests import refusal
+from headrace_broker.server.partitions.earlier_requests import (
+    NEW_LEADER_MS,
+    REFUSED_MS,
+    EarlierRequests,
+)
 from headrace_broker.server.partitions.flushing import GroupCommit
 from headrace_broker.server.partitions.waiting import (
     EVERYTHING,
@@ -65,6 +69,7 @@ class Partition:
 
     __slots__ = (
         "_commit_waiters",
+        "_earlier",
         "_is_withheld",
         "_unannounced",
         "cut_in_epoch",
@@ -112,6 +117,7 @@ class Partition:
         self.min_in_sync_replicas = 1
         self.leading: LeaderState | None = None
         self._is_withheld = False
+        self._earlier: EarlierRequests | None = None
         # The checkpoint of a former process; only replication moves it on.
         self.high_watermark = log.high_watermark
         self.flushing: GroupCommit | None = None
@@ -213,7 +219,8 @@ class Partition:
         # The epoch is recorded before the first append, so that a follower with an older epoch can
         # ask where that one ended (KIP-101).
         log.leader_epochs.assign(self.leader_epoch, end)
-        return LeaderState(self.node_id, self.leader_epoch, end, since_ms=self.host.now_ms())
+        self.note_refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, NEW_LEADER_MS)
+        return LeaderState(self.node_id, self.leader_epoch, end)
 
     def _stop_leading(self) -> None:
         self.leading = None
@@ -249,6 +256,7 @@ class Partition:
         if leading is None:
             raise not_leader()
         if acks == -1 and (self.is_cut_off or leading.is_under_min_isr):
+            self.note_refusal(ErrorCode.NOT_ENOUGH_REPLICAS)
             if self.is_cut_off:
                 raise CutOffError
             raise ApiError(
@@ -265,13 +273,28 @@ class Partition:
         except LogDirectoryFailure as failure:
             raise self.directory_failed(failure) from failure
         except ApiError as error:
-            raise refusal(error, records, log.producers, leading, self.host.now_ms()) from None
+            earlier = self._earlier
+            if earlier is None or error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+                raise
+            if not earlier.are_over(self.host.now_ms()):
+                raise earlier.refusal(error, records, log.producers) from None
+            self._earlier = None
+            log.producers.begin_with_first = False
+            return self.append(records, acks, now_ms, verification, origin)
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
             else:
                 self._show(log.log_end_offset, len(records))
         return info
+
+    def note_refusal(self, code: ErrorCode, duration_ms: int = REFUSED_MS) -> None:
+        """A request was refused with `code`; those behind it in flight are to be, too."""
+        until_ms = self.host.now_ms() + duration_ms
+        if self._earlier is not None:
+            until_ms = max(until_ms, self._earlier.until_ms)
+        self._earlier = EarlierRequests(code, self.log.log_end_offset, until_ms)
+        self.log.producers.begin_with_first = True
 
     def directory_failed(self, failure: LogDirectoryFailure) -> ApiError:
         """Report a failure of this replica's log directory; return the error for the requester."""

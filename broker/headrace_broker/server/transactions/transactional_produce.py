@@ -36,6 +36,8 @@ Admissions = dict[int, Verification | ApiError]
 
 IMPLICIT_FROM: Final = 12
 _ABORTABLE_FROM: Final = 11
+_ASKED_AGAIN: Final = COORDINATOR_TROUBLE | {ErrorCode.CONCURRENT_TRANSACTIONS}
+"""The producer sends the same request once more."""
 
 
 class Node(Protocol):
@@ -166,7 +168,9 @@ class TransactionalProduce:
                 if code in NEVER:
                     asked.forget()
                 if code is not ErrorCode.NONE:
-                    self.admissions[id(asked.data)] = self._refusal(code)
+                    refusal = self.admissions[id(asked.data)] = self._refusal(code)
+                    if code in _ASKED_AGAIN:
+                        asked.partition.note_refusal(refusal.code)
             return append()
         finally:
             self._end_turn()

@@ -1,0 +1,58 @@
+"""Produce requests whose predecessors in flight were refused before the log saw them.
+
+A producer with several requests in flight sends a refused one again, with all that follow it. Those
+that arrive meanwhile must be refused too, with an error that is retried (NOT_LEADER_OR_FOLLOWER or
+NOT_ENOUGH_REPLICAS), though the reason of the first refusal is gone: this replica has become the
+leader, or a follower is in sync again. librdkafka cannot bear anything else:
+
+- OUT_OF_ORDER_SEQUENCE_NUMBER makes it begin a new producer epoch (KIP-360), in which it sends
+  again all that was not acknowledged. What had been appended, and timed out, is written twice.
+- A success, which any first sequence of a producer that the partition does not know would have,
+  it takes for that of all earlier requests. The refused ones are lost, and reported as delivered.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace_broker.log.batches import read_header
+from headrace_broker.protocol.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from headrace_broker.log.producer_state import ProducerStates
+
+NEW_LEADER_MS = 5000
+"""How long after this replica became leader requests may arrive that follow refused ones."""
+REFUSED_MS = 30_000
+"""How long after a refusal. What comes later, a client with defaults has given up
+(request.timeout.ms)."""
+
+
+class EarlierRequests:
+    """Until when requests may follow refused ones, which end before `end_offset` in the log."""
+
+    __slots__ = ("_code", "_end_offset", "until_ms")
+
+    def __init__(self, code: ErrorCode, end_offset: int, until_ms: int) -> None:
+        self._code = code
+        self._end_offset = end_offset
+        self.until_ms = until_ms
+
+    def are_over(self, now_ms: int) -> bool:
+        """Whether what arrives now follows no request that was refused."""
+        return now_ms > self.until_ms
+
+    def refusal(
+        self,
+        error: ApiError,
+        records: bytes | bytearray | memoryview,
+        producers: ProducerStates,
+    ) -> ApiError:
+        """Return the error that the producer gets for a batch with a gap before it.
+
+        It is the earlier requests' own, unless something of the producer was appended after them.
+        """
+        known = producers.get(read_header(records).producer_id)
+        if known is not None and known.last_offset >= self._end_offset:
+            return error
+        return ApiError(self._code, "an earlier request of this producer was refused")
