@@ -75,8 +75,8 @@ simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
-simulate-mutants: setup ## look for every planted bug from the first seed (FIRST=n another)
-	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants.run --first $(or $(FIRST),1) --jobs $(JOBS)
+simulate-mutants: setup ## look for every planted bug from the first seed (FIRST=n another, NAME="a part of its name")
+	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.mutants.run --first $(or $(FIRST),1) --jobs $(JOBS) --name "$(NAME)"
 
 simulate-reached: setup ## 1,000 seeds must reach every rare situation that the simulator names
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes mix --jobs $(JOBS) \

@@ -10,10 +10,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from faults.checker import History, Outcome, Read, Send, check
 from support.clusters import Cluster, ClusterNode
+from support.evidence import describe_batches
 from support.processes import wait_until
 from support.streams import FAST_CLIENT, ConsumerStream, ProducerStream, Sent, read_partition
 
 _CREATE_SECONDS = 30
+_AROUND = 20
 
 
 def create_topic(
@@ -132,10 +134,27 @@ class Workload:
         assert not any(unanswered), f"{unanswered} writes hang: {where}"
         violations = check(history)
         shown = "\n".join(map(str, violations[:20]))
-        assert not violations, f"{len(violations)} violations:\n{shown}"
+        assert not violations, f"{len(violations)} violations:\n{shown}\n{self._batches(history)}"
         assert self.reader.errors == []
         for place, reads in history.final.items():
             assert len(history.polls["reader", place]) == len(reads), "the reader stopped early"
+
+    def _batches(self, history: History) -> str:
+        """Describe the batches around the first records that are there twice."""
+        described = []
+        for place, reads in history.final.items():
+            seen: dict[object, int] = {}
+            twice = [
+                (seen[read.value], read.offset)
+                for read in reads
+                if seen.setdefault(read.value, read.offset) != read.offset
+            ]
+            for first, last in twice[:1]:
+                lines = describe_batches(
+                    self.cluster.bootstrap, self.topic, place, first - _AROUND, last + _AROUND
+                )
+                described.append(f"partition {place}, where {first} and {last} are one:\n{lines}")
+        return "\n".join(described)
 
 
 def _reads(reads: list[tuple[int, int]]) -> list[Read]:
