@@ -78,7 +78,7 @@ FOUND_AT = {
     "a transaction's offsets stay after its abort": 20,
     "a transaction ends with the cluster's version, not its client's": 6005,
     "markers are sent with the cluster's version, not their transaction's": 6000,
-    "below version 2 a transaction that takes too long leaves its epoch": 6061,
+    "below version 2 a transaction that takes too long leaves its epoch": 6404,
     "an acknowledgement of a share group is answered before it is durable": 3005,
     "a record that is rejected is no dead letter": 7012,
     "the dead letter that does not fit any more is left out": 7012,
@@ -145,7 +145,7 @@ FOUND_AT = {
     "a truncation keeps the epoch that begins at the end": 3,
     "a marker at the high watermark counts as committed": 22,
     "a rebalance keeps its generation": 6,
-    "blocks of producer ids overlap": 1004,
+    "blocks of producer ids overlap": 1005,
     "records are deleted above the high watermark": 6000001,
     "a recreated topic goes on with the folder of the former one": 41,
 }
