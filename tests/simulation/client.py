@@ -218,16 +218,32 @@ class Client:
         """Send and wait; raises one of FAILURES."""
         return await self.wait(caller, caller.send(key, request, version))
 
-    async def any_call(self, key: ApiKey, request: Any, version: int | None = None) -> Any:
-        """Ask any broker that answers; raises one of FAILURES."""
+    async def any_call(
+        self,
+        key: ApiKey,
+        request: Any,
+        version: int | None = None,
+        *,
+        on_unanswered: Callable[[], None] = lambda: None,
+    ) -> Any:
+        """Ask any broker that answers; raises one of FAILURES.
+
+        Calls `on_unanswered` for each one that was asked in vain: it may still do as it was told.
+        """
         addresses = sorted({*self._bootstrap, *self._brokers.values()})
         self.rng.shuffle(addresses)
         error: BaseException = OSError("no broker")
         for address in addresses:
             try:
-                return await self.call(await self.caller(address), key, request, version)
+                caller = await self.caller(address)
             except FAILURES as failure:
                 error = failure
+                continue
+            try:
+                return await self.call(caller, key, request, version)
+            except FAILURES as failure:
+                error = failure
+                on_unanswered()
         raise error
 
     def speaks_ids(self, key: ApiKey) -> bool:

@@ -64,6 +64,8 @@ class History:
     """The largest offset below which somebody asked to delete records."""
     settings: dict[tuple[str, str], str] = field(default_factory=dict)
     """By topic and name: the value that a change was answered with success for last."""
+    late_settings: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """By topic and name: values whose change was not answered with success, and may come late."""
     refused: set[tuple[int, int, int, frozenset[int]]] = field(default_factory=set)
     """In-sync sets that a controller refused: leader, its epoch, partition epoch, members."""
     retained: set[tuple[str, int]] = field(default_factory=set)
@@ -136,6 +138,10 @@ class History:
         """Note that a client asks to delete what is below an offset; -1 is the high watermark."""
         known = _END_OF_LOG if offset < 0 else offset
         self.trims[key] = max(self.trims.get(key, 0), known)
+
+    def may_set(self, topic: str, name: str, value: str) -> None:
+        """Note that a change of a setting may be made at any time from now on, or never."""
+        self.late_settings.setdefault((topic, name), set()).add(value)
 
     def acknowledged(self, write: Write, offset: int, *, is_promised: bool = True) -> None:
         """Take an acknowledgement; an offset may be given once only.
