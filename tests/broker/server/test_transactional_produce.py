@@ -10,6 +10,7 @@ from headrace_broker.log.config import LogConfig
 from headrace_broker.log.markers import Marker
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.verification import ONGOING, TRUSTED
+from headrace_broker.metadata.entities import PartitionImage
 from headrace_broker.protocol.batch import NewRecord, build_batch
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.produce import (
@@ -20,7 +21,12 @@ from headrace_broker.protocol.messages.produce import (
 from headrace_broker.protocol.types import ProducerEpoch
 from headrace_broker.server.clock import SystemClock
 from headrace_broker.server.partitions.marker_writes import write_marker
-from headrace_broker.server.transactions.transactional_produce import TransactionalProduce
+from headrace_broker.server.partitions.partition import Partition
+from headrace_broker.server.partitions.replica_host import ReplicaHost
+from headrace_broker.server.transactions.transactional_produce import (
+    TransactionalProduce,
+    admitted,
+)
 from support.log import START_MS, ManualClock
 
 PRODUCER = 7
@@ -151,3 +157,51 @@ def test_a_marker_takes_back_what_its_own_transaction_asked(tmp_path, epoch, bum
     allowed = {ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_EPOCH}
     assert caught.value.code in allowed, "KAFKA-14884"
     log.abandon()
+
+
+def test_what_follows_a_request_that_met_no_coordinator_is_sent_again_with_it(tmp_path):
+    """A success, or a gap, would make librdkafka lose the first record or give the epoch up."""
+
+    async def run():
+        host = ReplicaHost(1)
+        log = PartitionLog.open(tmp_path, LogConfig(), clock=ManualClock())
+        partition = Partition("t", None, 0, log, host)
+        image = PartitionImage(leader=1, leader_epoch=0, partition_epoch=0, replicas=(1,), isr=(1,))
+        partition.apply(image, 1)
+        coordinator = Coordinator()
+        values = {"transaction.partition.verification.enable": True}
+        node = SimpleNamespace(
+            clock=SystemClock(), config=SimpleNamespace(values=values), verifier=coordinator
+        )
+
+        async def arrive(sequence, answer):
+            request = request_of(sequence)
+            produce = TransactionalProduce(node, 12, request)
+            assert not produce.begin(lambda _topic, _data: partition)
+            produce.wait()
+
+            def append():
+                (data,) = request.topic_data[0].partition_data
+                admission = admitted(produce.admissions, data)
+                return partition.append(data.records, -1, START_MS, admission)
+
+            coordinator.answers[-1].set_result(answer)
+            try:
+                await produce.finish(append)
+            except ApiError as error:
+                return error.code
+            return ErrorCode.NONE
+
+        codes = [
+            await arrive(0, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            await arrive(1, ErrorCode.NONE),
+            await arrive(0, ErrorCode.NONE),
+        ]
+        assert codes == [
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NOT_ENOUGH_REPLICAS,
+            ErrorCode.NONE,
+        ]
+        log.abandon()
+
+    asyncio.run(run())
