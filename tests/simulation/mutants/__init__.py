@@ -148,6 +148,8 @@ FOUND_AT = {
     "blocks of producer ids overlap": 1005,
     "records are deleted above the high watermark": 6000001,
     "a recreated topic goes on with the folder of the former one": 41,
+    "requests behind those that lacked replicas are told of a gap": 7000313,
+    "a producer that is new to a leader begins anywhere": 7000303,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
