@@ -89,6 +89,8 @@ class Producer:
         # With one replica, acks=1 and acks=all say the same.
         self.is_promised = self.acks == ACKS_ALL or (self.acks == 1 and replicas == 1)
         self._id = (-1, -1)
+        self._silent: set[Caller] = set()
+        """Connections on which an answer of this round did not come."""
         self._lanes = [
             Lane(topic, partition, f"{client.name}/{topic}-{partition}")
             for topic, partition in partitions
@@ -211,6 +213,7 @@ class Producer:
                     await asyncio.sleep(self.linger())
                 sent.append((caller, asked, self._send(caller, asked)))
         again: dict[Lane, list[Batch]] = {}
+        self._silent.clear()
         for caller, asked, answer in sent:
             await self._take(caller, asked, answer, again)
         for lane in {lane: None for _, asked, _ in sent for lane, _ in asked}:
@@ -247,8 +250,12 @@ class Producer:
     ) -> None:
         client = self.client
         try:
+            if caller in self._silent and not answer.done():
+                raise TimeoutError
             response = await client.wait(caller, answer)
         except FAILURES:
+            if self.is_pipelined:
+                self._silent.add(caller)  # its time is over for all that was sent with this one
             for lane, batch in asked:
                 client.forget(lane.topic, lane.partition)
                 self._failed(lane, [batch], again.setdefault(lane, []), Status.UNKNOWN)
