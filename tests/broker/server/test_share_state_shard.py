@@ -9,9 +9,10 @@ import pytest
 from headrace_broker.coordinator.share_state.shard import (
     StateChange,
     decide_initialize,
+    decide_read,
     decide_write,
 )
-from headrace_broker.coordinator.share_state.state import ShareKey
+from headrace_broker.coordinator.share_state.state import ShareKey, ShareState
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.server.clock import SystemClock
@@ -123,6 +124,34 @@ async def test_what_was_loaded_is_told_only_when_it_is_committed():
     await until_active(successor)
     assert (await successor.submit(lambda shard: ([], shard.states[KEY]))).state_epoch == 1
     successor.close()
+
+
+@in_a_loop
+async def test_a_leader_is_not_told_of_no_state_by_a_coordinator_that_was_replaced():
+    """Its log may lack what its successor has answered with success."""
+    log = Log()
+    driver = await driver_of(log)
+
+    def read(leader_epoch):
+        return driver.submit(
+            lambda shard: (
+                decide_read(shard, KEY, leader_epoch, 0),
+                shard.states.get(KEY, ShareState()),
+            )
+        )
+
+    log.refuses = True
+    with pytest.raises(ApiError) as error:
+        await read(4)
+    assert error.value.code is ErrorCode.NOT_COORDINATOR
+    log.refuses = False
+    await until_active(driver)
+    assert await read(4) == ShareState(), "its leader epoch is in the log, so it still leads"
+    assert log.end_offset == 1
+    again = await driver_of(log)
+    assert again.shard.states[KEY].leader_epoch == 4
+    driver.close()
+    again.close()
 
 
 @in_a_loop

@@ -108,11 +108,21 @@ def decide_initialize(
     return [SnapshotRecord(key=key, state=fresh)]
 
 
-def decide_read(shard: ShareStateShard, key: ShareKey, leader_epoch: int) -> list[ShareRecord]:
-    """Let a new leader read; former leaders are fenced from then on. Raises FENCED_LEADER_EPOCH."""
+def decide_read(
+    shard: ShareStateShard, key: ShareKey, leader_epoch: int, now_ms: TimestampMs
+) -> list[ShareRecord]:
+    """Let a new leader read; former leaders are fenced from then on. Raises FENCED_LEADER_EPOCH.
+
+    Its epoch is recorded where there is no state, too: otherwise a coordinator that was replaced
+    and does not know would say so at once, of what its successor keeps; and a former leader could
+    still begin the state.
+    """
     state = shard.states.get(key)
-    if state is None or leader_epoch == state.leader_epoch:
+    if leader_epoch == (NO_EPOCH if state is None else state.leader_epoch):
         return []
+    if state is None:
+        fresh = ShareState(leader_epoch=leader_epoch, created_ms=now_ms, written_ms=now_ms)
+        return [SnapshotRecord(key=key, state=fresh)]
     _check_leader(state, leader_epoch)
     return [
         UpdateRecord(

@@ -112,9 +112,10 @@ class ShareCoordinator:
     async def read(self, key: ShareKey, leader_epoch: int) -> ShareState:
         """Return the state to a partition's leader, and record its leader epoch."""
         shard = self._shard_of(key)
+        now_ms = self._clock.now_ms()
         return await shard.submit(
             lambda state: (
-                decide_read(state, key, leader_epoch),
+                decide_read(state, key, leader_epoch, now_ms),
                 state.states.get(key, ShareState()),
             )
         )
