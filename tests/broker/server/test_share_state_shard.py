@@ -8,6 +8,7 @@ import pytest
 
 from headrace_broker.coordinator.share_state.shard import (
     StateChange,
+    decide_delete,
     decide_initialize,
     decide_read,
     decide_write,
@@ -152,6 +153,18 @@ async def test_a_leader_is_not_told_of_no_state_by_a_coordinator_that_was_replac
     assert again.shard.states[KEY].leader_epoch == 4
     driver.close()
     again.close()
+
+
+@in_a_loop
+async def test_a_deletion_is_not_confirmed_by_a_coordinator_that_was_replaced():
+    """Where it knows no state its successor may have some."""
+    log = Log()
+    driver = await driver_of(log)
+    log.refuses = True
+    with pytest.raises(ApiError) as error:
+        await driver.submit(lambda _shard: (decide_delete(KEY), None))
+    assert error.value.code is ErrorCode.NOT_COORDINATOR
+    driver.close()
 
 
 @in_a_loop

@@ -222,9 +222,13 @@ def decide_cold_snapshots(
     ]
 
 
-def decide_delete(shard: ShareStateShard, key: ShareKey) -> list[ShareRecord]:
-    """Delete a share partition's state; missing state counts as deleted."""
-    return [SnapshotRecord(key=key, state=None)] if key in shard.states else []
+def decide_delete(key: ShareKey) -> list[ShareRecord]:
+    """Delete a share partition's state.
+
+    Missing state is deleted, too: a coordinator that was replaced and does not know cannot commit
+    that, and its successor may have what is missing here.
+    """
+    return [SnapshotRecord(key=key, state=None)]
 
 
 def decide_topics_deleted(

@@ -137,7 +137,7 @@ class ShareCoordinator:
     async def delete(self, key: ShareKey) -> None:
         """Delete a share partition's state. Raises ApiError."""
         shard = self._shard_of(key, must_exist=False)
-        await shard.submit(lambda state: (decide_delete(state, key), None))
+        await shard.submit(lambda _state: (decide_delete(key), None))
 
     def _shard_of(self, key: ShareKey, *, must_exist: bool = True) -> StateShardDriver:
         if not key.group_id:
