@@ -266,19 +266,19 @@ class _Originals:
         self._range = range(0)
 
     def get(self, offset: int) -> Record | None:
-        """Return a record, or None if it is gone or cannot be read.
+        """Return a record, or None if it is gone or damaged for good.
 
-        Raises ApiError while a new leader's high watermark is below it: it is committed, and will
-        be readable.
+        Raises ApiError while a new leader's high watermark is below it (it is committed, and will
+        be readable) and while the disk refuses it: a later read, or the next leader, has it.
         """
         if offset not in self._range:
             if offset >= self._source.readable_end(_READ_UNCOMMITTED):
                 raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{offset} is not readable yet")
-            self._range = range(offset, offset + 1)
-            self._read = {}
             try:
                 self._read_batch(offset)
             except (ApiError, DecodeError) as error:
+                if isinstance(error, ApiError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    raise
                 log.warning(
                     "a dead letter's record is not readable", offset=offset, error=str(error)
                 )
