@@ -68,8 +68,9 @@ class History:
     """By topic and name: values whose change was not answered with success, and may come late."""
     refused: set[tuple[int, int, int, frozenset[int]]] = field(default_factory=set)
     """In-sync sets that a controller refused: leader, its epoch, partition epoch, members."""
-    retained: set[tuple[str, int]] = field(default_factory=set)
-    """Logs and the starts that `retention.bytes` gave them, while it left that much."""
+    retained: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By log and start that retention gave it: up to where `retention.bytes` allowed that. What
+    went from there on had to be old."""
     begun_at: dict[tuple[str, int], int] = field(default_factory=dict)
     """By transactional id and start: the level of `transaction.version` then."""
     last_batches: dict[Any, Any] = field(default_factory=dict)

@@ -43,6 +43,7 @@ FIXED_SEEDS = [
     (6400124, 5),
     (7000049, 3),
     (7100203, 3),
+    (7100088, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

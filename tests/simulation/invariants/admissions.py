@@ -5,10 +5,12 @@ have refused, whether or not a record is lost by it.
 """
 
 from collections import deque
+from itertools import pairwise
 from typing import Any
 
 from headrace_broker.coordinator import membership
 from headrace_broker.log.compaction import Compaction
+from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.protocol.batch import check_batch, iterate_batches, iterate_records
@@ -148,7 +150,10 @@ def _when_durable(
 
 @observer(PartitionLog, "apply_retention")
 def _apply_retention(history: History, original: Any, log: PartitionLog, now_ms: int) -> Any:
-    """What need not be kept any more goes (retention.ms, retention.bytes, DeleteRecords)."""
+    """What need not be kept any more goes (retention.ms, retention.bytes, DeleteRecords).
+
+    Nothing else does.
+    """
     oldest, config = log.segments.first, log.config
     following = log.segments.after(oldest)
     goes = False
@@ -158,16 +163,32 @@ def _apply_retention(history: History, original: Any, log: PartitionLog, now_ms:
         is_too_much = config.retention_bytes >= 0 and excess >= oldest.size > 0
         is_below = following.base_offset <= log.log_start_offset
         goes = is_below or (config.deletes and (is_old or is_too_much))
+    segments = {int(each.base_offset): (each.size, each.max_timestamp) for each in log.segments}
+    log_start = log.log_start_offset
     try:
         freed = original(log, now_ms)
     finally:
         # Judged at once: a truncation that follows may leave less than retention.bytes.
-        start = log.segments.first.base_offset
-        if config.deletes and 0 <= config.retention_bytes <= log.size_bytes:
-            history.retained.add((log.directory.name, start))
+        start, by_size = log.segments.first.base_offset, 0
+        gone = [at for at in segments if at < start]
+        if config.deletes and config.retention_bytes >= 0:
+            # One pass may go on by time where size stops, as Kafka's does (`deleteOldSegments`):
+            # an old batch that was sent late lies above younger ones. Less is left then.
+            ends = [at for at in (*gone[1:], start) if _leaves_enough(segments, at, config)]
+            by_size, place = max(ends, default=0), (log.directory.name, start)
+            history.retained[place] = max(by_size, history.retained.get(place, 0))
+        for at, end in pairwise((*gone, start)):
+            is_old = config.deletes and 0 <= config.retention_ms < now_ms - segments[at][1]
+            if end > max(by_size, log_start) and not is_old:
+                history.violate("retention-took", f"{log.directory.name}: the segment at {at}")
     if goes and log.segments.holds(oldest):
         history.violate("retention-left", f"{log.directory.name}: {oldest.path.name}")
     return freed
+
+
+def _leaves_enough(segments: dict[int, tuple[int, int]], start: int, config: LogConfig) -> bool:
+    left = sum(size for at, (size, _) in segments.items() if at >= start)
+    return left >= config.retention_bytes
 
 
 # ---- fetches

@@ -40,10 +40,13 @@ class Retention(Invariant):
         config = partition.log.config
         if not config.deletes:
             return False
-        if (partition.log.directory.name, start) in self.history.retained:
+        # Below this `retention.bytes` let go what may be young; only what follows must be old.
+        by_size = self.history.retained.get((partition.log.directory.name, start), 0)
+        if by_size == start:
             return True
         if config.retention_ms < 0:
             return False
         times = self.history.times.get((partition.topic, int(partition.index)), {})
-        youngest = max((time for at, time in times.items() if before <= at < start), default=0)
+        first = max(before, by_size)
+        youngest = max((time for at, time in times.items() if first <= at < start), default=0)
         return node.clock.latest_ms() - youngest > config.retention_ms
