@@ -98,6 +98,40 @@ def test_a_producer_that_is_new_to_a_new_leader_begins_with_its_first_record(rep
     assert send(replica, of(9, 1, producer=10)).first_offset == 7
 
 
+def test_at_the_end_of_that_time_the_first_of_several_in_flight_comes_first(replica, host):
+    """The partition knows nothing of this producer any more, as after a loss."""
+    host.time_ms = 5000
+    assert code_of(replica, of(6, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(replica, of(7, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    host.time_ms = 5001
+    assert code_of(replica, of(7, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(replica, of(8, 2, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(replica, of(9, 1, producer=9)).first_offset == 3, "of this one nothing was refused"
+    assert send(replica, of(6, 1, producer=8)).first_offset == 4
+    assert send(replica, of(7, 1, producer=8)).first_offset == 5
+    assert code_of(replica, of(9, 1, producer=8)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_first_request_that_does_not_come_again_is_not_waited_for_without_end(replica, host):
+    host.time_ms = 5000
+    assert code_of(replica, of(6, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    host.time_ms = 35_000
+    assert code_of(replica, of(7, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    host.time_ms = 35_001
+    assert send(replica, of(7, 1, producer=8)).first_offset == 3
+    assert send(replica, of(4, 1, producer=9)).first_offset == 4
+
+
+def test_a_new_epoch_of_the_producer_begins_with_what_is_refused_first_of_it(replica, host):
+    host.time_ms = 4000
+    assert code_of(replica, of(6, 1, producer=8)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert code_of(replica, of(9, 1, producer=8, epoch=1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lead(replica, US, epoch=2)
+    host.time_ms = 9001
+    assert code_of(replica, of(10, 1, producer=8, epoch=1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert send(replica, of(9, 1, producer=8, epoch=1)).first_offset == 3
+
+
 def lose_other(replica):
     lead(replica, US, epoch=1, partition_epoch=2, isr=(US,), min_in_sync_replicas=2)
 

@@ -28,19 +28,56 @@ REFUSED_MS = 30_000
 (request.timeout.ms)."""
 
 
+PRODUCERS_MAX = 1000
+"""Of so many unknown producers a partition remembers the first request that it refused."""
+
+
 class EarlierRequests:
     """Until when requests may follow refused ones, which end before `end_offset` in the log."""
 
-    __slots__ = ("_code", "_end_offset", "until_ms")
+    __slots__ = ("_code", "_end_offset", "_first", "until_ms")
 
-    def __init__(self, code: ErrorCode, end_offset: int, until_ms: int) -> None:
+    def __init__(
+        self, code: ErrorCode, end_offset: int, until_ms: int, before: EarlierRequests | None
+    ) -> None:
         self._code = code
         self._end_offset = end_offset
         self.until_ms = until_ms
+        self._first: dict[int, tuple[int, int]] = {}
+        """Epoch and lowest sequence of what was refused to unknown producers, by their ids.
+
+        When the time is over these are taken, and nothing that follows them: of several in flight
+        the first ones may have been refused just before.
+        """
+        if before is not None:
+            self.until_ms = max(until_ms, before.until_ms)
+            self._first = before._first  # noqa: SLF001 - the same class
 
     def are_over(self, now_ms: int) -> bool:
         """Whether what arrives now follows no request that was refused."""
-        return now_ms > self.until_ms
+        waits_ms = REFUSED_MS if self._first else 0
+        return now_ms > self.until_ms + waits_ms
+
+    def hold_back(
+        self, records: bytes | bytearray | memoryview, producers: ProducerStates, now_ms: int
+    ) -> bool:
+        """Whether a batch with a gap before it may follow a refused one; note it if it does."""
+        header = read_header(records)
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known_epoch, first = self._first.get(producer_id, (epoch, header.base_sequence))
+        if now_ms > self.until_ms:
+            follows = epoch == known_epoch and header.base_sequence > first
+            if follows and not self.are_over(now_ms):
+                return True
+            self._first.pop(producer_id, None)
+            return False
+        has_room = producer_id in self._first or len(self._first) < PRODUCERS_MAX
+        if producers.get(producer_id) is None and has_room:
+            lowest = (
+                min(header.base_sequence, first) if epoch == known_epoch else header.base_sequence
+            )
+            self._first[producer_id] = epoch, lowest
+        return True
 
     def refusal(
         self,
@@ -48,7 +85,7 @@ class EarlierRequests:
         records: bytes | bytearray | memoryview,
         producers: ProducerStates,
     ) -> ApiError:
-        """Return the error that the producer gets for a batch with a gap before it.
+        """Return the error that the producer gets for a batch that is held back.
 
         It is the earlier requests' own, unless something of the producer was appended after them.
         """

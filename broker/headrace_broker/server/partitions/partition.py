@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace_broker.log.files import LogDirectoryFailure
 from headrace_broker.log.segments.time_lookup import TimestampOffset
@@ -276,11 +276,10 @@ class Partition:
             earlier = self._earlier
             if earlier is None or error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
-            if not earlier.are_over(self.host.now_ms()):
+            at_ms = self.host.now_ms()
+            if earlier.hold_back(records, log.producers, at_ms):
                 raise earlier.refusal(error, records, log.producers) from None
-            self._earlier = None
-            log.producers.begin_with_first = False
-            return self.append(records, acks, now_ms, verification, origin)
+            return self._append_after(earlier, at_ms, records, acks, now_ms, verification, origin)
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
@@ -288,12 +287,20 @@ class Partition:
                 self._show(log.log_end_offset, len(records))
         return info
 
+    def _append_after(self, earlier: EarlierRequests, at_ms: int, *arguments: Any) -> AppendInfo:
+        """Append what follows nothing that was refused: a gap is the producer's own now."""
+        producers = self.log.producers
+        self._earlier, producers.begin_with_first = None, False
+        try:
+            return self.append(*arguments)
+        finally:
+            if self._earlier is None and not earlier.are_over(at_ms):
+                self._earlier, producers.begin_with_first = earlier, True
+
     def note_refusal(self, code: ErrorCode, duration_ms: int = REFUSED_MS) -> None:
         """A request was refused with `code`; those behind it in flight are to be, too."""
         until_ms = self.host.now_ms() + duration_ms
-        if self._earlier is not None:
-            until_ms = max(until_ms, self._earlier.until_ms)
-        self._earlier = EarlierRequests(code, self.log.log_end_offset, until_ms)
+        self._earlier = EarlierRequests(code, self.log.log_end_offset, until_ms, self._earlier)
         self.log.producers.begin_with_first = True
 
     def directory_failed(self, failure: LogDirectoryFailure) -> ApiError:
