@@ -68,6 +68,9 @@ class History:
     """By topic and name: values whose change was not answered with success, and may come late."""
     refused: set[tuple[int, int, int, frozenset[int]]] = field(default_factory=set)
     """In-sync sets that a controller refused: leader, its epoch, partition epoch, members."""
+    in_sync: dict[Any, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    """By topic id and partition: the newest partition epoch that any replica ever knew, and its
+    in-sync set."""
     retained: dict[tuple[str, int], int] = field(default_factory=dict)
     """By log and start that retention gave it: up to where `retention.bytes` allowed that. What
     went from there on had to be old."""
