@@ -410,8 +410,8 @@ def test_an_application_takes_over_nothing_of_others(served: Served) -> None:
     served.operator.stop()
     delete(served, "service", "taken-ui-svc")
     version = make_other("taken-ui-svc", service)
-    served.operator.start()
     seen = len(events_of(served, "taken"))
+    served.operator.start()
     wait_until(lambda: waits_for("Service", "taken-ui-svc"), 30, "the Service to be named")
     wait_until(lambda: len(events_of(served, "taken")) > seen, 30, "a second Event")
     assert (

@@ -1,11 +1,16 @@
 """How a planted bug is described and installed."""
 
 import contextlib
+import functools
+import importlib
 import itertools
+import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
+import headrace_broker
 from simulation.profile import Profile, draw_profile
 from simulation.scenario import Outcome, simulate
 
@@ -33,16 +38,47 @@ class Mutant:
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Plant the bug, and take it out again."""
+        """Plant the bug wherever its function has come by an import, and take it out again."""
         places = ((self.owner, self.attribute, self.replace), *self.also)
-        were = [vars(owner)[name] for owner, name, _ in places]
+        planted = {(id(owner), name) for owner, name, _ in places}
+        were: list[tuple[Any, str, Any]] = []
         try:
-            for (owner, name, replace), was in zip(places, were, strict=True):
-                setattr(owner, name, replace(was))
+            for owner, name, replace in places:
+                was = vars(owner)[name]
+                bug = replace(was)
+                for where, by_name in ((owner, name), *_importers(owner, name, was)):
+                    if where is owner or (id(where), by_name) not in planted:
+                        were.append((where, by_name, was))
+                        setattr(where, by_name, bug)
             yield
         finally:
-            for (owner, name, _), was in zip(places, were, strict=True):
-                setattr(owner, name, was)
+            for where, name, was in were:
+                setattr(where, name, was)
+
+
+def _importers(owner: Any, name: str, value: Any) -> list[tuple[ModuleType, str]]:
+    """Return which modules have something of a module by `from ... import`, and under which name.
+
+    All are imported first: one that comes later would keep the planted bug for good.
+    """
+    modules = _modules()
+    if not isinstance(owner, ModuleType):
+        return []
+    return [
+        (module, by_name)
+        for module in modules
+        for by_name, each in vars(module).items()
+        if module is not owner
+        and each is value
+        and (by_name == name or isinstance(value, FunctionType))
+    ]
+
+
+@functools.cache
+def _modules() -> tuple[ModuleType, ...]:
+    found = pkgutil.walk_packages(headrace_broker.__path__, "headrace_broker.")
+    names = [each.name for each in found if not each.name.endswith("__main__")]
+    return tuple(map(importlib.import_module, names))
 
 
 def rules_with(**defaults: Any) -> Callable[..., Mutant]:
