@@ -298,9 +298,10 @@ def _check_producer(history: History, original: Any, *arguments: Any) -> Any:
 @observer(EarlierRequests, "refusal")
 def _refuse_later_request(history: History, original: Any, *arguments: Any) -> Any:
     refusal = original(*arguments)
-    if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+    code = None if refusal is None else refusal.code
+    if code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
         history.reach("a request follows one that came before its leader led")
-    elif refusal.code is ErrorCode.NOT_ENOUGH_REPLICAS:
+    elif code is ErrorCode.NOT_ENOUGH_REPLICAS:
         history.reach("a request follows one that lacked replicas")
     return refusal
 

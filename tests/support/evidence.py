@@ -44,14 +44,14 @@ def _lines(
     while at <= last:
         before = at
         for _, header in iterate_headers(_fetch(connection, topic, partition, at)):
-            if at <= header.base_offset + header.last_offset_delta and header.base_offset <= last:
+            end = header.base_offset + header.last_offset_delta
+            if at <= end and header.base_offset <= last:
                 yield (
-                    f"offsets {header.base_offset} to"
-                    f" {header.base_offset + header.last_offset_delta}: leader epoch"
+                    f"offsets {header.base_offset} to {end}: leader epoch"
                     f" {header.partition_leader_epoch}, producer {header.producer_id} epoch"
                     f" {header.producer_epoch}, sequence {header.base_sequence}"
                 )
-            at = max(at, header.base_offset + header.last_offset_delta + 1)
+            at = max(at, end + 1)
         if at == before:
             return
 

@@ -191,7 +191,7 @@ REPLICATION_RULES = (
         "requests sent before a leader led are told of a gap",
         Partition,
         "append",
-        edited("raise earlier.refusal(error, records, log.producers) from None", "raise"),
+        edited("raise refusal from None", "raise"),
         seeds_max=1000,
     ),
     _rule(

@@ -26,8 +26,6 @@ NEW_LEADER_MS = 5000
 REFUSED_MS = 30_000
 """How long after a refusal. What comes later, a client with defaults has given up
 (request.timeout.ms)."""
-
-
 PRODUCERS_MAX = 1000
 """Of so many unknown producers a partition remembers the first request that it refused."""
 
@@ -58,38 +56,30 @@ class EarlierRequests:
         waits_ms = REFUSED_MS if self._first else 0
         return now_ms > self.until_ms + waits_ms
 
-    def hold_back(
-        self, records: bytes | bytearray | memoryview, producers: ProducerStates, now_ms: int
-    ) -> bool:
-        """Whether a batch with a gap before it may follow a refused one; note it if it does."""
-        header = read_header(records)
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        known_epoch, first = self._first.get(producer_id, (epoch, header.base_sequence))
-        if now_ms > self.until_ms:
-            follows = epoch == known_epoch and header.base_sequence > first
-            if follows and not self.are_over(now_ms):
-                return True
-            self._first.pop(producer_id, None)
-            return False
-        has_room = producer_id in self._first or len(self._first) < PRODUCERS_MAX
-        if producers.get(producer_id) is None and has_room:
-            lowest = (
-                min(header.base_sequence, first) if epoch == known_epoch else header.base_sequence
-            )
-            self._first[producer_id] = epoch, lowest
-        return True
-
     def refusal(
         self,
         error: ApiError,
         records: bytes | bytearray | memoryview,
         producers: ProducerStates,
-    ) -> ApiError:
-        """Return the error that the producer gets for a batch that is held back.
+        now_ms: int,
+    ) -> ApiError | None:
+        """Return what refuses a batch with a gap before it; None if it follows no refused one.
 
-        It is the earlier requests' own, unless something of the producer was appended after them.
+        It is the earlier requests' own error, unless something of the producer was appended after
+        them.
         """
-        known = producers.get(read_header(records).producer_id)
+        header = read_header(records)
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        sequence = header.base_sequence
+        known = producers.get(producer_id)
+        known_epoch, first = self._first.get(producer_id, (epoch, sequence))
+        if now_ms > self.until_ms:
+            if epoch != known_epoch or sequence <= first or self.are_over(now_ms):
+                self._first.pop(producer_id, None)
+                return None
+        elif known is None and (producer_id in self._first or len(self._first) < PRODUCERS_MAX):
+            lowest = min(sequence, first) if epoch == known_epoch else sequence
+            self._first[producer_id] = epoch, lowest
         if known is not None and known.last_offset >= self._end_offset:
             return error
         return ApiError(self._code, "an earlier request of this producer was refused")

@@ -277,8 +277,9 @@ class Partition:
             if earlier is None or error.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 raise
             at_ms = self.host.now_ms()
-            if earlier.hold_back(records, log.producers, at_ms):
-                raise earlier.refusal(error, records, log.producers) from None
+            refusal = earlier.refusal(error, records, log.producers, at_ms)
+            if refusal is not None:
+                raise refusal from None
             return self._append_after(earlier, at_ms, records, acks, now_ms, verification, origin)
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:

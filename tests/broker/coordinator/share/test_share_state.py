@@ -72,31 +72,29 @@ def test_updates_follow_a_snapshot_until_the_next_one():
     assert shard.states[KEY].start_offset == 7
 
 
+def assert_leader_is_fenced(shard, leader):
+    for refused in (
+        lambda: decide_write(shard, KEY, change(leader=leader), 0),
+        lambda: decide_read(shard, KEY, leader, 0),
+    ):
+        with pytest.raises(ApiError) as error:
+            refused()
+        assert error.value.code is ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_a_former_leader_is_fenced_as_soon_as_another_one_has_read():
     shard = begun()
     carry_out(shard, decide_read(shard, KEY, 5, 0))
     assert decide_read(shard, KEY, 5, 0) == []
     carry_out(shard, decide_read(shard, KEY, 6, 0))
-    for refused in (
-        lambda: decide_write(shard, KEY, change(leader=5), 0),
-        lambda: decide_read(shard, KEY, 5, 0),
-    ):
-        with pytest.raises(ApiError) as error:
-            refused()
-        assert error.value.code is ErrorCode.FENCED_LEADER_EPOCH
+    assert_leader_is_fenced(shard, 5)
 
 
 def test_a_former_leader_is_fenced_where_the_next_one_found_no_state():
     shard = ShareStateShard()
     carry_out(shard, decide_read(shard, KEY, 6, 0))
     assert decide_read(shard, KEY, 6, 0) == []
-    for refused in (
-        lambda: decide_write(shard, KEY, change(leader=5), 0),
-        lambda: decide_read(shard, KEY, 5, 0),
-    ):
-        with pytest.raises(ApiError) as error:
-            refused()
-        assert error.value.code is ErrorCode.FENCED_LEADER_EPOCH
+    assert_leader_is_fenced(shard, 5)
     state = shard.states[KEY]
     assert (state.state_epoch, state.start_offset) == (0, -1), "nobody has begun it"
     assert decide_initialize(shard, KEY, 1, -1, 0) == [], "it is there, which is all a group wants"
