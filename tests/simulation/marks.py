@@ -89,6 +89,7 @@ MARKS: dict[str, int] = {
     "a truncation below what an fsync covered": 10,
     "a truncation below a checkpoint": 5,
     "a truncation removes a leader epoch": 10,
+    "a start finds leader epochs that begin above its log": 5,
     "a diverging follower lacks the leader's epoch": 5,
     "an fsync ends after a truncation": 3,
     "retention would remove what is not committed": 5,
@@ -257,6 +258,16 @@ def _truncate_epochs(history: History, original: Any, cache: LeaderEpochCache, e
     if cache._starts and cache._starts[-1] >= end:
         history.reach("a truncation removes a leader epoch")
     original(cache, end)
+
+
+@observer(LeaderEpochCache, "extend_back")
+def _extend_back(
+    history: History, original: Any, cache: LeaderEpochCache, start: int, batches: Any
+) -> None:
+    before = cache.entries
+    original(cache, start, batches)
+    if cache.entries != before:
+        history.reach("a start finds leader epochs that begin above its log")
 
 
 @observer(PartitionLog, "finish_flush")

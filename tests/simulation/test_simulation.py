@@ -45,6 +45,7 @@ FIXED_SEEDS = [
     (7100203, 3),
     (7100088, 3),
     (7101293, 3),
+    (7100609, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

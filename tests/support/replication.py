@@ -117,7 +117,7 @@ class Pair:
             raise ApiError(ErrorCode(data.error_code))
         if data.diverging_epoch.epoch >= 0:
             end = EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
-            partition.truncate(end)
+            partition.truncate(end, data.log_start_offset)
             return
         if data.records:
             partition.append_as_follower(data.records)

@@ -82,6 +82,33 @@ class LeaderEpochCache:
         if self.entries != before:
             self._write(durable=True)
 
+    def extend_back(self, log_start_offset: int, batches: Iterable[tuple[int, int]]) -> None:
+        """Record the epochs of the batches below the first one known: (epoch, base offset) of each.
+
+        `batches` begin at the log's start. A kill may bring a former log start back, and this file
+        begin at a later one. An epoch would then seem to begin above its first batches, and a
+        follower would keep what its leader does not have.
+        """
+        known_from = self._starts[0] if self._starts else self._log_end_offset()
+        if log_start_offset >= known_from:
+            return
+        first_known = self._epochs[0] if self._epochs else None
+        epochs: list[int] = []
+        starts: list[int] = []
+        for epoch, base_offset in batches:
+            if base_offset >= known_from or (first_known is not None and epoch > first_known):
+                break
+            if epoch > (epochs[-1] if epochs else UNDEFINED_EPOCH):
+                epochs.append(epoch)
+                starts.append(max(base_offset, log_start_offset))
+        if not epochs:
+            return
+        if epochs[-1] == first_known:
+            del self._epochs[0], self._starts[0]
+        self._epochs[:0], self._starts[:0] = epochs, starts
+        self.latest = self._epochs[-1]
+        self._write(durable=True)
+
     def _note(self, epoch: int, start_offset: int) -> bool:
         if epoch < 0 or epoch <= self.latest:
             return False

@@ -190,6 +190,10 @@ class PartitionLog:
                     recovered_from, self._batch_epochs(recovered_from)
                 )
             )
+        start = self.log_start_offset
+        self._around_damage(
+            lambda: self.leader_epochs.extend_back(start, self._batch_epochs(start))
+        )
         self.reader.epoch_of = self.leader_epochs.epoch_for_offset
         snapshots = snapshot_offsets(names)
         self._load_producers(snapshots, loaded.reindex_from)

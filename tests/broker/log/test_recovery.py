@@ -238,6 +238,34 @@ def test_leader_epochs_of_recovered_batches_are_known_again(new_log, folder, clo
     again.abandon()
 
 
+@pytest.mark.parametrize("start", [1, 3, 4, 5, 6, 8, 12])
+@pytest.mark.parametrize(("former_start", "first"), [(0, 0), (1, 1), (3, 3)])
+def test_leader_epochs_are_known_from_a_log_start_that_a_kill_brought_back(
+    new_log, folder, clock, start, former_start, first
+):
+    """A kill may keep the epochs' file and lose the log start that shortened it."""
+    log = new_log(**SETTINGS)
+    for epoch in (1, 1, 3, 3, 6, 6):
+        append(log, batch_of(b"x" * 80, b"y"), epoch=epoch)
+    recovery_point = log.flush()
+    log.delete_records_before(former_start)
+    entries = log.leader_epochs.entries
+    log.delete_records_before(max(start, former_start))
+    if start == log.log_end_offset:
+        log.truncate_to(start)  # drops an epoch that has no records, as a follower does
+    log.abandon()
+    again = PartitionLog.open(
+        folder,
+        LogConfig(**SETTINGS),
+        clock=clock,
+        recovery_point=recovery_point,
+        was_clean=False,
+        log_start_offset=former_start,
+    )
+    assert again.leader_epochs.entries == entries == [(1, first), (3, 4), (6, 8)]
+    again.abandon()
+
+
 def test_truncation_cuts_whole_batches_and_forgets_what_they_said(new_log):
     log = new_log(**SETTINGS)
     for number in range(12):

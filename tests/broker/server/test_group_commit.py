@@ -104,7 +104,7 @@ def test_nobody_waits_for_the_fsync_of_what_was_truncated(tmp_path, monkeypatch,
         waiting = asyncio.ensure_future(partition.flushing.wait_durable())
         await settle()
         if cut == "diverged":
-            partition.truncate(EpochEnd(0, 2))
+            partition.truncate(EpochEnd(0, 2), 0)
         else:
             partition.restart_at(0)
         refused = [error.code for error in told]

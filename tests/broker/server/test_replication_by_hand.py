@@ -68,6 +68,27 @@ def test_what_a_dead_leader_had_alone_is_truncated_when_it_returns(tmp_path):
     assert content(pair.partitions[1].log) == content(pair.partitions[2].log)
 
 
+def test_what_a_dead_leader_had_alone_is_dropped_where_the_leader_has_deleted_that_far(tmp_path):
+    """The leader forgot the epochs that it deleted, and cannot tell the two logs apart there."""
+    pair = Pair(tmp_path, min_isr=1)
+    pair.lead(1)
+    pair.append(1, b"both")
+    pair.fetch(2, 1)
+    pair.append(1, b"alone", b"alone", b"alone")
+    pair.lead(2, isr=(2,))
+    pair.append(2, b"new")
+    pair.append(2, b"new")
+    pair.append(2, b"kept")
+    pair.partitions[2].log.delete_records_before(3)
+    pair.fetch(1, 2)
+    log = pair.partitions[1].log
+    assert (log.segments.first.base_offset, log.log_start_offset, log.log_end_offset) == (3, 3, 3)
+    assert pair.partitions[1].high_watermark == 3
+    pair.fetch(1, 2)
+    assert content(log) == content(pair.partitions[2].log)
+    assert log.leader_epochs.entries == pair.partitions[2].log.leader_epochs.entries
+
+
 def test_an_epoch_in_which_nothing_was_written_does_not_keep_a_follower_from_following(tmp_path):
     pair = Pair(tmp_path, min_isr=1)
     pair.lead(1)

@@ -150,6 +150,7 @@ FOUND_AT = {
     "a recreated topic goes on with the folder of the former one": 41,
     "requests behind those that lacked replicas are told of a gap": 7000313,
     "a producer that is new to a leader begins anywhere": 7000303,
+    "a log start that a kill brought back is without its leader epochs": 7100609,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

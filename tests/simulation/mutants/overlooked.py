@@ -212,6 +212,14 @@ OVERLOOKED_MUTANTS = (
         seeds_max=100,
     ),
     _rule(
+        "a log start that a kill brought back is without its leader epochs",
+        LeaderEpochCache,
+        "extend_back",
+        edited("if log_start_offset >= known_from:", "if True:"),
+        seeds_max=1000,
+        nodes=5,
+    ),
+    _rule(
         "a new leader epoch leaves one that wrote nothing",
         LeaderEpochCache,
         "_note",

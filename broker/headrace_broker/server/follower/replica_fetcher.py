@@ -178,7 +178,8 @@ class FetchedPartitions:
         if data.error_code != ErrorCode.NONE:
             self._refused(key, partition, data)
         elif diverging.epoch >= 0:
-            self._truncate(key, partition, EpochEnd(diverging.epoch, diverging.end_offset))
+            end = EpochEnd(diverging.epoch, diverging.end_offset)
+            self._truncate(key, partition, end, data.log_start_offset)
         else:
             return True
         return False
@@ -207,9 +208,11 @@ class FetchedPartitions:
             # DeleteRecords may wait for this at the leader (KIP-107).
             self.state.set(key, partition.position())
 
-    def _truncate(self, key: Key, partition: Partition, diverging: EpochEnd) -> None:
+    def _truncate(
+        self, key: Key, partition: Partition, diverging: EpochEnd, leader_log_start: int
+    ) -> None:
         before, high_watermark = partition.position(), partition.high_watermark
-        end = partition.truncate(diverging)
+        end = partition.truncate(diverging, leader_log_start)
         log.info(
             "log truncated to the leader's",
             topic=partition.topic,
@@ -246,7 +249,7 @@ class FetchedPartitions:
                 # No leader had such an epoch: the disk changed it. The leader has counted nothing
                 # of this log since, so that it may be cut there, as recovery cuts a torn tail.
                 end = EpochEnd(partition.leader_epoch, own.log_end_offset)
-                self._truncate(key, partition, end)
+                self._truncate(key, partition, end, start)
                 return
             self._warn(partition, ApiError(ErrorCode.OFFSET_OUT_OF_RANGE))
         self._delay(key)

@@ -480,10 +480,13 @@ class Partition:
         if leader_log_start > log.log_start_offset and leader_log_start <= self.high_watermark:
             log.delete_records_before(Offset(leader_log_start))
 
-    def truncate(self, diverging: EpochEnd) -> int:
+    def truncate(self, diverging: EpochEnd, leader_log_start: int) -> int:
         """Truncate what the leader does not have (KIP-101); return the new log end offset."""
         log = self.log
         log.truncate_to(truncation_offset(log.leader_epochs, log.log_end_offset, diverging))
+        if log.log_start_offset < log.log_end_offset <= leader_log_start:
+            # The leader has deleted what is left, and forgotten its epochs: ours may be another.
+            self.restart_at(leader_log_start)
         return self._truncated()
 
     def restart_at(self, offset: int) -> None:
