@@ -102,6 +102,19 @@ class ClassicMember(Member):
     async def _commit_before_sync(self) -> None:
         """Commit nothing: a consumer group, also Kafka's, takes it, whoever owns what by then."""
 
+    async def _commit_late(self) -> None:
+        """Only what nobody has committed beyond.
+
+        A consumer group, also Kafka's, takes it for as long as the former member's session runs,
+        and a coordinator that was started again lets that run anew.
+        """
+        if self._former is not None:
+            generation, member, places = self._former
+            known = self._checks.known
+            places = {key: offset for key, offset in places.items() if offset >= known(key)}
+            self._former = (generation, member, places) if places else None
+        await super()._commit_late()
+
     def _subscription(self) -> bytes:
         topics = sorted({topic for topic, _ in self._partitions})
         found = consumer_protocol_subscription.ConsumerProtocolSubscription(

@@ -254,7 +254,7 @@ class ShardDriver:
         if all(record_bytes(record) <= size_max for record in records):
             return records
         if any(isinstance(record, GroupRecord) for record in decision.records):
-            self._reload()  # a classic group's state has changed already
+            self._reload(self._unwritten)  # a classic group's state has changed already
         raise ApiError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
             f"a record of __consumer_offsets would exceed {size_max} bytes",
@@ -365,25 +365,18 @@ class ShardDriver:
         return True
 
     async def _write(self) -> None:
-        """Write all waiting records in one batch: under load, commits share an append."""
+        """Write all waiting records in one batch: under load, commits share an append.
+
+        Ends where they are abandoned, for whatever reason, while one is being written.
+        """
+        unwritten = self._unwritten
         try:
-            while self._unwritten:
-                if (turn := self._unwritten[0].turn) is not None:
-                    await self._take(*turn)
-                    self._unwritten.popleft()
-                    continue
-                if (end := self._unwritten[0].loaded_end) is not None:
-                    await self.log.wait_committed(end)
-                    self._unwritten.popleft()
-                    continue
-                taken = list(takewhile(lambda item: item.turn is None, self._unwritten))
-                units = [item.records for item in taken]
-                size_max = self._record_bytes_max
-                for batch in encode_batches(units, self._clock.now_ms(), size_max):
-                    await self.log.append(batch)
-                for item in taken:
-                    self._unwritten.popleft()
-                    self._answer(item.replies)
+            while unwritten is self._unwritten and unwritten:
+                done = await self._write_next(unwritten)
+                if unwritten is self._unwritten:
+                    for item in done:
+                        unwritten.popleft()
+                        self._answer(item.replies)
         except ApiError as error:
             # Too few in-sync replicas, or a new leader: no bug, but memory is ahead of the log.
             log.warning(
@@ -391,13 +384,31 @@ class ShardDriver:
                 partition=self.shard.partition,
                 error=str(error),
             )
-            self._reload()
+            self._reload(unwritten)
         except Exception:
             # Whatever failed, memory is ahead of the log now.
             log.exception("append to __consumer_offsets failed", partition=self.shard.partition)
-            self._reload()
+            self._reload(unwritten)
         finally:
-            self._writer = None
+            if unwritten is self._unwritten:
+                self._writer = None
+
+    async def _write_next(self, unwritten: deque[_Unwritten]) -> list[_Unwritten]:
+        """Write what can be written together; return it."""
+        first = unwritten[0]
+        if first.turn is not None:
+            await self._take(*first.turn)
+            return [first]
+        if first.loaded_end is not None:
+            await self.log.wait_committed(first.loaded_end)
+            return [first]
+        taken = list(takewhile(lambda item: item.turn is None, unwritten))
+        units = [item.records for item in taken]
+        for batch in encode_batches(units, self._clock.now_ms(), self._record_bytes_max):
+            await self.log.append(batch)
+            if unwritten is not self._unwritten:
+                break
+        return taken
 
     def _answer(self, replies: list[tuple[Ticket, Any]]) -> None:
         for ticket, response in replies:
@@ -405,8 +416,13 @@ class ShardDriver:
             if future is not None and not future.done():  # done: the client is gone
                 future.set_result(response)
 
-    def _reload(self) -> None:
-        """Discard memory, which is ahead of the log, and load the committed state again."""
+    def _reload(self, unwritten: deque[_Unwritten]) -> None:
+        """Discard memory, which is ahead of the log, and load the committed state again.
+
+        Not where that has been done since, or the shard was closed.
+        """
+        if unwritten is not self._unwritten or self.status is ShardStatus.CLOSED:
+            return
         self.status = ShardStatus.LOADING
         self._abandon()
         self._load_later()
@@ -420,7 +436,8 @@ class ShardDriver:
             self._late = None
         for task in [*self._resolving.values(), *self._initializing.values()]:
             task.cancel()
-        self._unwritten.clear()
+        self._unwritten = deque()
+        self._writer = None
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
