@@ -99,6 +99,8 @@ class History:
     """Called with each step of a transaction's coordinator (`simulation.steps`)."""
     on_question: Callable[[int, int], None] = lambda _leader, _coordinator: None
     """Called with a partition's leader that asks a transaction's coordinator, and with that one."""
+    on_written: Callable[[str], None] = lambda _what: None
+    """Called with what a broker has just written or removed (`simulation.power_cuts`)."""
     is_former_controller: Callable[[], bool] = lambda: False
     """Whether the process that runs is an active controller, and another one is a newer one."""
     newest_epoch: Callable[[tuple[str, int]], int] = lambda _key: -1

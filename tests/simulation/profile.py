@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass, replace
 
 from simulation.workloads import WORKLOADS
+from simulation.workloads.workload import POWER_CUTS_SINCE
 
 SEPARATE_CONTROLLERS = 3
 REPLICAS_WITHOUT_FSYNC = 3
@@ -91,6 +92,9 @@ def draw_profile(seed: int, nodes: int) -> Profile:
     focus = rng.choice(FOCUSES) if rng.random() < 0.3 else ""
     if focus == TRUNCATION:
         # What is truncated has often been vouched for by then.
+        settings["log.flush.offset.checkpoint.interval.ms"] = "100"
+    if seed >= POWER_CUTS_SINCE and random.Random(f"{seed}/passes").random() < 0.5:
+        settings["log.retention.check.interval.ms"] = "150"
         settings["log.flush.offset.checkpoint.interval.ms"] = "100"
     cleanup = rng.choice(("none", "none", "none", "delete", "compact"))
     if cleanup == "compact" and not has_fsyncs:

@@ -22,6 +22,7 @@ from simulation.invariants import Invariants
 from simulation.loop import CURRENT, Stalled
 from simulation.marks import LOGGED
 from simulation.observing import observed
+from simulation.power_cuts import PowerCuts
 from simulation.profile import draw_profile
 from simulation.rot import draw_rotting
 from simulation.steps import Steps
@@ -78,6 +79,7 @@ class Scenario:
         self.aims = Aims(self.cluster, self.faults)
         self.former_controllers = FormerControllers(self.cluster, self.faults)
         self.history.on_question = self.aims.asked
+        self.history.on_written = PowerCuts(self.cluster, self.faults).wrote
         self.loop.check = self.invariants.check
 
     def _failed(self, node: Node, error: BaseException) -> None:

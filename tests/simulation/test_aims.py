@@ -16,6 +16,7 @@ from simulation.share_faults import GIVEN_TWICE
         (3000082, "a verification is taken back"),
         (4000028, "a former controller decides what a leader asks for"),
         (4000043, GIVEN_TWICE),
+        (8000015, "a producer ends after an older client has had its id"),
     ],
 )
 def test_an_aimed_fault_reaches_what_it_is_aimed_at(seed: int, mark: str):

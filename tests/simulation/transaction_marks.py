@@ -24,6 +24,7 @@ TV_2 = TransactionVersion.TV_2
 # How many of 1,000 seeds of the mix must reach each.
 TRANSACTION_MARKS: dict[str, int] = {
     "a fenced producer commits": 20,
+    "a producer ends after an older client has had its id": 20,
     "a producer pauses in the middle of a transaction": 100,
     "a producer leaves its transaction open": 50,
     "a producer never hears whether it committed": 5,

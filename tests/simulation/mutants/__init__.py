@@ -120,7 +120,7 @@ FOUND_AT = {
     "a broker serves before it has read its registration": 3000302,
     "a member of a former generation keeps its place": 3000302,
     "a new producer epoch leaves the batches of the former one": 4000005,
-    "a group that leaves the classic protocol forgets who has what": 5000002,
+    "a group that leaves the classic protocol forgets who has what": 5000095,
     "a group that goes back to the classic protocol begins at generation 0": 5000002,
     "a committed in-sync set leaves the one asked for pending": 2,
     "an older image takes the place of an AlterPartition's answer": 31,
@@ -151,6 +151,8 @@ FOUND_AT = {
     "requests behind those that lacked replicas are told of a gap": 7000313,
     "a producer that is new to a leader begins anywhere": 7000303,
     "a log start that a kill brought back is without its leader epochs": 7100609,
+    "a checkpoint leaves out a log start before the segments below are gone": 8001066,
+    "an end of an older client is taken for the one that moved the epoch": 8000015,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]

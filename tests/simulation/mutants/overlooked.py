@@ -32,6 +32,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads.settings import SINCE as SETTINGS_SINCE
+from simulation.workloads.workload import POWER_CUTS_SINCE
 
 _rule = rules_with(nodes=3, seeds_max=150)
 
@@ -209,7 +210,9 @@ OVERLOOKED_MUTANTS = (
         "checkpoint_log_start_offsets",
         edited("sync_directory(log.directory)", "pass"),
         needs=lambda profile: _does("trim")(profile) and _syncs(profile),
-        seeds_max=100,
+        since=POWER_CUTS_SINCE,
+        seeds_max=400,
+        nodes=1,
     ),
     _rule(
         "a log start that a kill brought back is without its leader epochs",

@@ -28,6 +28,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant, Replace, rules_with
 from simulation.profile import Profile
 from simulation.workloads.features import changes_levels
+from simulation.workloads.zombies import OVERTAKEN_SINCE
 
 
 def _has_transactions(profile: Profile) -> bool:
@@ -317,7 +318,9 @@ LEVEL_RULES = (
         end,
         "_is_retry",
         edited("if not found.client_version.bumps_epochs:", "if False:"),
-        seeds_max=400,
+        needs=lambda profile: _has_transactions(profile) and not changes_levels(profile),
+        since=OVERTAKEN_SINCE,
+        seeds_max=50,
     ),
     _level(
         "below version 2 a transaction that takes too long leaves its epoch",

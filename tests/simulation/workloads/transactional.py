@@ -83,6 +83,8 @@ class TransactionalProducer:
         self._count = 0
         self._is_unsure = False
         """Whether the outcome of a request is unknown, so that it may still arrive."""
+        self.renews_after_aborts = True
+        """Whether an older client takes a new epoch after each abort; Java's keeps a known one."""
         self.timeout_ms = client.rng.choice((700, 700, 2000, 6000))
         self.bumps_epochs = client.versions[ApiKey.PRODUCE] >= IMPLICIT_FROM
 
@@ -383,7 +385,8 @@ class TransactionalProducer:
             history.reach("a producer goes on with version 2")
         elif bumped and not self.bumps_epochs:
             history.reach("a producer goes on without version 2")
-        if is_first or (not bumped and (self._is_unsure or not commits)):
+        is_unsure = self._is_unsure or (not commits and self.renews_after_aborts)
+        if is_first or (not bumped and is_unsure):
             await self._init(self._identity)
 
     # ---- the coordinator
@@ -420,7 +423,7 @@ def draw_transactional_versions(client: Client) -> None:
     """Draw whether a client knows version 2 of transactions, and the versions that go with it."""
     rng, versions = client.rng, client.versions
     if rng.random() < 0.6:
-        newer = _newer_versions(client)
+        newer = newer_versions(client)
         if client.level is not None:
             client.generations = (older_versions(client), newer)
         versions.update(newer)
@@ -430,7 +433,8 @@ def draw_transactional_versions(client: Client) -> None:
     versions[ApiKey.FIND_COORDINATOR] = max(versions[ApiKey.FIND_COORDINATOR], KEY_TYPES_FROM)
 
 
-def _newer_versions(client: Client) -> dict[ApiKey, int]:
+def newer_versions(client: Client) -> dict[ApiKey, int]:
+    """Draw the versions of a client that knows version 2."""
     versions = client.versions
     has_ids = versions[ApiKey.METADATA] >= METADATA_IDS_FROM
     newest = (ApiKey.END_TXN, ApiKey.TXN_OFFSET_COMMIT, ApiKey.ADD_OFFSETS_TO_TXN)

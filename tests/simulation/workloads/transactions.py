@@ -30,7 +30,13 @@ from simulation.workloads.transactional import (
     Worker,
 )
 from simulation.workloads.workload import Workload
-from simulation.workloads.zombies import FormerCoordinator, HastyWriter, has_zombies
+from simulation.workloads.zombies import (
+    OVERTAKEN_SINCE,
+    FormerCoordinator,
+    HastyWriter,
+    Overtaken,
+    has_zombies,
+)
 
 if TYPE_CHECKING:
     from simulation.profile import Profile
@@ -403,14 +409,27 @@ def _start(scenario: "Scenario") -> list[Any]:
     else:
         for number, key in enumerate((*ORDERS, ORDERS[0])):
             start(f"tp{number}", lambda client, key=key: LonelyProcessor(client, checks, key))
-    if has_zombies(scenario.cluster.seed):
-        start("th", lambda client: HastyWriter(client, checks, "hasty"))
-        start("tf", lambda client: FormerCoordinator(client, scenario.cluster))
+    for name, zombie in _zombies(scenario, checks, has_levels=has_levels):
+        start(name, zombie)
     start("trc", lambda client: Readers(client, checks, is_committed=True))
     start("tru", lambda client: Readers(client, checks, is_committed=False))
     closing, process = scenario.client("tc")
     tasks.append(loop.start_task(process, Closing(scenario, checks, closing).run(tasks[:])))
     return [created, *tasks]
+
+
+def _zombies(
+    scenario: "Scenario", checks: Atomicity, *, has_levels: bool
+) -> list[tuple[str, Callable[[Client], Any]]]:
+    """Return what no sound client does, as far as a seed has it: names, and what makes each."""
+    cluster = scenario.cluster
+    found: list[tuple[str, Callable[[Client], Any]]] = []
+    if has_zombies(cluster.seed):
+        found.append(("th", lambda client: HastyWriter(client, checks, "hasty")))
+        found.append(("tf", lambda client: FormerCoordinator(client, cluster)))
+    if cluster.seed >= OVERTAKEN_SINCE and not has_levels:
+        found.append(("to", lambda client: Overtaken(client, checks, "overtaken")))
+    return found
 
 
 def _settings(rng: random.Random, profile: "Profile") -> dict[str, str]:

@@ -12,7 +12,7 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import delete_records
 from simulation.client import FAILURES, Client
 from simulation.retries import RETRIABLE
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import POWER_CUTS_SINCE, Workload
 
 if TYPE_CHECKING:
     from simulation.cluster import Node
@@ -33,12 +33,16 @@ class Trimmer:
         partitions: Sequence[tuple[str, int]],
         nodes: "Sequence[Node]",
         impossible: random.Random | None,
+        *,
+        knows_segments: bool,
     ) -> None:
         self._client = client
         self._partitions = partitions
         self._nodes = nodes
         self._impossible = impossible
         """Draws when somebody asks for what no log has yet."""
+        self._knows_segments = knows_segments
+        """Whether it hits upon the beginnings of segments: no checkpoint names such a log start."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Trim now and then until it is over."""
@@ -52,6 +56,9 @@ class Trimmer:
             offset = rng.choice(sorted(seen))
             if rng.random() < 0.1:
                 offset = _HIGH_WATERMARK
+            elif self._knows_segments and rng.random() < 0.6:
+                bases = [base for base in self._bases(*key) if base <= max(seen)]
+                offset = rng.choice(bases) if bases else offset
             await self._trim(key, offset)
             if self._impossible is not None and self._impossible.random() < 0.3:
                 await self._trim_what_is_not_there(key)
@@ -107,6 +114,13 @@ class Trimmer:
             return None
         return response.topics[0].partitions[0]
 
+    def _bases(self, topic: str, index: int) -> list[int]:
+        """Return where segments begin on any disk."""
+        folders = [
+            each / f"{topic}-{index}" for node in self._nodes for each in node.log_directories
+        ]
+        return sorted({int(path.stem) for each in folders for path in each.glob("*.log")})
+
     def _is_kept(self, topic: str, index: int, start: int) -> bool:
         """Whether some disk says that the log begins there, or holds no segment below."""
         for directory in (each for node in self._nodes for each in node.log_directories):
@@ -125,7 +139,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     nodes = [] if is_moved else scenario.cluster.nodes
     cluster = scenario.cluster
     impossible = cluster.fork("impossible trims") if cluster.seed >= _IMPOSSIBLE_SINCE else None
-    trimmer = Trimmer(client, scenario.profile.places, nodes, impossible)
+    knows_segments = cluster.seed >= POWER_CUTS_SINCE
+    places = scenario.profile.places
+    trimmer = Trimmer(client, places, nodes, impossible, knows_segments=knows_segments)
     return [scenario.loop.start_task(process, trimmer.run(scenario.is_over))]
 
 

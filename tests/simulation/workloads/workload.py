@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 # Seeds whose faults and workloads are aimed at what chance seldom comes to. What is known of the
 # seeds between these ranges was found before.
 AIMED_SINCE, _AIMED_END, _AIMED_AGAIN = 800_000, 1_000_000, 3_000_000
+POWER_CUTS_SINCE = 8_000_000
+"""The first seed with cuts of power that are aimed (`simulation.power_cuts`)."""
 
 
 def is_aimed(seed: int) -> bool:

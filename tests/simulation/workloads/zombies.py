@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages import write_txn_markers
-from simulation.atomicity import Atomicity, Key
+from simulation.atomicity import Atomicity, Key, Transaction
 from simulation.client import FAILURES, Client
 from simulation.workloads.transactional import (
     LEDGER,
@@ -21,6 +21,7 @@ from simulation.workloads.transactional import (
     FencedError,
     TransactionalProducer,
     Worker,
+    newer_versions,
     older_versions,
 )
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 SINCE = 3_000_000
 KNOWING_SINCE = 4_000_000
 """The first seed in which a former coordinator speaks to leaders alone that know its successor."""
+OVERTAKEN_SINCE = 8_000_000
+"""The first seed in which a producer wakes after an older client has had its transactional id."""
 _EPOCH_MAX = 2**15 - 1
 
 
@@ -66,6 +69,56 @@ class HastyWriter(Worker):
         except AbortableError:
             return await self.give_up(producer, transaction)
         return True
+
+
+class Overtaken(Worker):
+    """Aborts what never arrived, after an older client has had its id, in the next epoch.
+
+    That one's ends moved no epoch, so this one repeats nothing: its producer is fenced. Taken for a
+    repetition, it would go on as the producer that has the id now.
+    """
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Be overtaken, and wake, until it is over."""
+        client = self.client
+        older, newer = older_versions(client), newer_versions(client)
+        while not is_over():
+            client.versions.update(newer)
+            former = await self.new_producer()
+            transaction = former.begin()
+            for key, values in self._records(transaction).items():
+                for value in values:
+                    self.checks.send(transaction, key, value)
+            client.versions.update(older)
+            has_ended = await self._transact(await self.new_producer())
+            client.versions.update(newer)
+            try:
+                await former.end(transaction, commits=False)
+            except FencedError:
+                if has_ended:
+                    client.history.reach("a producer ends after an older client has had its id")
+            else:
+                client.history.violate(
+                    "overtaken-goes-on", f"{former.life} goes on after another has had its id"
+                )
+            await asyncio.sleep(client.rng.expovariate(4))
+
+    async def _transact(self, producer: TransactionalProducer) -> bool:
+        producer.renews_after_aborts = False
+        transaction = producer.begin()
+        try:
+            await producer.write(transaction, self._records(transaction))
+            await producer.end(transaction, commits=self.client.rng.random() < 0.5)
+        except FencedError:
+            return False
+        except AbortableError:
+            return await self.give_up(producer, transaction)
+        return True
+
+    def _records(self, transaction: Transaction) -> dict[Key, list[bytes]]:
+        key = self.client.rng.choice(ORDERS)
+        name = f"overtaken.{transaction.life[1]}#{transaction.number}/{key[1]}"
+        return {key: [name.encode()]}
 
 
 class _Marked(NamedTuple):
