@@ -47,6 +47,8 @@ FIXED_SEEDS = [
     (7101293, 3),
     (7100609, 5),
     (7200545, 1),
+    (8000071, 3),
+    (8000054, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

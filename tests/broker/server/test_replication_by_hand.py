@@ -89,6 +89,30 @@ def test_what_a_dead_leader_had_alone_is_dropped_where_the_leader_has_deleted_th
     assert log.leader_epochs.entries == pair.partitions[2].log.leader_epochs.entries
 
 
+@pytest.mark.parametrize("timestamp", [START_MS, START_MS + 1, None])
+def test_a_time_is_not_looked_up_beyond_damage_that_another_replica_has_whole(tmp_path, timestamp):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    leader = pair.partitions[1]
+    for number, value in enumerate((b"first", b"second", b"third")):
+        leader.append(batch_of(value, base_timestamp=START_MS + number), 1, START_MS)
+    for _ in range(2):
+        pair.fetch(2, 1)
+    segment = leader.log.segments.first
+    segment.path.write_bytes(segment.path.read_bytes().replace(b"second", b"sXcond"))
+    segment.unchecked = (0, segment.size)  # as of a former process
+    leader.log.look_for_damage(segment, segment.position_of(1))
+    assert [damage.first_offset for damage in leader.log.damages] == [1]
+    if timestamp == START_MS:
+        assert leader.find_timestamp(timestamp).offset == 0, "it is before the damage"
+        return
+    with pytest.raises(ApiError) as refused:
+        leader.find_timestamp(timestamp)
+    assert code_of(refused) is ErrorCode.KAFKA_STORAGE_ERROR
+    pair.lead(1, isr=(1,))
+    leader.find_timestamp(timestamp)  # nobody else has it
+
+
 def test_an_epoch_in_which_nothing_was_written_does_not_keep_a_follower_from_following(tmp_path):
     pair = Pair(tmp_path, min_isr=1)
     pair.lead(1)

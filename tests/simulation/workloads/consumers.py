@@ -230,7 +230,9 @@ class Consumer:
             return
         offset = found.offset
         if offset < self.positions[key]:
-            if not self._may_be_a_former_leader(key):
+            # Its former leader had deleted, as was asked of it, what this one still has.
+            is_asked_to_go = self.positions[key] < self.client.history.trims.get(key, 0)
+            if not is_asked_to_go and not self._may_be_a_former_leader(key):
                 self.client.history.violate(
                     "nonmonotonic-poll",
                     f"{self.name} at {self.positions[key]} of {key} is out of range, the log "

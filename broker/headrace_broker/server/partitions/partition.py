@@ -561,10 +561,17 @@ class Partition:
         log = self.log
         try:
             if timestamp is None:
-                return log.max_timestamp_offset()
-            return log.fetch_offset_by_timestamp(timestamp)
+                found = log.max_timestamp_offset()
+            else:
+                found = log.fetch_offset_by_timestamp(timestamp)
         except LogDirectoryFailure as failure:
             raise self.directory_failed(failure) from failure
+        if log.is_damaged and len(self.in_sync_replicas) > 1:
+            # An earlier record may be in what is damaged. Soon another replica leads, that has it.
+            end = log.log_end_offset if found is None or timestamp is None else found.offset
+            if any(damage.first_offset < end for damage in log.damages):
+                raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "earlier records are damaged")
+        return found
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """Return the largest epoch up to `epoch` that has records, and where it ended (KIP-320)."""
