@@ -245,10 +245,17 @@ class ModernMember:
             self._new_id()
 
     async def _commit_late(self) -> None:
-        """Send what a thread of ours still had to commit from before it was taken from us."""
+        """Send what a thread of ours still had to commit from before it was taken from us.
+
+        Only what nobody has committed beyond: who has the same id and epoch again is no zombie.
+        """
         if self._former is None:
             return
         (member, epoch, places), self._former = self._former, None
+        known = self._checks.known
+        places = {key: offset for key, offset in places.items() if offset >= known(key)}
+        if not places:
+            return
         heard = self._checks.attempt_by(member, epoch, places)
         codes = await self._offsets.commit(places, generation=epoch, member=member)
         for key, code in codes.items():
