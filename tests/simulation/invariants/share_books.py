@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace_broker.coordinator.share_partition.partition import SharePartition
 from headrace_broker.coordinator.share_partition.states import AcknowledgeType, RecordState
-from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.server.shares.persister import Persister
 from headrace_broker.server.shares.share_partition_driver import SharePartitionDriver
 from simulation.history import History
@@ -94,9 +94,13 @@ def _acknowledge(
     ]
     try:
         decides = bool(original(state, member_id, taken, *circumstances))
-    except ApiError:
+    except ApiError as error:
         if any(book.lapsed.get(offset) == member_id for offset, _ in said):
             history.reach("an acknowledgement arrives after the lock ran out")
+        if error.code is ErrorCode.INVALID_REQUEST and any(
+            offset not in book.counts for offset, _ in said
+        ):
+            history.shares.strangers.add(member_id)
         raise
     for offset, kind in said:
         hold = book.holds.get(offset)

@@ -82,6 +82,11 @@ class Shares(Invariant):
         """It was delivered as often as may be."""
         self.delivered: dict[Place, Any] = {}
         """By whom it was delivered last."""
+        self.strangers: set[str] = set()
+        """Members that a leader told INVALID_REQUEST, for what it had not delivered in this epoch.
+
+        Kafka does, too: SharePartition.fetchSubMap.
+        """
         self.values: dict[Place, bytes] = {}
         """What members were given."""
         self.kept: dict[int, Kept] = {}

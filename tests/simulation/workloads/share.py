@@ -426,6 +426,8 @@ class ShareMember:
 
     def _refused(self, index: int, code: ErrorCode) -> None:
         self._client.heard(TOPIC, index, code)
+        if code is ErrorCode.INVALID_REQUEST and self._id in self._shares.strangers:
+            return
         if code not in RETRIABLE and code not in _RECORD_ERRORS:
             self._client.history.violate("share-group", f"partition {index}: {code.name}")
 
