@@ -113,6 +113,10 @@ class GroupChecks:
         """Return the largest offset whose commit is acknowledged by now."""
         return self._acknowledged.get(key, -1)
 
+    def not_behind(self, places: dict[Key, int]) -> dict[Key, int]:
+        """Return those of a late commit's places that no acknowledged commit is beyond."""
+        return {key: offset for key, offset in places.items() if offset >= self.known(key)}
+
     def found(self, key: Key, known: int, offset: int) -> None:
         """Take what the group answered to who asked when `known` had been acknowledged."""
         if offset < known or offset > self._attempted.get(key, -1):

@@ -110,8 +110,7 @@ class ClassicMember(Member):
         """
         if self._former is not None:
             generation, member, places = self._former
-            known = self._checks.known
-            places = {key: offset for key, offset in places.items() if offset >= known(key)}
+            places = self._checks.not_behind(places)
             self._former = (generation, member, places) if places else None
         await super()._commit_late()
 

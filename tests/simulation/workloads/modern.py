@@ -252,8 +252,7 @@ class ModernMember:
         if self._former is None:
             return
         (member, epoch, places), self._former = self._former, None
-        known = self._checks.known
-        places = {key: offset for key, offset in places.items() if offset >= known(key)}
+        places = self._checks.not_behind(places)
         if not places:
             return
         heard = self._checks.attempt_by(member, epoch, places)
