@@ -38,12 +38,18 @@ def replicas_behind(image: MetadataImage) -> dict[NodeId, list[tuple[str, Partit
 def why_behind(image: MetadataImage, node: NodeId) -> str:
     """Return which replicas a broker still has to catch up; '' if it may count as ready.
 
-    If every live broker lags, as after the loss of all of them, none is reported: clients need some
-    ready broker to start with.
+    If every live broker lags, as after the loss of all of them, the one that lags in the fewest
+    partitions is not reported: clients need a ready broker to start with. More than one could be
+    stopped though a partition has no replica in sync to spare.
     """
     behind = replicas_behind(image)
-    if node not in behind or all(each.node_id in behind for each in image.active_brokers()):
+    if node not in behind:
         return ""
+    live = sorted(each.node_id for each in image.active_brokers())
+    if all(each in behind for each in live):
+        kept = min(live, key=lambda each: len(behind[each]), default=node)
+        if node == kept:
+            return ""
     return f"replicas that are not in sync yet: {_listed(behind[node])}"
 
 
