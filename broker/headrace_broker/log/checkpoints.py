@@ -1,7 +1,9 @@
-"""Kafka's text checkpoint files: a version line, a count line, then one entry a line.
+"""Text checkpoint files: a version line, a count line, one entry a line, and a checksum line.
 
-Owns their format and their atomic replacement. A damaged file reads as missing, with a line in the
-log: each of these files only saves work or can be rebuilt.
+Owns their format and their atomic replacement. Version 0 is Kafka's, which has no checksum; it is
+read, and never written. Some of these files are replaced without an fsync, so a power cut may leave
+any bytes in them. A damaged file reads as missing, with a line in the log: each of these files only
+saves work or can be rebuilt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,12 +11,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import structlog
+from crc32c import crc32c
 
 from headrace_broker.log.files import failing_the_directory, read_file, replace_file
 
 _log = structlog.get_logger(__name__)
 _Entry = TypeVar("_Entry")
-_VERSION = "0"
+_VERSION_WITHOUT_CHECKSUM = "0"
+_VERSION = "1"
 
 
 class TopicPartition(NamedTuple):
@@ -30,8 +34,12 @@ class TopicPartition(NamedTuple):
 def write_checkpoint(path: Path, lines: Iterable[str], *, durable: bool = True) -> None:
     """Replace a checkpoint file as a whole."""
     entries = list(lines)
-    text = "\n".join([_VERSION, str(len(entries)), *entries]) + "\n"
-    replace_file(path, text.encode(), durable=durable)
+    body = ("\n".join([_VERSION, str(len(entries)), *entries]) + "\n").encode()
+    replace_file(path, body + _checksum_line(body), durable=durable)
+
+
+def _checksum_line(body: bytes) -> bytes:
+    return b"crc32c %08x\n" % crc32c(body)
 
 
 def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_Entry] | None:
@@ -42,12 +50,7 @@ def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_E
         except FileNotFoundError:
             return None
     try:
-        *lines, rest = data.decode().split("\n")
-        # A power cut that tore the file within its last number would read as a smaller number.
-        if rest:
-            raise ValueError(f"it ends in {rest!r}, without a new line")
-        if not lines or lines[0].strip() != _VERSION:
-            raise ValueError(f"version {lines[:1]}")
+        lines = _checked_lines(data)
         count = int(lines[1])
         entries = [parse(line.split(" ")) for line in lines[2:] if line]
         if len(entries) != count:
@@ -56,6 +59,24 @@ def read_checkpoint(path: Path, parse: Callable[[list[str]], _Entry]) -> list[_E
         _log.warning("checkpoint file is damaged", path=str(path), error=str(error))
         return None
     return entries
+
+
+def _checked_lines(data: bytes) -> list[str]:
+    """Return the lines up to the checksum; raises ValueError."""
+    *lines, rest = data.decode().split("\n")
+    # Version 0 torn within its last number would read as a smaller number.
+    if rest:
+        raise ValueError(f"it ends in {rest!r}, without a new line")
+    match lines[:1]:
+        case [version] if version == _VERSION_WITHOUT_CHECKSUM:
+            return lines
+        case [version] if version == _VERSION:
+            last = f"{lines.pop()}\n".encode()
+            if last != _checksum_line(data[: -len(last)]):
+                raise ValueError(f"its checksum is not {last.decode().strip()!r}")
+            return lines
+        case found:
+            raise ValueError(f"version {found}")
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.log import log_directory
+from headrace_broker.log.checkpoints import read_offsets
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.log_directory import LogDirectory, LogDirectoryInUseError
 from headrace_broker.log.meta_properties import MetaPropertiesError, decode_uuid, encode_uuid
@@ -130,8 +131,8 @@ def test_settings_are_read_by_kafkas_names():
 
 
 def points(directory, name):
-    lines = (directory.path / name).read_text().splitlines()[2:]
-    return {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
+    offsets = read_offsets(directory.path / name)
+    return {f"{tp.topic} {tp.partition}": at for tp, at in offsets.items()}
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_deleted_records_stay_away_from_a_power_cut_after_retention(
     synced = []
 
     def sync(path):
-        synced.append((path, starts.read_text()))
+        synced.append((path, points(directory, starts.name)))
 
     monkeypatch.setattr(log_directory, "sync_directory", sync)
     log.delete_records_before(5)
@@ -286,8 +287,23 @@ def test_deleted_records_stay_away_from_a_power_cut_after_retention(
     directory.checkpoint()
     directory.checkpoint()
     # Until the removal of the segments is on disk, the checkpoint says where the log begins.
-    assert synced == [(log.directory, "0\n1\nevents 0 5\n")]
-    assert starts.read_text() == "0\n0\n"
+    assert synced == [(log.directory, {"events 0": 5})]
+    assert points(directory, starts.name) == {}
+
+
+def test_a_high_watermark_that_a_power_cut_changed_is_not_believed(open_directory):
+    directory = open_directory()
+    log = directory.create("events", 0, CONFIG)
+    for _ in range(3):
+        append(log, batch_of(b"value"))
+    log.high_watermark = 1
+    directory.checkpoint_high_watermarks()  # without an fsync
+    directory.abandon()
+    marks = directory.path / "replication-offset-checkpoint"
+    marks.write_text(marks.read_text().replace("events 0 1", "events 0 3"))
+    again = open_directory()
+    open_logs(again, CONFIG)
+    assert again.logs["events", 0].high_watermark == 0
 
 
 def test_a_log_directory_that_was_given_up_holds_no_logs(open_directory):

@@ -30,7 +30,7 @@ MUTANTS = (
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
 FOUND_AT = {
     "nothing is recovered after a kill": 2,
-    "a leader epoch that a power cut changed is believed": 918253,
+    "a leader epoch that a power cut changed is believed": 8000287,
     "an append is not fsynced": 1,
     "directories are not fsynced": 1,
     "a recreated partition inherits checkpoints": 8,
@@ -138,7 +138,7 @@ FOUND_AT = {
     "a truncation leaves the producers of what it cut": 3,
     "a truncation leaves the recovery point above the end": 4,
     "a truncation leaves the compacted offset above the end": 51,
-    "snapshots of producers above a truncation stay": 1355,
+    "snapshots of producers above a truncation stay": 918393,
     "a truncation leaves checkpoints above it": 14,
     "a start forgets which records were deleted": 24,
     "a new leader epoch leaves one that wrote nothing": 12,

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
-from headrace_broker.log import partition_log, recovery
+from headrace_broker.log import checkpoints, partition_log, recovery
 from headrace_broker.log.future_log import FutureLog
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
@@ -13,6 +13,7 @@ from headrace_broker.log.segments import flush
 from headrace_broker.log.segments.batch_check import BatchWindow
 from headrace_broker.log.segments.flush import Flush
 from headrace_broker.server.groups.group_driver_log import PartitionOffsetsLog
+from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant
 from simulation.profile import TRUNCATION
 from simulation.workloads.directories import NAME, SINCE
@@ -157,6 +158,14 @@ STORAGE_MUTANTS = (
         needs=lambda profile: profile.loses_power and profile.focus == TRUNCATION,
         seeds_max=200,
         seed_known=7695,
+    ),
+    Mutant(
+        name="a checkpoint is believed without its checksum",
+        owner=checkpoints,
+        attribute="_checked_lines",
+        replace=edited("if last != _checksum_line(data[: -len(last)]):", "if False:"),
+        needs=lambda profile: profile.loses_power,
+        seeds_max=1000,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
