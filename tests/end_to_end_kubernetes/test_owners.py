@@ -6,6 +6,7 @@ The operator is a process beside the cluster; the pods of the Clusters here need
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -162,6 +163,71 @@ def test_a_cluster_that_cannot_start_says_why(served: Served) -> None:
     assert condition(served.get("Cluster", "nowhere"), "Reconciling")["status"] == "True"
     wait_until(lambda: "BrokersFailing" in stalled(served, "nowhere"), 180, "a minute of it")
     assert "Unschedulable" in stalled(served, "nowhere")
+
+
+@contextmanager
+def no_room_for_pods(served: Served) -> Iterator[None]:
+    """Let a quota refuse each new pod meanwhile; what runs goes on."""
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "full", "namespace": served.namespace},
+        "spec": {"hard": {"pods": "0"}},
+    }
+    apply(quota)
+    wait_until(
+        lambda: get(served.namespace, "resourcequota", "full").get("status", {}).get("hard"), 30
+    )
+    try:
+        yield
+    finally:
+        kubectl("-n", served.namespace, "delete", "resourcequota", "full")
+
+
+def test_a_pod_that_a_quota_refuses_is_said_in_the_api_servers_words(served: Served) -> None:
+    with no_room_for_pods(served):
+        made(served, "roomless")
+        wait_until(lambda: "exceeded quota: full" in served_message(served, "roomless"), 60, "it")
+        assert "FailedCreate" in served_message(served, "roomless")
+        assert condition(served.get("Cluster", "roomless"), "Reconciling")["status"] == "True"
+        assert not uid(served, "pod", "roomless-a-0")
+    # Its controller would try again in its own time.
+    kubectl("-n", served.namespace, "annotate", "statefulset", "roomless-a", "again=now")
+    wait_until(lambda: uid(served, "pod", "roomless-a-0"), 60, "the pod")
+    wait_until(
+        lambda: "exceeded quota" not in served_message(served, "roomless"), 60, "other words"
+    )
+
+
+@pytest.mark.slow
+def test_a_pod_that_is_refused_for_a_minute_needs_a_person(served: Served) -> None:
+    with no_room_for_pods(served):
+        made(served, "waiting")
+        wait_until(lambda: "BrokersFailing" in stalled(served, "waiting"), 150, "a minute of it")
+        assert "exceeded quota: full" in stalled(served, "waiting")
+    kubectl("-n", served.namespace, "annotate", "statefulset", "waiting-a", "again=now")
+    wait_until(lambda: not stalled(served, "waiting"), 60, "nothing to be refused")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_pod_that_waits_for_a_missing_secret_says_so(served: Served) -> None:
+    # The kubelet mounts only what a container asks for.
+    mount = {"name": "keys", "mountPath": "/keys"}
+    template = {
+        "spec": {
+            "containers": [{"name": "broker", "volumeMounts": [mount]}],
+            "volumes": [{"name": "keys", "secret": {"secretName": "keys"}}],
+        }
+    }
+    made(served, "keyless", pools=[{**POOLS[0], "podTemplate": template}])
+    wait_until(lambda: "BrokersFailing" in stalled(served, "keyless"), 240, "two minutes of it")
+    assert "FailedMount" in stalled(served, "keyless")
+    assert 'secret "keys" not found' in stalled(served, "keyless")
+    secret = {"name": "keys", "namespace": served.namespace}
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": secret, "stringData": {"a": "b"}})
+    # The kubelet tries again after two minutes at the latest.
+    wait_until(lambda: not stalled(served, "keyless"), 240, "its pod to start")
 
 
 def served_message(served: Served, name: str) -> str:

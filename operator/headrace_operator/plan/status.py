@@ -75,9 +75,9 @@ def _conditions(
 ) -> tuple[Condition, ...]:
     stalled, notes, progress = findings
     unhealthy = _unhealthy(resource, observed)
-    if progress is None and isinstance(resource, Cluster):
+    if isinstance(resource, Cluster):
         # Missing brokers are in progress: a Cluster that cannot start is not idle.
-        progress = unhealthy
+        progress = unhealthy if progress is None else _with_failures(progress, observed)
     ready: Verdict
     if stalled is not None:
         ready = ("False", stalled.reason, stalled.message)
@@ -128,6 +128,14 @@ def _lag_verdict(group: ConsumerGroup, policy: LagPolicy, observed: Observed) ->
     if is_within:
         return "True", Reason.LAG_WITHIN_TARGET, "no further behind than lagPolicy.target allows"
     return "False", Reason.LAG_ABOVE_TARGET, "further behind than lagPolicy.target allows"
+
+
+def _with_failures(progress: tuple[Reason, str], observed: Observed) -> tuple[Reason, str]:
+    """Add why brokers fail: what is in progress may be waiting for just these."""
+    reason, message = progress
+    brokers = observed.cluster.brokers if observed.cluster else ()
+    unsaid = [each for each in brokers if not each.is_registered and each.failing not in message]
+    return reason, "; ".join([message, *filter(None, [failures_of(unsaid)])])
 
 
 def _previous(

@@ -105,12 +105,16 @@ class KubernetesClient(Transport):
         kind: str,
         namespace: str | None = None,
         label_selector: str | None = None,
+        *,
+        field_selector: str | None = None,
     ) -> list[Object]:
         """Return all objects of a kind, in one namespace or in all, read in pages."""
         where = await self.resource_type(api_version, kind)
         query: dict[str, str] = {"limit": str(LIST_LIMIT)}
         if label_selector:
             query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
         items: list[Object] = []
         while True:
             page = await self.read(where.path(namespace), query)

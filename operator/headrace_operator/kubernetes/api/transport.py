@@ -212,7 +212,8 @@ class Transport:
             status = error.status
             raise
         finally:
-            self._on_write(Write(verb=method, kind=kind, status=status))
+            if "dryRun" not in (query or {}):
+                self._on_write(Write(verb=method, kind=kind, status=status))
 
     async def open_websocket(
         self, path: str, query: Mapping[str, str], subprotocol: str

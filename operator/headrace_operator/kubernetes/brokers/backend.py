@@ -23,6 +23,7 @@ from headrace_operator.kubernetes.brokers.passes import BrokersPass
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran, with_listeners_kept
 from headrace_operator.kubernetes.brokers.storage import with_classes_kept
 from headrace_operator.kubernetes.brokers.tools import Tools
+from headrace_operator.kubernetes.brokers.unstarted import Unstarted, with_hindrance
 from headrace_operator.kubernetes.brokers.zones import Zones
 from headrace_operator.kubernetes.spec_check import cluster_spec_problems
 from headrace_operator.plan import Observed, ObservedCluster, Problem, Waiting
@@ -89,6 +90,7 @@ class BrokersOnKubernetes:
         self._admin_addresses = admin_addresses or {}
         self._identities = Identities(client, store)
         self._losses = Losses(client, self._identities)
+        self._unstarted = Unstarted(client)
         self._tools = Tools(
             client=client,
             store=store,
@@ -159,8 +161,14 @@ class BrokersOnKubernetes:
         wanted = identity.at_version(cluster.spec.version, cluster.spec.image, self._image)
         wanted = await self._tools.zones.placed(cluster, wanted)
         losses = await self._losses.look(cluster, wanted, seen.pods)
+        hindered = await self._unstarted.look(cluster, wanted, seen)
         brokers = tuple(
-            replace(observed_broker(cluster, wanted, node, seen), loss=losses.get(node.node_id))
+            replace(
+                with_hindrance(
+                    observed_broker(cluster, wanted, node, seen), hindered.get(node.node_id)
+                ),
+                loss=losses.get(node.node_id),
+            )
             for node in wanted.nodes
         )
         balance = await self._balance(cluster, identity, memory)
@@ -250,6 +258,7 @@ class BrokersOnKubernetes:
     def forget(self, cluster: Cluster) -> None:
         """See BrokerBackend."""
         self._memories.pop(cluster.key, None)
+        self._unstarted.forget(cluster)
         self._identities.forget(cluster)
 
     def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
 
-__all__ = ["check_admission", "is_only_full", "why_not_placed"]
+__all__ = ["check_admission", "is_only_full", "next_pod", "why_not_placed"]
 
 _FORBIDDEN = 403
 _QUOTA = re.compile(
@@ -32,7 +32,7 @@ _QUOTA = re.compile(
 async def check_admission(client: KubernetesClient, stateful_set: Object, pod: Object) -> None:
     """Check that the set's controller could create the pod. Raises KubernetesError if not."""
     try:
-        await client.create(_next_pod(stateful_set, pod), is_dry_run=True)
+        await client.create(next_pod(stateful_set, pod["metadata"]["name"]), is_dry_run=True)
     except KubernetesError as error:
         if error.is_conflict or is_only_full(error.message):
             return
@@ -77,9 +77,8 @@ def _amounts(text: str) -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, value in pairs}
 
 
-def _next_pod(stateful_set: Object, pod: Object) -> Object:
-    """Return the pod as the set's controller would create it. Pure."""
-    name = pod["metadata"]["name"]
+def next_pod(stateful_set: Object, name: str) -> Object:
+    """Return the pod of this name as the set's controller would create it. Pure."""
     template = stateful_set["spec"]["template"]
     claims = stateful_set["spec"].get("volumeClaimTemplates") or []
     volumes: list[dict[str, Any]] = [
@@ -94,7 +93,7 @@ def _next_pod(stateful_set: Object, pod: Object) -> Object:
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": pod["metadata"]["namespace"],
+            "namespace": stateful_set["metadata"]["namespace"],
             "labels": template["metadata"].get("labels", {}),
             "annotations": template["metadata"].get("annotations", {}),
         },
