@@ -13,6 +13,17 @@ def waits(reason: str, message: str = "", /, **ended: Any) -> dict[str, Any]:
     return {"status": {"containerStatuses": [{"state": state, **last}]}}
 
 
+def beside(name: str, *, is_initial: bool = False) -> dict[str, Any]:
+    """Return a pod in which another container than the broker's fails."""
+    pod = waits("CrashLoopBackOff", "back-off 10s", exitCode=3, message="no")
+    (failing,) = pod["status"]["containerStatuses"]
+    failing["name"] = name
+    healthy = {"name": "broker", "state": {"waiting": {"reason": "PodInitializing"}}}
+    if is_initial:
+        return {"status": {"initContainerStatuses": [failing], "containerStatuses": [healthy]}}
+    return {"status": {"containerStatuses": [healthy, failing]}}
+
+
 def unplaced(message: str) -> dict[str, Any]:
     placed = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     return {"status": {"conditions": [{**placed, "message": message}]}}
@@ -45,6 +56,8 @@ def unplaced(message: str) -> dict[str, Any]:
             unplaced('0/3 nodes are available: storageclass.storage.k8s.io "fast" not found'),
             'Unschedulable: 0/3 nodes are available: storageclass.storage.k8s.io "fast" not found',
         ),
+        (beside("wait", is_initial=True), "init container wait: CrashLoopBackOff, exit code 3: no"),
+        (beside("mesh"), "container mesh: CrashLoopBackOff, exit code 3: no"),
         (waits("ContainerCreating"), ""),
         ({"status": {}}, ""),
         (None, ""),

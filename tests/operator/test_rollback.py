@@ -108,8 +108,16 @@ def test_numbers_of_brokers_and_live_settings_stay_as_they_are_wanted() -> None:
     assert effective.spec.config == config
 
 
-def test_a_node_that_is_gone_is_not_blamed_on_a_setting() -> None:
-    why = "Unschedulable: 0/3 nodes are available"
+@pytest.mark.parametrize(
+    "why",
+    [
+        "Unschedulable: 0/3 nodes are available",
+        'FailedMount: MountVolume.SetUp failed for volume "keys" : secret "keys" not found',
+        'FailedAttachVolume: Multi-Attach error for volume "pvc-1"',
+        'FailedCreate: pods "c-a-0" is forbidden: exceeded quota: q, requested: pods=1',
+    ],
+)
+def test_nodes_volumes_and_quotas_are_not_blamed_on_a_setting(why: str) -> None:
     assert failed(cluster(config={**CONFIG, "num.io.threads": 3}), why).failed is None
     larger = [{"name": "a", "resources": {"requests": {"memory": "640Gi"}}}]
     assert failed(cluster(larger), why).failed is not None

@@ -19,7 +19,7 @@ from headrace_operator.render.pods import (
 from headrace_operator.render.properties import static_config
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.render.identity import Identity, Node
@@ -136,19 +136,28 @@ def is_ready(pod: Object | None) -> bool:
 def failure_of(pod: Object | None) -> str:
     """Return why a pod will not run as it is; '' for one that runs, starts or recovers."""
     status = (pod or {}).get("status", {})
-    for container in status.get("containerStatuses") or []:
-        waiting = container.get("state", {}).get("waiting") or {}
+    initial = status.get("initContainerStatuses") or []
+    for container in (*initial, *(status.get("containerStatuses") or [])):
+        waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in FAILING_REASONS:
             ended = (container.get("lastState") or {}).get("terminated") or {}
             code = f", exit code {ended['exitCode']}" if ended else ""
             # A container that is killed for lack of memory leaves no message.
             code += ", OOMKilled" if ended.get("reason") == "OOMKilled" else ""
             said = ended.get("message") or waiting.get("message") or ""
-            return f"{waiting['reason']}{code}{_last_words(said)}"
+            return f"{_whose(container, initial)}{waiting['reason']}{code}{_last_words(said)}"
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}"
     return ""
+
+
+def _whose(container: Object, initial: Sequence[Object]) -> str:
+    """Name a container that is not the broker's own: a podTemplate may add others."""
+    name = container.get("name", "broker")
+    if name == "broker":
+        return ""
+    return f"{'init container' if container in initial else 'container'} {name}: "
 
 
 def _last_words(text: str) -> str:

@@ -2,8 +2,8 @@
 
 When all brokers serve with the spec, the origin of their pods is recorded with their identities. If
 a broker then cannot start from another spec, that spec is recorded as failed, and until it changes,
-brokers are rendered as before. A pod that finds no node is not blamed on a change that does not
-affect scheduling.
+brokers are rendered as before. A pod that finds no node, no volume or no room in a quota is not
+blamed on a change that affects none of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ __all__ = ["as_it_ran", "noted", "with_listeners_kept"]
 
 #: Fields of a pool that affect scheduling, and are rolled back with the rest.
 _PLACES = ("resources", "podTemplate", "racks")
-_UNSCHEDULABLE = "Unschedulable"
+#: Reasons that only a change of these fields can be blamed for: nodes, volumes and quotas have
+#: their own misfortunes.
+_PLACE_REASONS = ("Unschedulable", "SchedulingGated", "FailedMount", "FailedAttachVolume")
+_QUOTA = "exceeded quota"
 
 
 def as_it_ran(cluster: Cluster, identity: Identity, default_image: str) -> tuple[Cluster, str]:
@@ -177,7 +180,8 @@ def _broken_by(
     for broker in seen.brokers:
         if not broker.is_stuck or broker.outdated or dict(broker.config) != config:
             continue
-        if broker.failing.startswith(_UNSCHEDULABLE) and broker.pool not in placed:
+        is_about_place = broker.failing.startswith(_PLACE_REASONS) or _QUOTA in broker.failing
+        if is_about_place and broker.pool not in placed:
             continue
         if changes:
             return broker
