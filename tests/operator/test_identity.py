@@ -2,12 +2,17 @@
 
 import datetime as dt
 import json
+from types import SimpleNamespace
+from uuid import UUID
 
 import msgspec
 
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
+from headrace_operator.kubernetes.brokers.passes import BrokersPass
 from headrace_operator.kubernetes.brokers.storage import have_templates_changed
+from headrace_operator.plan import Observed, ObservedCluster, ObservedQuorum
 from headrace_operator.plan.brokers import target_of
+from headrace_operator.plan.model import ObservedReplica
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.names import pod_name
 from headrace_operator.render.pods import INPUTS_ANNOTATION, pool_inputs, render_pool
@@ -103,3 +108,20 @@ def test_a_broker_that_has_other_volumes_than_it_served_from_lost_its_disk():
     assert [is_lost("old"), is_lost("old", "more"), is_lost("new"), is_lost()] == [0, 0, 1, 1]
     # What it served from was never noted: nobody can say.
     assert not is_lost("new", identity=IDENTITY)
+
+
+def test_who_votes_is_remembered_for_when_nobody_can_be_asked():
+    nodes = tuple(Node(node_id=number, pool="a", ordinal=number - 1) for number in (1, 2))
+    before = msgspec.structs.replace(IDENTITY, nodes=nodes, is_formed=True)
+    found = cluster([{"name": "a", "replicas": 2}])
+    voter = ObservedReplica(node_id=2, directory_id=UUID(int=1))
+    quorum = ObservedQuorum(leader_id=2, voters=(voter,))
+    led = Observed(cluster=ObservedCluster(quorum=quorum))
+    tools = SimpleNamespace(identities=SimpleNamespace(claims_of=lambda *_: []))
+    identity = BrokersPass(tools, found, before, "i", pods={})._settled(led)
+    silent = Observed(cluster=ObservedCluster(is_reachable=False))
+    identity = BrokersPass(tools, found, identity, "i", pods={})._settled(silent)
+    assert identity.voters == (2,)
+    seen = Seen(now=NOW, stateful_sets={}, pods={}, services={})
+    assert [observed_broker(found, identity, each, seen).is_voter for each in nodes] == [0, 1]
+    assert observed_broker(found, before, nodes[0], seen).is_voter is None

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from headrace_operator.plan import Observed, ObservedCluster, Problem, plan, status
+from headrace_operator.plan import NodeLoss, Observed, ObservedCluster, Problem, plan, status
 from headrace_operator.resources import Reason
 from headrace_operator.resources.manifests import parse_resource
 from support.operator_resources import broker, cluster, desired, existing, observed, topic
@@ -150,3 +150,36 @@ def test_a_lost_quorum_needs_a_person_and_says_where_the_way_out_is():
     assert (stalled(2, 3).status, stalled(2, 3).reason) == ("True", Reason.QUORUM_LOST)
     assert "broker 2, 3 lost its volumes" in stalled(2, 3).message
     assert stalled(3).status == "False"
+
+
+def stalled_by_nodes(replicas, gone, away=(), voters=()):
+    """Return Stalled where brokers' nodes, with their volumes, are gone or away."""
+    brokers = tuple(
+        broker(
+            each,
+            is_registered=False,
+            is_ready=False,
+            is_voter=each in voters if voters else None,
+            loss=NodeLoss(machine=f"node{each}", volumes=("v",), reason="x", is_gone=each in gone)
+            if each in (*gone, *away)
+            else None,
+        )
+        for each in range(1, replicas + 1)
+    )
+    wanted = cluster([{"name": "a", "replicas": replicas}])
+    seen = Observed(cluster=ObservedCluster(brokers=brokers, is_reachable=False))
+    return conditions(seen, desired(cluster=wanted), wanted.key)["Stalled"]
+
+
+def test_a_quorum_that_is_lost_with_nodes_whose_claims_are_there_still_needs_a_person():
+    found = stalled_by_nodes(3, gone=(2, 3))
+    assert (found.status, found.reason) == ("True", Reason.QUORUM_LOST)
+    assert "broker 2 (with node node2), 3 (with node node3) lost its volumes" in found.message
+    assert "When the metadata quorum is lost" in found.message
+    # A node that is only not ready may come back.
+    assert stalled_by_nodes(3, gone=(3,), away=(2,)).status == "False"
+
+
+def test_only_who_votes_counts_for_the_quorum():
+    assert stalled_by_nodes(5, gone=(1, 3), voters=(1, 2, 3)).reason == Reason.QUORUM_LOST
+    assert stalled_by_nodes(5, gone=(1, 4, 5), voters=(1, 2, 3)).status == "False"

@@ -80,6 +80,8 @@ class ObservedBroker:
     process: str = ""
     #: Why it does not run and will not recover by itself; a recovering broker is not failing.
     failing: str = ""
+    #: Whether it voted when the quorum last had a leader; None: not known.
+    is_voter: bool | None = None
     #: Whether its volumes were replaced since it last served: its data is gone.
     is_disk_lost: bool = False
     #: Whether it has been failing for so long that nothing waits for it any longer.
@@ -92,6 +94,12 @@ class ObservedBroker:
     is_refilling: bool = False
     #: The broker that was removed, in whose place this one begins; None when it has begun.
     succeeds: int | None = None
+
+    @property
+    def is_data_lost(self) -> bool:
+        """Whether it can never start again with its data, unless a node comes back."""
+        is_node_gone = self.loss is not None and self.loss.is_gone and bool(self.loss.volumes)
+        return self.is_disk_lost or is_node_gone
 
 
 @dataclass(frozen=True, kw_only=True)

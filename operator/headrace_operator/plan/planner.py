@@ -196,10 +196,11 @@ def _say_what_is_full(observed: Observed, cluster: Cluster) -> Iterator[Problem]
 def _say_what_fails(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
     """Report why no broker answers, if a pod gives a reason and waiting has not helped."""
     brokers = observed.cluster.brokers if observed.cluster else ()
-    voters = [broker for broker in brokers if "controller" in broker.roles]
-    lost = [broker for broker in voters if broker.is_disk_lost]
+    voters = [broker for broker in brokers if broker.is_voter]
+    voters = voters or [broker for broker in brokers if "controller" in broker.roles]
+    lost = [broker for broker in voters if broker.is_data_lost]
     if 2 * len(lost) > len(voters):
-        names = ", ".join(str(broker.node_id) for broker in lost)
+        names = ", ".join(map(_lost_name, lost))
         message = (
             f"broker {names} lost its volumes, and with them most voters of the metadata quorum:"
             " nothing can be decided any more. Bring a volume back, or let one that is left go on"
@@ -209,6 +210,13 @@ def _say_what_fails(observed: Observed, cluster: Cluster) -> Iterator[Problem]:
     if any(broker.is_stuck for broker in brokers):
         message = f"no broker answers: {failures_of(brokers)}"
         yield Problem(resource=cluster.key, reason=Reason.BROKERS_FAILING, message=message)
+
+
+def _lost_name(broker: ObservedBroker) -> str:
+    """Name a broker, and the node that its volumes went with."""
+    if broker.is_disk_lost or broker.loss is None:
+        return str(broker.node_id)
+    return f"{broker.node_id} (with node {broker.loss.machine})"
 
 
 def failures_of(brokers: Iterable[ObservedBroker]) -> str:

@@ -98,6 +98,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     lives: dict[str, int] = {}
     #: By node id: the volume claims (uids) of each broker that served and may vote.
     disks: dict[str, tuple[str, ...]] = {}
+    #: Who voted when the quorum last had a leader; (): not known.
+    voters: tuple[int, ...] = ()
     #: By listener: the NodePort of the brokers' shared Service, so that a recreated one keeps it.
     bootstrap_ports: dict[str, int] = {}
     good: Good | None = None

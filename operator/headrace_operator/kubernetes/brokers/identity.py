@@ -125,6 +125,7 @@ class Identities:
                 nodes=(),
                 lives={},
                 disks={},
+                voters=(),
                 good=None,
                 failed=None,
                 # A later Cluster's brokers are described by its own spec.

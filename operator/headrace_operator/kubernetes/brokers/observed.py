@@ -100,6 +100,7 @@ def observed_broker(cluster: Cluster, identity: Identity, node: Node, seen: Seen
         replacement=node.replacement,
         is_refilling=bool(node.given_up),
         succeeds=node.succeeds,
+        is_voter=node.node_id in identity.voters if identity.voters else None,
         is_disk_lost=_is_disk_lost(identity, node, seen.claims.get(pod_name(cluster, node), ())),
     )
 

@@ -220,14 +220,16 @@ class BrokersPass:
         )
 
     def _with_disks(self, identity: Identity, seen: ObservedCluster) -> Identity:
-        """Record the volumes of serving voters, while the quorum has a leader."""
+        """Record who votes, and the volumes of those that serve, while the quorum has a leader."""
         disks = {key: has for key, has in identity.disks.items() if identity.node(int(key))}
         for broker in seen.brokers:
             node = identity.node(broker.node_id)
             if node is not None and node.is_controller and broker.is_registered and broker.is_ready:
                 claims = claim_uids(self._tools.identities.claims_of(self._cluster, node))
                 disks |= {str(node.node_id): claims} if claims else {}
-        return msgspec.structs.replace(identity, disks=disks)
+        voting = seen.quorum.voters if seen.quorum else ()
+        voters = tuple(sorted({each.node_id for each in voting}))
+        return msgspec.structs.replace(identity, disks=disks, voters=voters)
 
     def _with_started(self, identity: Identity, action: StartBroker) -> Identity:
         node = Node(
