@@ -128,3 +128,37 @@ def test_a_listener_that_is_added_restarts_nobody_before_its_address_is_there(cl
     cluster.wait_ready()
     wait_told(BOOTSTRAP, FIRST, SECOND)
     assert set(uids(cluster).values()).isdisjoint(before.values())
+
+
+def test_while_a_listener_waits_for_its_address_all_else_goes_on(cluster):
+    cluster.apply()
+    cluster.wait_ready()
+    before = uids(cluster)
+    balance(cluster)
+    cluster.spec["config"] = {**cluster.spec.get("config", {}), "num.partitions": 3}
+    cluster.apply()
+    wait_for_want_of_an_address(cluster, "a-0")
+    wait_until(
+        lambda: (
+            None not in uids(cluster).values()
+            and set(uids(cluster).values()).isdisjoint(before.values())
+        ),
+        180,
+        "a roll of both",
+    )
+    after = uids(cluster)
+    former = get(cluster.namespace, "statefulset", "c-a")["metadata"]["uid"]
+    kubectl("-n", cluster.namespace, "delete", "statefulset", "c-a", "--cascade=orphan")
+    wait_until(
+        lambda: (
+            get(cluster.namespace, "statefulset", "c-a").get("metadata", {}).get("uid", former)
+            != former
+        ),
+        60,
+        "another set",
+    )
+    assert uids(cluster) == after
+    for name, address in (("bootstrap", BOOTSTRAP), ("a-0", FIRST), ("a-1", SECOND)):
+        give_address(cluster, name, address)
+    cluster.wait_ready()
+    wait_told(BOOTSTRAP, FIRST, SECOND)

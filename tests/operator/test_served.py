@@ -4,6 +4,7 @@ One broker is reached beside it. There is no kubelet and no controller: sets mak
 has owners stays until a test deletes it.
 """
 
+import datetime as dt
 import json
 import time
 from collections.abc import Iterator
@@ -175,6 +176,118 @@ def test_a_stopped_target_is_started_by_another_operator_and_for_another_target(
     wait_until(lambda: replicas_of(served, "second") == 4, 30, "the second target's replicas")
     member.close()
     served.apply_cluster()
+
+
+def give_address(served: Served, service: str, address: str) -> None:
+    """Do what a cloud's controller does when its load balancer is there."""
+    status = json.dumps({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}})
+    patch = ("--subresource=status", "--type=merge", "-p", status)
+    kubectl("-n", served.namespace, "patch", "service", service, *patch)
+
+
+def test_a_listener_without_an_address_holds_up_nothing_else(served: Served) -> None:
+    balanced = {"name": "balanced", "port": 9095, "type": "LoadBalancer"}
+
+    def ask(replicas: int, partitions_wanted: int, *listeners: dict[str, Any]) -> None:
+        pools = [{"name": "a", "replicas": replicas}]
+        config = {"num.partitions": str(partitions_wanted)}
+        make(served, "lb", pools=pools, config=config, listeners=[{"name": "plain"}, *listeners])
+
+    def found() -> Any:
+        return get(served.namespace, "statefulset", "lb-a")
+
+    def serves(text: str) -> bool:
+        return text in json.dumps(found().get("spec", {}).get("template", {}))
+
+    def partitions(number: int) -> str:
+        return json.dumps(json.dumps({"num.partitions": str(number)})[1:-1])[1:-1]
+
+    def lacks(number: int) -> bool:
+        message = condition(served.get("Cluster", "lb")).get("message", "")
+        return f"Service lb-a-{number}-balanced has no address yet" in message
+
+    ask(1, 4)
+    wait_until(lambda: identity_of(served, "lb") and found(), 60, "its set")
+    # As when its broker, which nobody starts here, had served.
+    identity = json.dumps({**identity_of(served, "lb"), "isFormed": True})
+    patch = json.dumps({"data": {"identity.json": identity}})
+    kubectl("-n", served.namespace, "patch", "cm", "lb-identity", "--type=merge", "-p", patch)
+    wait_until(lambda: identity_of(served, "lb").get("isFormed"), 30, "the note")
+    ask(1, 4, balanced)
+    wait_until(lambda: lacks(0), 60, "the listener to wait")
+    # Settings, and a set that somebody deletes.
+    ask(1, 5, balanced)
+    wait_until(lambda: serves(partitions(5)), 60, "the settings")
+    assert not serves("9095")
+    former = found()["metadata"]["uid"]
+    kubectl("-n", served.namespace, "delete", "statefulset", "lb-a", "--wait=false")
+    wait_until(lambda: found() and found()["metadata"]["uid"] != former, 60, "another set")
+    assert lacks(0)
+    give_address(served, "lb-a-0-balanced", "198.51.100.11")
+    wait_until(lambda: serves("9095"), 60, "the listener")
+    # Another broker, whose load balancer takes its time.
+    ask(2, 5, balanced)
+    wait_until(lambda: lacks(1), 60, "the broker to wait")
+    ask(2, 6, balanced)
+    wait_until(lambda: serves(partitions(6)), 60, "the other settings")
+    assert found()["spec"]["replicas"] == 1
+    give_address(served, "lb-a-1-balanced", "198.51.100.12")
+    wait_until(lambda: found()["spec"]["replicas"] == 2, 60, "the other broker")
+    delete(served, "Cluster", "lb")
+
+
+def test_a_pod_that_admission_refuses_is_said_in_the_api_servers_words(served: Served) -> None:
+    template = {"spec": {"priorityClassName": "gold"}}
+    make(served, "refused-pods", pools=[{"name": "a", "podTemplate": template}])
+
+    def said(kind: str) -> str:
+        return str(condition(served.get("Cluster", "refused-pods"), kind).get("message", ""))
+
+    words = "no PriorityClass with name gold was found"
+    wait_until(lambda: words in said("Ready"), 30, "the words")
+    wait_until(lambda: words in said("Stalled"), 120, "a minute of it")
+    delete(served, "Cluster", "refused-pods")
+
+
+def test_a_pod_that_does_not_start_has_the_words_of_its_latest_event(served: Served) -> None:
+    make(served, "hanging")
+    wait_until(lambda: get(served.namespace, "statefulset", "hanging-a"), 60, "its set")
+    live = get(served.namespace, "statefulset", "hanging-a")
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "controller": True}
+    owner |= {key: live["metadata"][key] for key in ("name", "uid")}
+    place = {"name": "hanging-a-0", "namespace": served.namespace, "ownerReferences": [owner]}
+    template = live["spec"]["template"]
+    spec = {**template["spec"], "nodeName": "node1"}
+    volume = {"name": "data-0", "emptyDir": {}}
+    spec["volumes"] = [*spec["volumes"], volume]
+    metadata = {**template["metadata"], **place}
+    apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    now = dt.datetime.now(dt.UTC)
+    began = f"{now - dt.timedelta(minutes=3):%Y-%m-%dT%H:%M:%SZ}"
+    placed = {"type": "PodScheduled", "status": "True", "lastTransitionTime": began}
+    status = json.dumps({"status": {"phase": "Pending", "conditions": [placed]}})
+    patch = ("--subresource=status", "--type=merge", "-p", status)
+    kubectl("-n", served.namespace, "patch", "pod", "hanging-a-0", *patch)
+    regarding = {"apiVersion": "v1", "kind": "Pod", "namespace": served.namespace}
+    regarding |= {"name": "hanging-a-0"}
+    regarding["uid"] = get(served.namespace, "pod", "hanging-a-0")["metadata"]["uid"]
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "hanging.1", "namespace": served.namespace},
+        "involvedObject": regarding,
+        "reason": "FailedMount",
+        "type": "Warning",
+        "message": 'secret "keys" not found',
+        "lastTimestamp": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    apply(event)
+
+    def stalled() -> str:
+        return str(condition(served.get("Cluster", "hanging"), "Stalled").get("message", ""))
+
+    wait_until(lambda: 'FailedMount: secret "keys" not found' in stalled(), 60, "its words")
+    delete(served, "Cluster", "hanging")
 
 
 def test_what_is_around_brokers_is_kept_while_the_spec_is_held_back(served: Served) -> None:

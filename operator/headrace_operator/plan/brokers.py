@@ -17,6 +17,7 @@ from headrace_operator.plan.actions import (
     AlterClusterConfig,
     MoveReplicas,
     RefillBroker,
+    StartBroker,
     UnregisterBroker,
 )
 from headrace_operator.plan.features import plan_features
@@ -32,13 +33,19 @@ from headrace_operator.plan.moves import moves_left, next_moves, plan_end_of_thr
 from headrace_operator.plan.pools import compare_pools
 from headrace_operator.plan.refilling import plan_refills
 from headrace_operator.plan.removal import plan_removal
-from headrace_operator.plan.rolling import config_changes, outdated_brokers, plan_roll, restart
+from headrace_operator.plan.rolling import (
+    config_changes,
+    is_yet_to_begin,
+    outdated_brokers,
+    plan_roll,
+    restart,
+)
 from headrace_operator.plan.voters import plan_voters
 from headrace_operator.resources import Cluster, Reason
 from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +82,9 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
     late = [each for each in refills if not isinstance(each, RefillBroker)]
     if not any(isinstance(each, MoveReplicas) for each in outcomes):
         outcomes += [each for each in refills if each not in late]
-    # A refused drain does not block new settings.
-    if not actions and all(isinstance(each, Problem) for each in outcomes):
+    # Neither a refused drain nor a broker that waits for its address blocks new settings.
+    is_settled = not _begin_now(observed, pools.starts)
+    if is_settled and all(isinstance(each, Problem) for each in outcomes):
         outcomes += plan_roll(observed, cluster, config) or _plan_balance(observed, cluster)
     if observed.cluster is not None:
         if not any(isinstance(each, MoveReplicas | Waiting) for each in outcomes):
@@ -101,6 +109,16 @@ def plan_brokers(observed: Observed, desired: Desired, cluster: Cluster) -> Brok
         ),
         problems=tuple(each for each in outcomes if isinstance(each, Problem)),
         proposal=(*actions, *(each for each in restarts if each not in actions)),
+    )
+
+
+def _begin_now(observed: Observed, starts: Iterable[StartBroker]) -> bool:
+    """Whether a broker begins for the first time, or one that has served starts again."""
+    seen = observed.cluster
+    known = {each.node_id: each for each in seen.brokers} if seen else {}
+    return any(
+        seen is None or each.node_id not in known or not is_yet_to_begin(seen, known[each.node_id])
+        for each in starts
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "address_changes",
     "config_changes",
+    "is_yet_to_begin",
     "outdated_brokers",
     "plan_roll",
     "restart",
@@ -116,6 +117,12 @@ def outdated_brokers(
     )
 
 
+def is_yet_to_begin(seen: ObservedCluster, broker: ObservedBroker) -> bool:
+    """Whether a broker has never had anything, and its start waits: nobody misses it."""
+    is_voter = seen.quorum is None or seen.quorum.votes(broker.node_id)
+    return not broker.is_running and not broker.replicas and not is_voter
+
+
 def restart(
     cluster: Cluster, broker: ObservedBroker, config: Mapping[str, str]
 ) -> ReconfigureBroker:
@@ -150,6 +157,8 @@ def _blockers(observed: Observed, broker: ObservedBroker) -> Iterator[str]:
             yield "the brokers do not answer"
         return
     for each in seen.brokers:
+        if is_yet_to_begin(seen, each):
+            continue
         if not each.is_registered:
             why = f" ({each.failing})" if each.failing else ""
             yield f"broker {each.node_id} is not registered{why}"

@@ -33,9 +33,9 @@ from headrace_operator.render.properties import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
-    from headrace_operator.render.identity import Identity
+    from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster, Pool
 
 __all__ = [
@@ -108,15 +108,17 @@ def render_settings(
     identity: Identity,
     pool: Pool,
     kept: Mapping[str, str],
+    nodes: Sequence[Node] | None = None,
 ) -> dict[str, Any]:
     """Render the ConfigMap with a file for each of the pool's brokers.
 
-    `kept`: files of older revisions whose pods still run: their containers may restart.
+    `kept`: files of older revisions whose pods still run: their containers may restart. `nodes`:
+    the brokers that may start, if these are not all.
     """
     revision = revision_of(static_config(cluster), pool_inputs(cluster, identity, pool))
     files = {
         settings_key(pod_name(cluster, node), revision): render_properties(cluster, identity, node)
-        for node in identity.pool(pool.name)
+        for node in (identity.pool(pool.name) if nodes is None else nodes)
     }
     return {
         "apiVersion": "v1",
@@ -126,12 +128,14 @@ def render_settings(
     }
 
 
-def render_pool(cluster: Cluster, identity: Identity, pool: Pool) -> dict[str, Any]:
-    """Render a pool's StatefulSet."""
+def render_pool(
+    cluster: Cluster, identity: Identity, pool: Pool, nodes: Sequence[Node] | None = None
+) -> dict[str, Any]:
+    """Render a pool's StatefulSet; `nodes`: the brokers that may start, if these are not all."""
     is_persistent = pool.storage.type == "Persistent"
     when_deleted = "Delete" if cluster.spec.deletion_policy == "Delete" else "Retain"
     spec: dict[str, Any] = {
-        "replicas": len(identity.pool(pool.name)),
+        "replicas": len(identity.pool(pool.name) if nodes is None else nodes),
         "serviceName": headless_service(cluster),
         # A quorum is not ready before a majority of it runs.
         "podManagementPolicy": "Parallel",

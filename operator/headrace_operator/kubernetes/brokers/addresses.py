@@ -24,7 +24,13 @@ if TYPE_CHECKING:
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster
 
-__all__ = ["AddressWatch", "external_addresses", "with_addresses", "with_bootstrap_ports"]
+__all__ = [
+    "AddressWatch",
+    "external_addresses",
+    "missing_addresses",
+    "with_addresses",
+    "with_bootstrap_ports",
+]
 
 #: A broker whose restart did not change its addresses is restarted again, but at growing intervals:
 #: a kubelet may mount the older settings once, and a pod template that overrides them always does.
@@ -79,6 +85,17 @@ def external_addresses(cluster: Cluster, node: Node) -> dict[str, str]:
         elif listener.type == "LoadBalancer" and listener.name in node.addresses:
             found[listener.name] = f"{node.addresses[listener.name]}:{listener.port}"
     return found
+
+
+def missing_addresses(cluster: Cluster, node: Node) -> tuple[str, ...]:
+    """Return the external listeners for which a broker has no known address yet."""
+    if not node.is_broker:
+        return ()
+    return tuple(
+        each.name
+        for each in external_listeners(cluster)
+        if each.name not in (node.node_ports if each.type == "NodePort" else node.addresses)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.balance import BalanceError, fetch_plan
-from headrace_operator.kubernetes.brokers.described import as_described
+from headrace_operator.kubernetes.brokers.described import as_described, with_described_listeners
 from headrace_operator.kubernetes.brokers.forming import begins_anew
 from headrace_operator.kubernetes.brokers.identity import Identities, claim_uids
 from headrace_operator.kubernetes.brokers.keeper import ObjectKeeper
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from headrace_operator.plan import Action, Desired, Key, Plan, TopicPartition
     from headrace_operator.render.identity import Identity
     from headrace_operator.resources import Cluster
+    from headrace_operator.resources.cluster import Listener
 
 __all__ = ["BrokersOnKubernetes"]
 
@@ -65,6 +66,8 @@ class _Memory:
     out_of_sync_since: dict[TopicPartition, str] = field(default_factory=dict)
     #: Whether all brokers answered when last asked.
     is_whole: bool = False
+    #: The listeners in the spec, where brokers keep the former ones for want of an address.
+    listeners: tuple[Listener, ...] | None = None
     #: Whether brokers keep their former configuration after a failed change.
     is_taken_back: bool = False
 
@@ -116,14 +119,22 @@ class BrokersOnKubernetes:
         identity = await self._identities.load(cluster)
         if identity is None:
             return cluster, await self._wait_for_former(cluster)
+        memory = self._memories.setdefault(cluster.key, _Memory())
+        memory.listeners = None
+        seen = self._seen(cluster)
+        if not _is_held_back(cluster):
+            written = cluster.spec.listeners
+            # First, as all below judges the spec that brokers are made from.
+            cluster = with_described_listeners(cluster, identity, seen.services)
+            memory.listeners = written if written != cluster.spec.listeners else None
         found, taken_back = as_it_ran(cluster, identity, self._image)
-        self._memories.setdefault(cluster.key, _Memory()).is_taken_back = bool(taken_back)
+        memory.is_taken_back = bool(taken_back)
         claims: dict[str, list[Object]] = {}
         for node in identity.nodes:
             claims.setdefault(node.pool, []).extend(self._identities.claims_of(cluster, node))
         sets = {
             live["metadata"]["labels"].get(POOL_LABEL, ""): live
-            for live in self._seen(cluster).stateful_sets.values()
+            for live in seen.stateful_sets.values()
         }
         found, kept = with_classes_kept(found, claims, sets)
         found, lacking = with_image_kept(found, identity, self._image)
@@ -213,7 +224,7 @@ class BrokersOnKubernetes:
         if is_held:
             failures = await one.keep(has_pools=described is not None)
         else:
-            failures = await one.run(actions, observed)
+            failures = await one.run(actions, observed, memory.listeners)
             memory.identity = one.identity
         memory.pending = tuple(one.pending)
         return failures

@@ -8,11 +8,16 @@ only the steps that need it.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from headrace_operator.kubernetes.brokers.addresses import with_addresses, with_bootstrap_ports
+from headrace_operator.kubernetes.brokers.addresses import (
+    missing_addresses,
+    with_addresses,
+    with_bootstrap_ports,
+)
 from headrace_operator.kubernetes.brokers.described import former_pools, with_description
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
@@ -61,7 +66,6 @@ from headrace_operator.render.policies import (
     POD_MONITOR,
     render_pod_monitor,
 )
-from headrace_operator.render.services import external_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.brokers.tools import Tools
     from headrace_operator.plan import Observed, ObservedCluster
     from headrace_operator.resources import Cluster, Pool
+    from headrace_operator.resources.cluster import Listener
 
 __all__ = ["BrokersPass"]
 
@@ -98,6 +103,8 @@ class BrokersPass:
         self.pending: list[str] = []
         self._tools = tools
         self._cluster = cluster
+        #: The Cluster as its Services are to be.
+        self._around = cluster
         self._image = image
         self._pods = pods
         self._is_taken_back = is_taken_back
@@ -107,14 +114,23 @@ class BrokersPass:
         self._kept: set[str] = set()
         self._refusals = Refusals(cluster.key)
 
-    async def run(self, actions: Sequence[Action], observed: Observed) -> tuple[Failure, ...]:
+    async def run(
+        self,
+        actions: Sequence[Action],
+        observed: Observed,
+        listeners: tuple[Listener, ...] | None = None,
+    ) -> tuple[Failure, ...]:
         """Carry out the actions and apply what differs; return the refusals.
 
+        `listeners`: those that Services are made for, where brokers do not serve them yet.
         Raises KubernetesError if the failure is not about a single object.
         """
         starts = [each for each in actions if isinstance(each, StartBroker)]
         if self.identity is None and not starts:
             return ()
+        if listeners is not None:
+            spec = msgspec.structs.replace(self._cluster.spec, listeners=listeners)
+            self._around = msgspec.structs.replace(self._cluster, spec=spec)
         identity = self._settled(observed)
         if self.identity is not None and identity.failed not in (None, self.identity.failed):
             # The rest of this pass would mix both specs; the next one uses the former spec.
@@ -139,6 +155,8 @@ class BrokersPass:
             await give_up(self._cluster, identity, self._tools, self._refusals)
             await self._replace([each for each in actions if isinstance(each, ReplaceVolumes)])
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
+        if listeners is not None and not self.pending:
+            self.pending.append("all Services have their addresses: brokers get the listeners next")
         return tuple(self._refusals.failures)
 
     async def keep(self, *, has_pools: bool) -> tuple[Failure, ...]:
@@ -165,9 +183,8 @@ class BrokersPass:
         spec = msgspec.structs.replace(self._cluster.spec, pools=pools)
         cluster = msgspec.structs.replace(self._cluster, spec=spec)
         for pool in pools:
-            if self._has_addresses(identity, pool) and await self._keep_pool(
-                cluster, identity, pool
-            ):
+            nodes = self._addressed(identity, pool)
+            if nodes is not None and await self._keep_pool(cluster, identity, pool, nodes):
                 self._kept.add(pool.name)
         await self._keep_former_pools(identity, {pool.name for pool in pools})
 
@@ -282,7 +299,7 @@ class BrokersPass:
 
     async def _keep_surroundings(self, identity: Identity) -> Identity:
         live: dict[str, Object] = {}
-        for obj in render_surroundings(self._cluster, identity):
+        for obj in render_surroundings(self._around, identity):
             with self._refusals.recorded(obj):
                 kept = await self._tools.keeper.keep(obj)
                 if obj["kind"] == "Service":
@@ -290,8 +307,8 @@ class BrokersPass:
         await self._keep_monitor()
         for node in identity.nodes:
             if node.is_broker:
-                identity = identity.replaced(with_addresses(self._cluster, node, live))
-        return with_bootstrap_ports(self._cluster, identity, live)
+                identity = identity.replaced(with_addresses(self._around, node, live))
+        return with_bootstrap_ports(self._around, identity, live)
 
     async def _keep_monitor(self) -> None:
         api_version, kind = POD_MONITOR
@@ -305,24 +322,37 @@ class BrokersPass:
             elif (live := await self._tools.keeper.find(monitor)) and self._owns(live):
                 await self._delete(live)
 
-    def _has_addresses(self, identity: Identity, pool: Pool) -> bool:
-        """Whether every broker of the pool knows its addresses. Load balancers take a while."""
-        is_complete = True
-        for node in identity.pool(pool.name):
-            for listener in external_listeners(self._cluster):
-                known = node.node_ports if listener.type == "NodePort" else node.addresses
-                if node.is_broker and listener.name not in known:
-                    service = broker_service(self._cluster, node, listener.name)
-                    self.pending.append(f"Service {service} has no address yet")
-                    is_complete = False
-        return is_complete
+    def _addressed(self, identity: Identity, pool: Pool) -> tuple[Node, ...] | None:
+        """Return the pool's brokers up to the first that lacks an address; None: the pool waits.
+
+        Load balancers take a while. A set has no gaps, and none that is there is made smaller: its
+        controller would delete the pods of brokers that serve.
+        """
+        nodes = identity.pool(pool.name)
+        for node in nodes:
+            for name in missing_addresses(self._around, node):
+                service = broker_service(self._around, node, name)
+                self.pending.append(f"Service {service} has no address yet")
+        ready = tuple(
+            itertools.takewhile(lambda node: not missing_addresses(self._cluster, node), nodes)
+        )
+        if len(ready) == len(nodes):
+            return nodes
+        name = stateful_set(self._cluster, pool)
+        live = self._tools.store.get("StatefulSet", self._namespace, name) or {}
+        present = max(
+            live.get("spec", {}).get("replicas", 0),
+            *(node.ordinal + 1 for node in nodes if pod_name(self._cluster, node) in self._pods),
+            0,
+        )
+        return ready if ready and len(ready) >= present else None
 
     async def _prune(self, identity: Identity) -> None:
         """Delete own objects that are no longer wanted."""
         wanted = {
             (obj["kind"], obj["metadata"]["name"])
             for obj in (
-                *render_surroundings(self._cluster, identity),
+                *render_surroundings(self._around, identity),
                 render_identity(self._cluster, identity),
             )
         }
@@ -341,10 +371,13 @@ class BrokersPass:
 
     # Pods
 
-    async def _keep_pool(self, cluster: Cluster, identity: Identity, pool: Pool) -> bool:
+    async def _keep_pool(
+        self, cluster: Cluster, identity: Identity, pool: Pool, nodes: Sequence[Node]
+    ) -> bool:
         """Return whether the pool's settings and pod template are up to date.
 
-        `cluster`: with this pool, which the spec may no longer have.
+        `cluster`: with this pool, which the spec may no longer have. `nodes`: its brokers that may
+        start.
         """
         name = stateful_set(cluster, pool)
         labels = self._labels | {POOL_LABEL: pool.name}
@@ -354,10 +387,10 @@ class BrokersPass:
         ]
         former = self._tools.store.get("ConfigMap", self._namespace, name)
         kept = files_in_use((former or {}).get("data") or {}, running)
-        settings = render_settings(cluster, identity, pool, kept)
+        settings = render_settings(cluster, identity, pool, kept, nodes)
         with self._refusals.recorded(settings):
             await self._tools.keeper.keep(settings)
-            wanted = render_pool(cluster, identity, pool)
+            wanted = render_pool(cluster, identity, pool, nodes)
             with self._refusals.recorded(wanted):
                 await self._keep_set(wanted)
                 return True
