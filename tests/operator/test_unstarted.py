@@ -157,6 +157,7 @@ def test_a_claim_that_is_refused_is_said_in_the_controllers_words() -> None:
     answers.events["set"] = [
         event(-30, note, "FailedCreate"),
         event(-20, "create Pod c-a-11 in StatefulSet c-a failed", "FailedCreate"),
+        event(-40, "create Pod c-a-0 in StatefulSet c-a failed", "FailedCreate"),
         event(-10, "create Pod c-a-0 in StatefulSet c-a successful", "SuccessfulCreate", "Normal"),
         event(-7200, "create Pod c-a-2 in StatefulSet c-a failed", "FailedCreate"),
     ]

@@ -42,7 +42,7 @@ FAILED_CREATE_SECONDS_MAX = 1200.0
 #: nothing to report.
 AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 10.0, 300.0
 
-FAILED_CREATE = "FailedCreate"
+FAILED_CREATE, SUCCESSFUL_CREATE = "FailedCreate", "SuccessfulCreate"
 _FORBIDDEN = 403
 #: The API server itself is busy or away: that says nothing about a pod.
 _PASSING = frozenset({429, 503, 504})
@@ -123,7 +123,10 @@ class Unstarted:
             asked.refused = await self._refusal(owner, name)
             oldest = now - dt.timedelta(seconds=FAILED_CREATE_SECONDS_MAX)
             # Its claim may be refused and not the pod: only the controller says that.
-            asked.event = await self._event(owner, oldest, lambda each: _is_about(each, name))
+            last = await self._event(owner, oldest, lambda each: _is_about(each, name))
+            # It has been made since: who deletes it now is not the one who refused it.
+            is_refused = last is not None and last.get("reason") == FAILED_CREATE
+            asked.event = last if is_refused else None
             _note(asked, now, has_words=bool(asked.refused or asked.event))
         why = asked.refused or (_words(asked.event) if asked.event else "")
         return Hindrance(why=why, is_stuck=waited >= STUCK_SECONDS) if why else None
@@ -273,10 +276,10 @@ def _note(asked: _Asked, now: dt.datetime, *, has_words: bool) -> None:
 
 
 def _is_about(event: Object, name: str) -> bool:
-    """Whether a set's Event says that this pod could not be made: c-a-1, and not c-a-11."""
+    """Whether a set's Event is about the creation of this pod: c-a-1, and not c-a-11."""
     said = event.get("note") or ""
     is_named = re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", said) is not None
-    return event.get("reason") == FAILED_CREATE and is_named
+    return event.get("reason") in (FAILED_CREATE, SUCCESSFUL_CREATE) and is_named
 
 
 def _words(event: Object) -> str:
