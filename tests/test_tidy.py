@@ -40,6 +40,8 @@ CALLED_FROM_OUTSIDE = [
     *("connection_made", "connection_lost", "eof_received"),  # by asyncio, as are the next two
     *("get_buffer", "buffer_updated"),
     *("pause_writing", "resume_writing"),
+    *("as_ssl_context", "as_http_headers"),  # by kopf, of a login
+    "wrap_bio",  # by asyncio, of a TLS context
     "onQuery*",  # by Spark's StreamingQueryListener
     "init",  # by Spark, of a StatefulProcessor
     "handleInputRows",  # likewise

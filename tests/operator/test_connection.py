@@ -1,7 +1,10 @@
 """Who we are for the API server: what kubeconfigs say, and what their plugins print."""
 
 import asyncio
+import base64
 import json
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +15,15 @@ from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
 from headrace_cli.kubernetes.tunnel import Tunnel
+from headrace_operator.kubernetes.api import connection as connections
 from headrace_operator.kubernetes.api.connection import (
     Connection,
     ConnectionSourceError,
     find_connection,
     read_kubeconfig,
 )
-from headrace_operator.kubernetes.api.transport import Transport
+from headrace_operator.kubernetes.api.transport import KubernetesError, Transport
+from headrace_operator.kubernetes.api.watches import run_watches
 
 PLUGIN = """\
 #!/bin/sh
@@ -284,3 +289,210 @@ def test_a_kubeconfig_that_is_not_there_is_named(
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/a:{tmp_path}/b")
     with pytest.raises(ConnectionSourceError, match=f"{tmp_path}/a:{tmp_path}/b"):
         find_connection()
+
+
+@pytest.fixture
+def in_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make this process look like a pod's; returns its home folder."""
+    account = tmp_path / "serviceaccount"
+    account.mkdir()
+    for name in ("token", "ca.crt", "namespace"):
+        (account / name).write_text(f"of-the-pod-{name}")
+    monkeypatch.setattr(connections, "SERVICE_ACCOUNT", account)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    return home
+
+
+def write_home(home: Path, current: str = "home") -> None:
+    write_config(
+        home / ".kube" / "config",
+        current,
+        contexts={name: {"cluster": name, "user": "u"} for name in ("home", "staging")},
+        clusters={name: {"server": f"https://{name}"} for name in ("home", "staging")},
+        users={"u": {"token": "t"}},
+    )
+
+
+def test_a_context_in_a_pod_is_never_the_pods_own_cluster(in_pod: Path) -> None:
+    with pytest.raises(ConnectionSourceError, match="could have the context staging"):
+        find_connection(context="staging")
+    write_home(in_pod)
+    assert find_connection(context="staging").server == "https://staging"
+    with pytest.raises(ConnectionSourceError, match="no usable context nope"):
+        find_connection(context="nope")
+
+
+def test_a_pods_kubeconfig_comes_before_its_account_as_for_kubectl(in_pod: Path) -> None:
+    assert find_connection().server == "https://10.0.0.1:443"
+    write_home(in_pod, current="")
+    assert find_connection().server == "https://10.0.0.1:443"
+    write_home(in_pod)
+    assert find_connection().server == "https://home"
+
+
+def one_context(
+    folder: Path, cluster: dict[str, object], user: dict[str, object], server: str = "http://k"
+) -> Connection:
+    """Read a kubeconfig of one cluster and one user."""
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    (file := folder / "config").write_text(yaml.safe_dump(config))
+    return read_kubeconfig(file)
+
+
+IMPERSONATED: dict[str, object] = {
+    "token": "t",
+    "as": "jane",
+    "as-uid": "42",
+    "as-groups": ["developers", "admins"],
+    "as-user-extra": {"example.org/reason": ["on call", "drill"]},
+}
+
+
+class Heard:
+    """An API server without kinds that notes the headers of each request."""
+
+    def __init__(self, status: int = 404) -> None:
+        self._status = status
+        self.headers: list[list[tuple[str, str]]] = []
+        self.targets: list[str] = []
+        self.was_asked = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.headers.append(list(request.headers.items()))
+        self.was_asked.set()
+        self.targets.append(str(request.url))
+        nothing: dict[str, list[str]] = {"versions": [], "groups": [], "resources": []}
+        return web.json_response(nothing, status=self._status)
+
+    def server(self) -> TestServer:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self.answer)
+        return TestServer(app)
+
+
+def check_impersonated(headers: list[tuple[str, str]]) -> None:
+    assert [each for each in headers if each[0].startswith(("Impersonate", "Authorization"))] == [
+        ("Authorization", "Bearer t"),
+        ("Impersonate-User", "jane"),
+        ("Impersonate-Uid", "42"),
+        ("Impersonate-Group", "developers"),
+        ("Impersonate-Group", "admins"),
+        ("Impersonate-Extra-example.org%2Freason", "on call"),
+        ("Impersonate-Extra-example.org%2Freason", "drill"),
+    ]
+
+
+def test_requests_and_forwarded_ports_are_made_as_whom_the_user_impersonates(
+    tmp_path: Path,
+) -> None:
+    heard = Heard()
+
+    async def scenario() -> None:
+        async with heard.server() as server:
+            connection = one_context(tmp_path, {}, IMPERSONATED, str(server.make_url("")))
+            async with Transport(connection) as transport:
+                with pytest.raises(KubernetesError):
+                    await transport.read("/api")
+                with pytest.raises(KubernetesError):
+                    await transport.open_websocket("/api", {}, "any")
+
+    asyncio.run(scenario())
+    assert len(heard.headers) == 2
+    for headers in heard.headers:
+        check_impersonated(headers)
+
+
+def test_watches_are_made_as_whom_the_user_impersonates(tmp_path: Path) -> None:
+    heard = Heard(200)
+
+    async def scenario() -> None:
+        stop = asyncio.Event()
+        async with heard.server() as server:
+            connection = one_context(tmp_path, {}, IMPERSONATED, str(server.make_url("")))
+            watching = asyncio.create_task(
+                run_watches(connection, ["n"], [("v1", "Pod")], lambda *_: None, stop)
+            )
+            async with asyncio.timeout(30):
+                await heard.was_asked.wait()
+            stop.set()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(scenario())
+    check_impersonated(heard.headers[0])
+
+
+def test_a_proxy_of_the_kubeconfig_is_used(tmp_path: Path) -> None:
+    proxy = Heard()
+
+    async def scenario() -> None:
+        async with proxy.server() as server:
+            cluster: dict[str, object] = {"proxy-url": str(server.make_url(""))}
+            connection = one_context(tmp_path, cluster, {"token": "t"}, "http://api.invalid")
+            async with Transport(connection) as transport:
+                with pytest.raises(KubernetesError) as caught:
+                    await transport.read("/api")
+                assert caught.value.status == 404
+                with pytest.raises(KubernetesError) as caught:
+                    await transport.open_websocket("/api", {}, "any")
+                assert caught.value.status == 404
+
+    asyncio.run(scenario())
+    assert proxy.targets == ["http://api.invalid/api"] * 2
+
+
+def test_the_servers_certificate_may_have_another_name(tmp_path: Path) -> None:
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=api.example", "-addext", "subjectAltName=DNS:api.example"]
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*command, *names, *files], check=True, capture_output=True)
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(certificate, key)
+    asked: list[str | None] = []
+    served.sni_callback = lambda _socket, name, _context: asked.append(name)
+    authority = base64.b64encode(certificate.read_bytes()).decode()
+    trusted: dict[str, object] = {"certificate-authority-data": authority}
+
+    async def status(cluster: dict[str, object]) -> int:
+        server = TestServer(web.Application(), scheme="https")
+        await server.start_server(ssl=served)
+        url = str(server.make_url("")).rstrip("/")
+        connection = one_context(tmp_path, cluster, {"token": "t"}, url)
+        try:
+            async with Transport(connection) as transport:
+                with pytest.raises(KubernetesError) as caught:
+                    await transport.read("/api")
+                return caught.value.status
+        finally:
+            await server.close()
+
+    assert asyncio.run(status({**trusted, "tls-server-name": "api.example"})) == 404
+    assert asked == ["api.example"]
+    assert asyncio.run(status({**trusted, "tls-server-name": "another.example"})) == 0
+    assert asyncio.run(status(trusted)) == 0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "expected"),
+    [
+        ({"proxy-url": "socks5://p:1"}, {}, "proxy-url socks5://p:1: only http://"),
+        ({}, {"as-groups": ["admins"]}, "need its `as`"),
+        ({}, {"auth-provider": {"name": "gcp"}}, "auth-provider is not supported"),
+        ({}, {"username": "jane", "password": "p"}, "username is not supported"),
+    ],
+)
+def test_what_a_kubeconfig_asks_for_and_is_not_there_is_refused_by_name(
+    tmp_path: Path, cluster: dict[str, object], user: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(ConnectionSourceError, match=expected):
+        one_context(tmp_path, cluster, user)

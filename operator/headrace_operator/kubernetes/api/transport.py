@@ -224,7 +224,8 @@ class Transport:
             return await session.ws_connect(
                 self.connection.server + path,
                 params=query,
-                headers=self._authorization(),
+                headers=self.connection.headers(),
+                proxy=self.connection.proxy_url,
                 protocols=(subprotocol,),
                 max_msg_size=0,
             )
@@ -236,10 +237,6 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__
             raise KubernetesError(0, "Unreachable", text, f"GET {path}") from error
-
-    def _authorization(self) -> dict[str, str]:
-        token = self.connection.read_token()
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
 
     async def _request(
         self,
@@ -306,9 +303,14 @@ class Transport:
         session = None
         try:
             session = self._session or self._open()
-            headers = {"Content-Type": content_type, "Accept": accept, **self._authorization()}
+            headers = [("Content-Type", content_type), ("Accept", accept)]
             async with session.request(
-                method, self.connection.server + path, params=query, data=data, headers=headers
+                method,
+                self.connection.server + path,
+                params=query,
+                data=data,
+                headers=[*headers, *self.connection.headers()],
+                proxy=self.connection.proxy_url,
             ) as response:
                 after = response.headers.get("Retry-After", "")
                 content = await response.read()

@@ -16,6 +16,7 @@ from headrace_operator.render.policies import POD_MONITOR
 from headrace_operator.resources import API_VERSION, SPARK_API_VERSION
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from headrace_operator.kubernetes.api.connection import Connection
@@ -105,14 +106,26 @@ async def run_watches(
     registry = kopf.OperatorRegistry()
     settings = _settings()
 
+    class Login(kopf.ConnectionInfo):
+        """kopf knows neither impersonation nor other names in certificates."""
+
+        def as_ssl_context(self) -> ssl.SSLContext:
+            """See Connection."""
+            return connection.ssl_context()
+
+        def as_http_headers(self) -> list[tuple[str, str]]:  # type: ignore[override] # a dict has no two groups
+            """See Connection."""
+            return connection.headers()
+
     async def login(**_: Any) -> Any:
-        return kopf.ConnectionInfo(
+        return Login(
             server=connection.server,
             ca_path=connection.ca_path,
             insecure=connection.is_insecure,
             token=connection.read_token(),
             certificate_path=connection.certificate_path,
             private_key_path=connection.private_key_path,
+            proxy_url=connection.proxy_url,
         )
 
     async def handle(*, event: Any, **_: Any) -> None:
