@@ -26,6 +26,10 @@ def support_bundle(
     context: Annotated[
         str | None, typer.Option(help="A context of the kubeconfig. Default: the current one.")
     ] = None,
+    operator_namespace: Annotated[
+        str | None,
+        typer.Option(help="Where the operator runs. Default: as the Leases of operators say."),
+    ] = None,
 ) -> None:
     """Write what is needed to find a problem; Secrets are not read, and nothing is changed."""
     from headrace_operator.kubernetes.api.client import KubernetesClient, KubernetesError
@@ -40,7 +44,7 @@ def support_bundle(
 
     async def collect() -> dict[str, str]:
         async with KubernetesClient(connection) as client:
-            return await collect_bundle(client, where)
+            return await collect_bundle(client, where, operator_namespace)
 
     try:
         files = asyncio.run(collect())

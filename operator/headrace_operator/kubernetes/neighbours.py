@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.client import KubernetesClient
     from headrace_operator.kubernetes.api.transport import Object
 
-__all__ = ["Neighbours", "lease_metadata"]
+__all__ = ["LEASE_LABEL", "Neighbours", "lease_metadata", "served_by"]
 
 LOOK_SECONDS = 5.0
 #: For so long after a Lease was held last its namespaces stay its holder's: it may be restarted.
 GRACE_SECONDS = 60.0
 EVERYTHING = "*"
-_LABEL = "headrace.dev/operator-lease"
+LEASE_LABEL = "headrace.dev/operator-lease"
 _SERVES = "headrace.dev/serves"
 _FORBIDDEN = 403
 
@@ -38,7 +38,12 @@ _log = structlog.get_logger("headrace.operator.neighbours")
 def lease_metadata(namespaces: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
     """Return what an operator's Lease says of it. No namespaces: all of them."""
     served = ",".join(sorted(namespaces)) or EVERYTHING
-    return {"labels": {_LABEL: "true"}, "annotations": {_SERVES: served}}
+    return {"labels": {LEASE_LABEL: "true"}, "annotations": {_SERVES: served}}
+
+
+def served_by(lease: Object, namespace: str) -> bool:
+    """Whether the holder of an operator's Lease says that it serves a namespace."""
+    return bool({EVERYTHING, namespace}.intersection(_served(lease["metadata"])))
 
 
 @dataclass(kw_only=True)
@@ -86,7 +91,7 @@ class Neighbours:
         """Read the Leases of operators; say what changes by that."""
         try:
             found = await self._client.list(
-                "coordination.k8s.io/v1", "Lease", None, f"{_LABEL}=true"
+                "coordination.k8s.io/v1", "Lease", None, f"{LEASE_LABEL}=true"
             )
         except KubernetesError as error:
             # Without the right nobody is known; without an answer everybody stays as known.
