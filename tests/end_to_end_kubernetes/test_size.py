@@ -298,8 +298,8 @@ def test_a_lost_quorum_says_so_and_a_person_lets_the_survivor_go_on(namespace):
         )
         assert "lost its volumes" in cluster.condition()["message"]
         survivor = "c-a-0"
-        command = "headrace recover-quorum /etc/headrace/broker/$POD_NAME.*.properties --execute"
-        said = kubectl("-n", namespace, "exec", survivor, "--", "sh", "-c", command)
+        command = ("headrace", "recover-quorum", "--execute")
+        said = kubectl("-n", namespace, "exec", survivor, "--", *command)
         assert "becomes the only voter" in said
         kubectl("-n", namespace, "delete", "pod", survivor)
         cluster.wait_ready(300)

@@ -278,5 +278,5 @@ def test_what_could_not_be_read_is_said(tmp_path: Path) -> None:
 
 def test_what_is_left_out_of_a_long_line_takes_no_time() -> None:
     for word in ("a-", "a:", "a://", "token", "--token", "'", '\\"'):
-        assert redacted_text(word * 100_000 + " = b").endswith(("b", HIDDEN))
+        assert redacted_text(word * 20_000 + " = b").endswith(("b", HIDDEN))
     assert redacted(["--password", "x", "y"]) == ["--password", HIDDEN, "y"]

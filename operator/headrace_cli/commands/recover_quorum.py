@@ -1,7 +1,8 @@
-"""`headrace recover-quorum FILE`: the metadata quorum goes on with one voter that is left."""
+"""`headrace recover-quorum [FILE]`: the metadata quorum goes on with one voter that is left."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,18 @@ from headrace_cli.errors import BadInputError
 
 __all__ = ["recover_quorum"]
 
+PROCESSES = Path("/proc")
+_PROGRAMS = frozenset({"headrace", "headrace_cli"})
+
 
 def recover_quorum(
-    file: Annotated[str, typer.Argument(help="Settings of the broker whose disk is left.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="Settings of the broker whose disk is left. Default: those that the broker which"
+            " runs here was started with, as in its pod."
+        ),
+    ] = None,
     *,
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without, only say what would be done.")
@@ -27,10 +37,11 @@ def recover_quorum(
     from headrace_broker.server.config.broker_config import ConfigError, read_config
     from headrace_broker.server.quorum.recovery import request_recovery
 
-    if not Path(file).is_file():
-        raise BadInputError(f"{file}: no such file")
+    path = _settings_of_running_broker() if file is None else Path(file)
+    if not path.is_file():
+        raise BadInputError(f"{path}: no such file")
     try:
-        config = read_config(Path(file))
+        config = read_config(path)
     except ConfigError as error:
         raise BadInputError("; ".join(error.problems)) from error
     directory = config.metadata_log_directory
@@ -47,3 +58,27 @@ def recover_quorum(
         typer.echo("asked for: restart the broker now, and add voters when others have joined")
     else:
         typer.echo("nothing was done: add --execute, then restart the broker")
+
+
+def _settings_of_running_broker() -> Path:
+    """Return the file that the broker of this machine or pod was started with.
+
+    A pod has files of other revisions beside it. Raises BadInputError unless there is just one.
+    """
+    found: set[Path] = set()
+    for process in PROCESSES.glob("[0-9]*"):
+        # Processes end meanwhile, or are somebody else's.
+        with contextlib.suppress(OSError):
+            arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            for program, command, file in zip(
+                arguments, arguments[1:], arguments[2:], strict=False
+            ):
+                if Path(program).name in _PROGRAMS and command == "broker" and file:
+                    found.add((process / "cwd").readlink() / file)
+    if len(found) != 1:
+        which = ", ".join(map(str, sorted(found))) or "none"
+        raise BadInputError(
+            f"of the brokers that run here ({which}) it is not clear which one is meant: name the"
+            " FILE of its settings"
+        )
+    return found.pop()
