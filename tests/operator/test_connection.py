@@ -203,7 +203,7 @@ def test_a_port_of_this_machine_stands_for_one_of_a_pod(tunnel: Tunnel) -> None:
 
 
 def test_brokers_are_reached_by_the_names_that_they_advertise(tunnel: Tunnel) -> None:
-    tunnel.add_host("echo.c-brokers.n.svc", "echo")
+    tunnel.add_hosts({"echo.c-brokers.n.svc": "echo"})
     port = int(tunnel.proxy_url.rpartition(":")[2])
     answer = asyncio.run(say(port, socks("echo.c-brokers.n.svc", 9092, b"hello"), 2 + 10 + 5))
     assert answer == b"\5\0" + b"\5\0\0\1" + bytes(6) + b"hello"
@@ -217,7 +217,7 @@ def test_brokers_are_reached_by_the_names_that_they_advertise(tunnel: Tunnel) ->
     ],
 )
 def test_what_is_not_reached_says_why(tunnel: Tunnel, host: str, code: int, expected: str) -> None:
-    tunnel.add_host("forbidden.c", "forbidden")
+    tunnel.add_hosts({"forbidden.c": "forbidden"})
     port = int(tunnel.proxy_url.rpartition(":")[2])
     answer = asyncio.run(say(port, socks(host, 9092), 12))
     assert answer[3] == code

@@ -22,7 +22,7 @@ class KubernetesCluster:
     document: dict[str, Any]
     bootstrap_servers: str
     proxy_url: str
-    #: Node pools by the host names that brokers advertise.
+    #: Node pools by the host names that brokers advertise; those that join later are added.
     pools: dict[str, str]
     #: HTTP addresses on this machine, by host.
     http: dict[str, str]
@@ -59,7 +59,6 @@ async def _read(
     tunnel: Tunnel, namespace: str, name: str | None
 ) -> str | tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a Cluster and its brokers' pods, or why none is found."""
-    from headrace_operator.render.names import broker_query
     from headrace_operator.resources import API_VERSION
 
     clusters = await tunnel.client.list(API_VERSION, "Cluster", namespace)
@@ -72,8 +71,16 @@ async def _read(
     if wanted not in names:
         return f"there is no Cluster {wanted}, but {', '.join(names)}"
     document = next(each for each in clusters if each["metadata"]["name"] == wanted)
-    query = broker_query(wanted)
-    return document, await tunnel.client.list("v1", "Pod", namespace, label_selector=query)
+    return document, await _list_pods(tunnel, document)
+
+
+async def _list_pods(tunnel: Tunnel, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the pods of a Cluster's brokers and controllers."""
+    from headrace_operator.render.names import broker_query
+
+    metadata = document["metadata"]
+    query = broker_query(metadata["name"])
+    return await tunnel.client.list("v1", "Pod", metadata["namespace"], label_selector=query)
 
 
 def _open(
@@ -85,21 +92,23 @@ def _open(
     cluster = parse_resource(document)
     if not isinstance(cluster, Cluster):
         raise TypeError("the API server lists a kind's objects only")
-    running = [
-        pod
-        for pod in pods
-        if pod.get("status", {}).get("phase") == "Running"
-        and "deletionTimestamp" not in pod["metadata"]
-    ]
     # Ready pods come first: a client asks them one after the other.
-    running.sort(key=lambda pod: (not _is_ready(pod), pod["metadata"]["name"]))
-    hosts = {_host_of(cluster, pod): pod for pod in running}
-    for host, pod in hosts.items():
-        tunnel.add_host(host, pod["metadata"]["name"])
+    pods = sorted(pods, key=lambda pod: (not _is_running(pod), not _is_ready(pod), _name_of(pod)))
+    hosts = {_host_of(cluster, pod): pod for pod in pods}
+    pools = {host: pod["metadata"]["labels"][POOL_LABEL] for host, pod in hosts.items()}
+
+    async def list_again() -> dict[str, str]:
+        found = {_host_of(cluster, pod): pod for pod in await _list_pods(tunnel, document)}
+        pools.update({host: pod["metadata"]["labels"][POOL_LABEL] for host, pod in found.items()})
+        return {host: _name_of(pod) for host, pod in found.items()}
+
+    tunnel.add_hosts({host: _name_of(pod) for host, pod in hosts.items()}, list_again)
+    # One that restarts now is reached when it is back; its name stays.
     brokers = {
         host: pod for host, pod in hosts.items() if BROKER_LABEL in pod["metadata"]["labels"]
     }
-    if not brokers:
+    running = [host for host, pod in brokers.items() if _is_running(pod)]
+    if not running:
         reason = next(
             (
                 each.get("message", "")
@@ -111,21 +120,30 @@ def _open(
         raise CommandError(f"Cluster {cluster.metadata.name} has no broker that runs: {reason}")
     return KubernetesCluster(
         document=document,
-        bootstrap_servers=",".join(f"{host}:{_port_of(cluster)}" for host in brokers),
+        bootstrap_servers=",".join(f"{host}:{_port_of(cluster)}" for host in running),
         proxy_url=tunnel.proxy_url,
-        pools={host: pod["metadata"]["labels"][POOL_LABEL] for host, pod in hosts.items()},
+        pools=pools,
         http={
-            host: f"http://127.0.0.1:{tunnel.forward(pod['metadata']['name'], HTTP_PORT)}"
+            host: f"http://127.0.0.1:{tunnel.forward(_name_of(pod), HTTP_PORT)}"
             for host, pod in brokers.items()
         },
         tunnel=tunnel,
     )
 
 
+def _name_of(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def _is_running(pod: dict[str, Any]) -> bool:
+    is_running = pod.get("status", {}).get("phase") == "Running"
+    return is_running and "deletionTimestamp" not in pod["metadata"]
+
+
 def _is_ready(pod: dict[str, Any]) -> bool:
     return any(
         each["type"] == "Ready" and each["status"] == "True"
-        for each in pod["status"].get("conditions", ())
+        for each in pod.get("status", {}).get("conditions", ())
     )
 
 

@@ -17,7 +17,7 @@ from headrace_operator.kubernetes.api.connection import ConnectionSourceError
 from headrace_operator.kubernetes.api.port_forward import connect_to_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from headrace_operator.kubernetes.api.connection import Connection
 
@@ -32,6 +32,8 @@ GRANTED, NOT_ALLOWED, HOST_UNREACHABLE, NOT_SUPPORTED = 0, 2, 4, 7
 #: Version, answer, reserved, and an address that no client reads.
 _ANSWER = struct.Struct(">BBxB4xH")
 _FORBIDDEN = 403
+#: Clients ask for a host again and again; pods are listed at most this often.
+LOOK_SECONDS = 1.0
 
 _T = TypeVar("_T")
 
@@ -43,6 +45,9 @@ class Tunnel:
         """Start; no connection is made before a client asks for one."""
         self._namespace = namespace
         self._pods: dict[str, str] = {}
+        self._list_hosts: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+        self._looking = asyncio.Lock()
+        self._looked_at = float("-inf")
         self._servers: list[asyncio.Server] = []
         self._carried: set[asyncio.Task[Any]] = set()
         #: Why the last connection failed; '' if none did.
@@ -70,9 +75,17 @@ class Tunnel:
         """The proxy's address for clients; the proxy looks up names, not the clients."""
         return f"socks5h://{LOOPBACK}:{self._proxy_port}"
 
-    def add_host(self, host: str, pod: str) -> None:
-        """Map a host's name to a pod."""
-        self._pods[host] = pod
+    def add_hosts(
+        self,
+        pods: Mapping[str, str],
+        list_again: Callable[[], Awaitable[Mapping[str, str]]] | None = None,
+    ) -> None:
+        """Map names of hosts to pods. `list_again` is asked for those that are not known yet.
+
+        It may raise KubernetesError.
+        """
+        self._pods |= pods
+        self._list_hosts = list_again
 
     def forward(self, pod: str, port: int) -> int:
         """Return a port of this machine that is forwarded to a pod's port."""
@@ -116,11 +129,27 @@ class Tunnel:
         if command != CONNECT or kind != NAME:
             writer.write(_ANSWER.pack(SOCKS, NOT_SUPPORTED, IPV4, 0))
             return
-        if (pod := self._pods.get(host)) is None:
-            self.problem = f"{host}:{port} is no pod of the cluster"
+        if (pod := await self._find_pod(host, port)) is None:
             writer.write(_ANSWER.pack(SOCKS, NOT_ALLOWED, IPV4, 0))
             return
         await self._carry(reader, writer, pod, port, is_socks=True)
+
+    async def _find_pod(self, host: str, port: int) -> str | None:
+        """Return the pod of a host; None, with the reason in `problem`, if there is none."""
+        reason = f"{host}:{port} is no pod of the cluster"
+        async with self._looking:
+            is_due = self._loop.time() - self._looked_at >= LOOK_SECONDS
+            if host not in self._pods and self._list_hosts is not None and is_due:
+                # A pod that joined, or that was just restarted when we listed them.
+                try:
+                    self._pods |= await self._list_hosts()
+                except (KubernetesError, ConnectionSourceError) as error:
+                    reason = f"{reason} so far as is known: {error}"
+                self._looked_at = self._loop.time()
+        pod = self._pods.get(host)
+        if pod is None:
+            self.problem = reason
+        return pod
 
     async def _carry(
         self,
