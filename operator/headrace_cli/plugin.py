@@ -1,7 +1,7 @@
 """`kubectl headrace …`: the same commands, by default for the current context.
 
 kubectl passes the arguments after the plugin's name. Its users put --context and --namespace
-anywhere, and -n if the command has no -n option of its own.
+anywhere, and -n if the command has no -n option of its own; also as -nNAME and -n=NAME.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 __all__ = ["PROGRAM", "is_plugin", "with_place_first"]
 
 PROGRAM = "kubectl-headrace"
-_LONG = ("--context", "--namespace")
+_LONG, _SHORT = ("--context", "--namespace"), "-n"
 #: Commands whose -n is a number of records, and those that take namespaces for another purpose.
 _OWN_SHORT = frozenset({"consume"})
 _OWN = frozenset({"operator", "broker"})
@@ -28,7 +28,7 @@ def with_place_first(arguments: list[str]) -> list[str]:
     command = _command_of(arguments)
     if command in _OWN:
         return arguments
-    short = () if command in _OWN_SHORT else ("-n",)
+    has_short = command not in _OWN_SHORT
     place: list[str] = []
     rest: list[str] = []
     index = 0
@@ -37,11 +37,16 @@ def with_place_first(arguments: list[str]) -> list[str]:
         if text == "--":
             rest += arguments[index:]
             break
-        if text in (*_LONG, *short) and index + 1 < len(arguments):
+        if (text in _LONG or (has_short and text == _SHORT)) and index + 1 < len(arguments):
             place += arguments[index : index + 2]
             index += 2
             continue
-        (place if text.startswith(tuple(f"{name}=" for name in _LONG)) else rest).append(text)
+        if has_short and text.startswith(_SHORT) and text != _SHORT:
+            place += [_SHORT, text.removeprefix(_SHORT).removeprefix("=")]
+        elif text.startswith(tuple(f"{name}=" for name in _LONG)):
+            place.append(text)
+        else:
+            rest.append(text)
         index += 1
     # Options before the command are there already.
     return place + rest
@@ -50,7 +55,7 @@ def with_place_first(arguments: list[str]) -> list[str]:
 def _command_of(arguments: list[str]) -> str:
     index = 0
     while index < len(arguments):
-        if arguments[index] in (*_LONG, "-n", "--profile"):
+        if arguments[index] in (*_LONG, _SHORT, "--profile"):
             index += 2
         elif arguments[index].startswith("-"):
             index += 1

@@ -301,6 +301,12 @@ def test_a_profile_names_brokers(broker: HeadraceBroker, tmp_path: Path) -> None
         ("consume t -n 7 --namespace streams", "--namespace streams consume t -n 7"),
         ("operator run --namespace a", "operator run --namespace a"),
         ("produce t -- -n x", "produce t -- -n x"),
+        ("get topics -nstreams", "-n streams get topics"),
+        ("get topics -n=streams -o json", "-n streams get topics -o json"),
+        ("-nstreams get topics", "-n streams get topics"),
+        ("consume t -n7 -n=8", "consume t -n7 -n=8"),
+        ("-n=streams consume t -n 7", "-n=streams consume t -n 7"),
+        ("get topics -n", "get topics -n"),
     ],
 )
 def test_kubectls_users_say_where_in_any_place(given: str, becomes: str) -> None:

@@ -14,6 +14,7 @@ import yaml
 from aiohttp import WSMsgType, web
 from aiohttp.test_utils import TestServer
 
+from headrace_cli.kubernetes.choice import Choice, open_connection
 from headrace_cli.kubernetes.tunnel import Tunnel
 from headrace_operator.kubernetes.api import connection as connections
 from headrace_operator.kubernetes.api.connection import (
@@ -496,3 +497,14 @@ def test_what_a_kubeconfig_asks_for_and_is_not_there_is_refused_by_name(
 ) -> None:
     with pytest.raises(ConnectionSourceError, match=expected):
         one_context(tmp_path, cluster, user)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [(None, "default"), ("streams", "streams"), ("=streams", "streams")]
+)
+def test_a_namespace_may_be_given_as_kubectl_takes_it(
+    in_pod: Path, said: str | None, expected: str
+) -> None:
+    write_home(in_pod)
+    choice = Choice(context=None, namespace=said, at_end=lambda _: None)
+    assert open_connection(choice)[1] == expected

@@ -53,7 +53,9 @@ def open_connection(choice: Choice) -> tuple[Connection, str]:
         connection.read_token()
     except ConnectionSourceError as error:
         raise BadInputError(str(error)) from error
-    return connection, choice.namespace or connection.default_namespace
+    # Of `-n=streams`, which kubectl takes, our options leave the sign.
+    named = (choice.namespace or "").removeprefix("=")
+    return connection, named or connection.default_namespace
 
 
 def refuse_kubernetes(instead: str = "kubectl") -> None:
