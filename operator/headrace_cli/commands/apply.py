@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from headrace_cli.errors import CommandError
 from headrace_cli.kubernetes.choice import chosen
 from headrace_cli.manifests import load_valid_manifests, named_path
 from headrace_cli.options import ClusterName, DataDirectory, ManifestArgument, ManifestOption
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,7 @@ def apply(
     filename: ManifestOption = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
+    output: ReportOutput = ReportFormat.TABLE,
     force_conflicts: Annotated[
         bool,
         typer.Option(
@@ -37,13 +40,23 @@ def apply(
 
     In Kubernetes (--context, --namespace) it is `kubectl apply --server-side`, of any manifests.
     """
-    path = named_path(file, filename)
-    choice = chosen()
-    if choice is not None:
-        from headrace_cli.kubernetes.apply import apply_in_kubernetes
+    with reporting(output) as report:
+        path = named_path(file, filename)
+        choice = chosen()
+        if choice is None:
+            _apply_here(path, data_dir, cluster, report)
+            return
+        from headrace_cli.kubernetes.apply import Result, apply_in_kubernetes
 
-        apply_in_kubernetes(path, choice, force=force_conflicts)
-        return
+        def told(each: Result) -> None:
+            line = f"{each.kind.lower()}/{each.name} {each.result}"
+            report.add(None if each.message else line, **asdict(each))
+
+        apply_in_kubernetes(path, choice, told, force=force_conflicts)
+
+
+def _apply_here(path: Path, data_dir: Path, cluster: str | None, report: Report) -> None:
+    """Apply manifests to a cluster of this machine. Raises CommandError with what went wrong."""
     from headrace_cli.change import change_running
     from headrace_cli.clients import find_layout
     from headrace_operator.local.desired import DesiredStore
@@ -56,17 +69,23 @@ def apply(
     state = load_state(layout.state_file)
     if state is None or not state.is_running:
         store.put(resources)
-        _report(resources, before)
-        typer.echo(f"cluster {layout.root.name} is not running: this holds from its next `up`")
+        _report(resources, before, report)
+        report.remark(f"cluster {layout.root.name} is not running: this holds from its next `up`")
         return
     outcome = change_running(layout, state, lambda store: store.put(resources))
-    _report(resources, before)
-    for action in outcome.performed:
-        typer.echo(f"  {action.describe()}")
-    for action in outcome.rest.actions:
-        typer.echo(f"  {action.describe()} (by the running `headrace up`)")
-    for wait in outcome.rest.waiting:
-        typer.echo(f"  … {wait.resource[0]} {wait.resource[2]}: {wait.message}")
+    _report(resources, before, report)
+    said = [(action.describe(), "done", action.describe()) for action in outcome.performed]
+    said += [
+        (f"{action.describe()} (by the running `headrace up`)", "pending", action.describe())
+        for action in outcome.rest.actions
+    ]
+    said += [
+        (f"… {wait.resource[0]} {wait.resource[2]}: {wait.message}", "waiting", wait.message)
+        for wait in outcome.rest.waiting
+    ]
+    for line, _, _ in said:
+        report.remark(f"  {line}")
+    report.set(actions=[{"state": state, "message": message} for _, state, message in said])
     problems = [
         *outcome.failures,
         *(
@@ -79,7 +98,9 @@ def apply(
         raise CommandError("\n".join(problems))
 
 
-def _report(resources: Sequence[Resource], before: Sequence[dict[str, object]]) -> None:
+def _report(
+    resources: Sequence[Resource], before: Sequence[dict[str, object]], report: Report
+) -> None:
     from headrace_operator.resources import parse_resource
 
     known = {parse_resource(document).key: document for document in before}
@@ -91,4 +112,4 @@ def _report(resources: Sequence[Resource], before: Sequence[dict[str, object]]) 
         else:
             verdict = "configured"
         kind, _, name = resource.key
-        typer.echo(f"{kind.lower()}/{name} {verdict}")
+        report.add(f"{kind.lower()}/{name} {verdict}", kind=kind, name=name, result=verdict)

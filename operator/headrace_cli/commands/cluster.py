@@ -20,6 +20,7 @@ from headrace_cli.options import (
     Output,
     OutputFormat,
 )
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from headrace_cli.clients import Target
@@ -126,6 +127,7 @@ def drain(  # noqa: PLR0913 - each is an option of the command line
     approved: Approved = None,
     throttle: Throttle = None,
     concurrent: Concurrent = None,
+    output: ReportOutput = ReportFormat.TABLE,
     wait: Wait = True,
     http: Http = None,
     bootstrap_server: BootstrapServers = None,
@@ -133,27 +135,38 @@ def drain(  # noqa: PLR0913 - each is an option of the command line
     cluster: ClusterName = None,
 ) -> None:
     """Cordon a broker and move every replica away. It goes on running, and stays cordoned."""
-    target = _target(data_dir, cluster, bootstrap_server)
-    addresses = http or target.http_addresses
-    planned = _fetch(addresses, broker, throttle)
-    _print_plan(planned)
-    if planned.reasons:
-        raise CommandError(f"broker {broker} cannot be drained: " + "; ".join(planned.reasons))
-    if _is_approved(planned, execute=execute, approved=approved):
-        _set_cordon(target, broker, cordoned=True)
-        _carry_out(target, addresses, planned, (throttle, concurrent), wait=wait)
+    is_dry_run = not execute and approved is None
+    with reporting(output, is_dry_run=is_dry_run) as report:
+        target = _target(data_dir, cluster, bootstrap_server)
+        addresses = http or target.http_addresses
+        planned = _fetch(addresses, broker, throttle)
+        _print_plan(planned, report)
+        if planned.reasons:
+            raise CommandError(f"broker {broker} cannot be drained: " + "; ".join(planned.reasons))
+        result = "unchanged" if planned.is_empty else "planned"
+        try:
+            if _is_approved(planned, execute=execute, approved=approved):
+                _set_cordon(target, broker, cordoned=True)
+                result = "cordoned"
+                _carry_out(target, addresses, planned, (throttle, concurrent), wait=wait)
+                result = "drained" if wait else "draining"
+        finally:
+            report.add(None, broker=broker, result=result)
 
 
 @cluster_app.command(name="cordon")
 def cordon(
     broker: Node,
     *,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
     """Place no new replicas on a broker. Those that are there stay."""
-    _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=True)
+    with reporting(output) as report:
+        _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=True)
+        report.add(None, broker=broker, result="cordoned")
     typer.echo(f"broker {broker} is cordoned", err=True)
 
 
@@ -161,12 +174,15 @@ def cordon(
 def uncordon(
     broker: Node,
     *,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
 ) -> None:
     """Let a broker get new replicas again."""
-    _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=False)
+    with reporting(output) as report:
+        _set_cordon(_target(data_dir, cluster, bootstrap_server), broker, cordoned=False)
+        report.add(None, broker=broker, result="uncordoned")
     typer.echo(f"broker {broker} is not cordoned", err=True)
 
 
@@ -246,7 +262,9 @@ def _is_approved(planned: BalancePlan, *, execute: bool, approved: str | None) -
     return True
 
 
-def _print_plan(planned: BalancePlan) -> None:
+def _print_plan(planned: BalancePlan, report: Report | None = None) -> None:
+    import msgspec
+
     from headrace_cli.output import print_table
 
     rows = [
@@ -269,7 +287,10 @@ def _print_plan(planned: BalancePlan) -> None:
         }
         for move in planned.leader_moves
     ]
-    print_table(rows)
+    if report is not None:
+        report.set(plan=msgspec.to_builtins(planned))
+    if report is None or not report.is_document:
+        print_table(rows)
     for reason in planned.reasons:
         typer.echo(f"note: {reason}", err=True)
     if planned.is_empty:

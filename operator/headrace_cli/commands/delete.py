@@ -12,6 +12,7 @@ import typer
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.2
 
 
-def delete(
+def delete(  # noqa: PLR0913 - each is an option of the command line
     what: Annotated[
         str, typer.Argument(help="Manifest or folder; or a kind: topic, group, job, deployment.")
     ],
@@ -49,6 +50,7 @@ def delete(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask about what no manifest describes.")
     ] = False,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -60,28 +62,43 @@ def delete(
     from the brokers; --yes, or the answer to a question, says so. The next `up` of manifests that
     still have a resource creates it again.
     """
+    with reporting(output) as report:
+        refuse_kubernetes("kubectl delete, with the same deletionPolicy,")
+        _delete(report, what, names or [], (data_dir, cluster, bootstrap_server), yes=yes)
+
+
+def _delete(
+    report: Report,
+    what: str,
+    names: Sequence[str],
+    place: tuple[Path, str | None, str | None],
+    *,
+    yes: bool,
+) -> None:
     from headrace_cli.clients import find_cluster, find_layout
     from headrace_operator.local.desired import DesiredStore
     from headrace_operator.local.state import load_state
 
-    refuse_kubernetes("kubectl delete, with the same deletionPolicy,")
-    wanted = _by_name(what, names or [])
+    data_dir, cluster, bootstrap_server = place
+    wanted = _by_name(what, names)
     if bootstrap_server:
         if wanted is None:
             raise BadInputError("with --bootstrap-server give KIND NAME: manifests need a cluster")
-        _delete_undescribed(find_cluster(data_dir, None, bootstrap_server), wanted, yes=yes)
+        target = find_cluster(data_dir, None, bootstrap_server)
+        _delete_undescribed(target, wanted, report, yes=yes)
         return
     layout = find_layout(data_dir, cluster)
-    resources, undescribed = _select(DesiredStore(layout), what, wanted)
+    resources, undescribed = _select(DesiredStore(layout), what, wanted, report)
     _refuse(resources)
     state = load_state(layout.state_file)
     if resources:
         if state is not None and state.is_running:
-            _delete_running(layout, state, resources)
+            _delete_running(layout, state, resources, report)
         else:
-            _delete_stopped(layout, resources)
+            _delete_stopped(layout, resources, report)
     if undescribed:
-        _delete_undescribed(find_cluster(data_dir, cluster, None), undescribed, yes=yes)
+        target = find_cluster(data_dir, cluster, None)
+        _delete_undescribed(target, undescribed, report, yes=yes)
 
 
 def _by_name(what: str, names: Sequence[str]) -> list[tuple[str, str]] | None:
@@ -109,7 +126,7 @@ def _kind(text: str) -> str | None:
 
 
 def _select(
-    store: DesiredStore, what: str, wanted: list[tuple[str, str]] | None
+    store: DesiredStore, what: str, wanted: list[tuple[str, str]] | None, report: Report
 ) -> tuple[list[Resource], list[tuple[str, str]]]:
     """Find the stored resources to delete, and the kinds and names without a stored one."""
     stored = {resource.key: resource for resource in store.load()}
@@ -120,6 +137,7 @@ def _select(
         for resource in given:
             if resource.key not in stored:
                 typer.echo(f"{_title(resource.key)} is not there", err=True)
+                report.add(None, **_row(resource.key), result="absent")
         return [stored[each.key] for each in given if each.key in stored], []
     found, undescribed = [], []
     for kind, name in wanted:
@@ -163,21 +181,25 @@ def _refuse(resources: Sequence[Resource]) -> None:
         raise CommandError("\n".join([*protected, "nothing was deleted"]))
 
 
-def _delete_stopped(layout: ClusterLayout, resources: Sequence[Resource]) -> None:
+def _delete_stopped(layout: ClusterLayout, resources: Sequence[Resource], report: Report) -> None:
     from headrace_operator.local.desired import DesiredStore
 
     store = DesiredStore(layout)
     for resource in resources:
         if _is_removed_from_brokers(resource):
             store.mark_deleted([resource.key])
-            typer.echo(f"{_title(resource.key)} is deleted at the next `up`, from the brokers too")
+            report.add(
+                f"{_title(resource.key)} is deleted at the next `up`, from the brokers too",
+                **_row(resource.key),
+                result="pending",
+            )
         else:
             store.remove([resource.key])
-            _say_deleted(resource)
+            _say_deleted(resource, report)
 
 
 def _delete_running(
-    layout: ClusterLayout, state: ClusterState, resources: Sequence[Resource]
+    layout: ClusterLayout, state: ClusterState, resources: Sequence[Resource], report: Report
 ) -> None:
     from headrace_cli.change import change_running
     from headrace_operator.local.desired import DesiredStore
@@ -194,7 +216,9 @@ def _delete_running(
         time.sleep(POLL_SECONDS)
     for resource in resources:
         if resource.key not in left:
-            _say_deleted(resource)
+            _say_deleted(resource, report)
+        else:
+            report.add(None, **_row(resource.key), result="pending")
     problems = list(outcome.failures)
     problems += [
         f"{_title(key)} is not gone yet: {waiting.get(key, 'see the terminal of `up`')}"
@@ -204,7 +228,9 @@ def _delete_running(
         raise CommandError("\n".join(problems))
 
 
-def _delete_undescribed(target: Target, wanted: Sequence[tuple[str, str]], *, yes: bool) -> None:
+def _delete_undescribed(
+    target: Target, wanted: Sequence[tuple[str, str]], report: Report, *, yes: bool
+) -> None:
     """Remove topics and groups without a manifest from the brokers."""
     from headrace_cli.clients import admin_client
     from headrace_operator.apply import apply_actions
@@ -222,8 +248,12 @@ def _delete_undescribed(target: Target, wanted: Sequence[tuple[str, str]], *, ye
         ]
         failures = {failure.action: failure for failure in apply_actions(admin, actions)}
     for action in actions:
+        row = _row(action.resource)
         if action not in failures:
-            typer.echo(f"{_title(action.resource)} deleted")
+            report.add(f"{_title(action.resource)} deleted", **row, result="deleted")
+        else:
+            message = failures[action].describe()
+            report.add(None, **row, result="refused", message=message)
     if failures:
         raise CommandError("\n".join(failure.describe() for failure in failures.values()))
 
@@ -241,7 +271,7 @@ def _confirm(wanted: Sequence[tuple[str, str]]) -> None:
     text = f"{titles}: no manifest here describes it; records and offsets would be gone for good"
     if not sys.stdin.isatty():
         raise CommandError(f"{text}: add --yes where nobody answers")
-    typer.confirm(f"{text}. Delete?", abort=True)
+    typer.confirm(f"{text}. Delete?", abort=True, err=True)
 
 
 def _is_removed_from_brokers(resource: Resource) -> bool:
@@ -250,7 +280,7 @@ def _is_removed_from_brokers(resource: Resource) -> bool:
     return isinstance(resource, Topic | ConsumerGroup) and resource.spec.deletion_policy == "Delete"
 
 
-def _say_deleted(resource: Resource) -> None:
+def _say_deleted(resource: Resource, report: Report) -> None:
     from headrace_operator.resources import ConsumerGroup, Topic
 
     note = ""
@@ -259,7 +289,13 @@ def _say_deleted(resource: Resource) -> None:
             note = "; the topic and its records stay in the brokers (deletionPolicy: Retain)"
         elif isinstance(resource, ConsumerGroup):
             note = "; its committed offsets stay in the brokers (deletionPolicy: Retain)"
-    typer.echo(f"{_title(resource.key)} deleted{note}")
+    title = f"{_title(resource.key)} deleted{note}"
+    row = {"result": "deleted", "message": note.removeprefix("; ")}
+    report.add(title, **_row(resource.key), **row)
+
+
+def _row(key: Key) -> dict[str, str]:
+    return {"kind": key[0], "name": key[2]}
 
 
 def _title(key: Key) -> str:

@@ -12,6 +12,7 @@ from headrace_cli.errors import BadInputError
 from headrace_cli.kubernetes.choice import Choice, chosen, open_connection
 from headrace_cli.manifests import load_valid_manifests, named_path
 from headrace_cli.options import ClusterName, DataDirectory, ManifestArgument, ManifestOption
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from headrace_operator.local.desired import DesiredStore
@@ -23,12 +24,13 @@ __all__ = ["diff"]
 EXIT_DIFFERENT = 1
 
 
-def diff(
+def diff(  # noqa: PLR0913 - each is an option of the command line
     file: ManifestArgument = None,
     *,
     filename: ManifestOption = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
+    output: ReportOutput = ReportFormat.TABLE,
     context: Annotated[
         str | None,
         typer.Option(help="Compare with a Kubernetes cluster: a context of the kubeconfig."),
@@ -36,7 +38,7 @@ def diff(
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", "-n", help="With --context: for manifests that name none themselves."
+            "--namespace", "-n", help="In Kubernetes: for manifests that name none themselves."
         ),
     ] = None,
 ) -> None:
@@ -44,13 +46,23 @@ def diff(
 
     Exit status as kubectl diff: 0 no difference, 1 differences.
     """
-    path = named_path(file, filename)
     choice = chosen()
-    if context is not None:
-        choice = Choice(context=context, namespace=namespace, at_end=lambda _: None)
-    if choice is not None:
-        _diff_kubernetes(path, choice)
-        return
+    if context is not None or namespace is not None:
+        # Both may be given before the command, and after it.
+        choice = Choice(
+            context=context or (choice.context if choice else None),
+            namespace=namespace or (choice.namespace if choice else None),
+            at_end=lambda _: None,
+        )
+    with reporting(output, is_dry_run=True) as report:
+        path = named_path(file, filename)
+        if choice is not None:
+            _diff_kubernetes(path, choice, report)
+        else:
+            _diff_here(path, data_dir, cluster, report)
+
+
+def _diff_here(path: Path, data_dir: Path, cluster: str | None, report: Report) -> None:
     from headrace_cli.clients import find_cluster
     from headrace_operator.local.desired import DesiredStore, desired_of
 
@@ -63,12 +75,20 @@ def diff(
     merged = {resource.key: resource for resource in store.load()} | changed
     desired = desired_of(merged.values(), target.state.cluster)
     planned = asyncio.run(_plan(target.state, store, desired))
-    typer.echo(planned.describe())
+    report.remark(planned.describe())
+    for state, told in (
+        ("planned", [(each.resource, each.describe()) for each in planned.actions]),
+        ("proposed", [(each.resource, each.describe()) for each in planned.proposed]),
+        ("problem", [(each.resource, each.message) for each in planned.problems]),
+        ("waiting", [(each.resource, each.message) for each in planned.waiting]),
+    ):
+        for (kind, _, name), message in told:
+            report.add(None, kind=kind, name=name, result=state, message=message)
     if planned.actions or planned.problems:
         raise typer.Exit(EXIT_DIFFERENT)
 
 
-def _diff_kubernetes(file: Path, choice: Choice) -> None:
+def _diff_kubernetes(file: Path, choice: Choice, report: Report) -> None:
     from headrace_cli.kubernetes.diff import Difference, compare, read_objects
     from headrace_operator.kubernetes.api.client import KubernetesClient
 
@@ -81,8 +101,17 @@ def _diff_kubernetes(file: Path, choice: Choice) -> None:
 
     differences = asyncio.run(run())
     for difference in differences:
-        for line in difference.lines():
-            typer.echo(line)
+        *place, kind, name = difference.name.split("/")
+        text = "\n".join(difference.lines())
+        created = "configured" if difference.before else "created"
+        report.add(
+            text,
+            kind=kind,
+            name=name,
+            namespace=place[0] if place else None,
+            result="refused" if difference.refusal else created,
+            message=difference.refusal or text,
+        )
     refused = [difference.name for difference in differences if difference.refusal]
     if refused:
         raise BadInputError(f"the API server refuses {', '.join(refused)}")

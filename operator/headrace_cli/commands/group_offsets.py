@@ -17,6 +17,7 @@ from headrace_cli.options import (
     Output,
     OutputFormat,
 )
+from headrace_cli.report import ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,11 +68,12 @@ def export(
         print_table([{key.upper(): str(text) for key, text in row.items()} for row in rows])
 
 
-def import_(
+def import_(  # noqa: PLR0913 - each is an option of the command line
     group: GroupName,
     file: Annotated[Path, typer.Argument(help="What `groups export` printed; - is stdin.")],
     *,
     execute: Execute = False,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -81,26 +83,29 @@ def import_(
     from headrace_cli.commands.groups import commit_offsets, print_changes, refuse_while_read
     from headrace_cli.objects import load_groups
 
-    wanted = parse_offsets(_read(file))
-    target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target) as admin:
-        found = load_groups(admin, [group])[group]
-        refuse_while_read(group, found)
-        if found.is_share:
-            raise CommandError(f"{group} is a share group: it commits no offsets")
-    print_changes(found, wanted)
-    if not execute:
-        typer.echo(_DRY_RUN, err=True)
-        return
-    current = {key: offset for key, offset in found.offsets.items() if key in wanted}
-    commit_offsets(target, group, wanted, current)
-    typer.echo(f"group {group} moved", err=True)
+    with reporting(output, is_dry_run=not execute) as report:
+        report.set(group=group)
+        wanted = parse_offsets(_read(file))
+        target = find_cluster(data_dir, cluster, bootstrap_server)
+        with admin_client(target) as admin:
+            found = load_groups(admin, [group])[group]
+            refuse_while_read(group, found)
+            if found.is_share:
+                raise CommandError(f"{group} is a share group: it commits no offsets")
+        print_changes(found, wanted, report)
+        if not execute:
+            typer.echo(_DRY_RUN, err=True)
+            return
+        current = {key: offset for key, offset in found.offsets.items() if key in wanted}
+        commit_offsets(target, group, wanted, current)
+        typer.echo(f"group {group} moved", err=True)
 
 
 def delete(
     groups: Annotated[list[str], typer.Argument(help="Groups that nobody reads in.")],
     *,
     execute: Execute = False,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -109,27 +114,32 @@ def delete(
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.commands.groups import refuse_while_read
 
-    target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target) as admin:
+    with reporting(output, is_dry_run=not execute) as report:
+        target = find_cluster(data_dir, cluster, bootstrap_server)
+        with admin_client(target) as admin:
+            for name in groups:
+                refuse_while_read(name, _existing(admin, name))
+            if not execute:
+                for name in groups:
+                    report.add(f"group/{name}", group=name, result="planned")
+                typer.echo(_DRY_RUN, err=True)
+                return
+            failed = _failures(admin.delete_groups(groups))
         for name in groups:
-            refuse_while_read(name, _existing(admin, name))
-        if not execute:
-            typer.echo("\n".join(f"group/{name}" for name in groups))
-            typer.echo(_DRY_RUN, err=True)
-            return
-        failed = _failures(admin.delete_groups(groups))
-    for name in groups:
-        if name not in failed:
-            typer.echo(f"group/{name} deleted")
-    if failed:
-        raise CommandError("\n".join(f"group {name}: {why}" for name, why in failed.items()))
+            if name not in failed:
+                report.add(f"group/{name} deleted", group=name, result="deleted")
+            else:
+                report.add(None, group=name, result="refused", message=failed[name])
+        if failed:
+            raise CommandError("\n".join(f"group {name}: {why}" for name, why in failed.items()))
 
 
-def delete_offsets(
+def delete_offsets(  # noqa: PLR0913 - each is an option of the command line
     group: GroupName,
     *,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="May be repeated.")],
     execute: Execute = False,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -139,22 +149,31 @@ def delete_offsets(
 
     from headrace_cli.clients import admin_client, find_cluster
 
-    target = find_cluster(data_dir, cluster, bootstrap_server)
-    with admin_client(target) as admin:
-        found = _existing(admin, group)
-        keys = sorted(key for key in found.offsets if key[0] in topic)
-        if not keys:
-            raise CommandError(f"group {group} has no offsets in {', '.join(topic)}")
+    with reporting(output, is_dry_run=not execute) as report:
+        report.set(group=group)
+        target = find_cluster(data_dir, cluster, bootstrap_server)
+        with admin_client(target) as admin:
+            found = _existing(admin, group)
+            keys = sorted(key for key in found.offsets if key[0] in topic)
+            if not keys:
+                raise CommandError(f"group {group} has no offsets in {', '.join(topic)}")
+            for name, index in keys:
+                report.remark(f"{name}-{index}: {found.offsets[name, index]}")
+            failed = {}
+            if execute:
+                partitions = [TopicPartition(*key) for key in keys]
+                failed = _failures(admin.delete_group_offsets(group, partitions))
         for name, index in keys:
-            typer.echo(f"{name}-{index}: {found.offsets[name, index]}")
+            row = {"topic": name, "partition": index, "offset": found.offsets[name, index]}
+            why = failed.get(f"{name}-{index}")
+            result = "planned" if not execute else "refused" if why else "deleted"
+            report.add(None, **row, result=result, **({"message": why} if why else {}))
         if not execute:
             typer.echo(_DRY_RUN, err=True)
             return
-        answer = admin.delete_group_offsets(group, [TopicPartition(*key) for key in keys])
-    failed = _failures(answer)
-    if failed:
-        raise CommandError("\n".join(f"{key}: {why}" for key, why in failed.items()))
-    typer.echo(f"group {group}: offsets of {len(keys)} partitions deleted", err=True)
+        if failed:
+            raise CommandError("\n".join(f"{key}: {why}" for key, why in failed.items()))
+        typer.echo(f"group {group}: offsets of {len(keys)} partitions deleted", err=True)
 
 
 def parse_offsets(text: str) -> dict[TopicPartition, int]:

@@ -14,6 +14,7 @@ import typer
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory, GroupName
 from headrace_cli.positions import Position, PositionKind, parse_position
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,6 +72,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     execute: Annotated[
         bool, typer.Option("--execute", help="Do it; without this, only show what would change.")
     ] = False,
+    output: ReportOutput = ReportFormat.TABLE,
     bootstrap_server: BootstrapServers = None,
     data_dir: DataDirectory = Path(".headrace"),
     cluster: ClusterName = None,
@@ -80,16 +82,32 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
     The group must be empty. Where a ConsumerGroup names the Deployment or SparkApplication that
     reads in it, the running `up` stops that, moves the group, and starts it again.
     """
+    with reporting(output, is_dry_run=not execute) as report:
+        report.set(group=group)
+        if bool(topic) == all_topics:
+            raise BadInputError("say either --topic or --all-topics")
+        place = (data_dir, cluster, bootstrap_server)
+        _reset(report, group, topic, to, place, execute=execute)
+
+
+def _reset(
+    report: Report,
+    group: str,
+    topic: list[str] | None,
+    to: str,
+    place: tuple[Path, str | None, str | None],
+    *,
+    execute: bool,
+) -> None:
+    """Move a group; `topic` None: all that it has offsets in. Raises CommandError."""
     from headrace_cli.clients import admin_client, find_cluster
     from headrace_cli.objects import load_groups
 
-    if bool(topic) == all_topics:
-        raise BadInputError("say either --topic or --all-topics")
     is_undo = to == PREVIOUS
     position = (
         Position(kind=PositionKind.OFFSET) if is_undo else parse_position(to, now=datetime.now(UTC))
     )
-    target = find_cluster(data_dir, cluster, bootstrap_server)
+    target = find_cluster(*place)
     with admin_client(target) as admin:
         observed = load_groups(admin, [group])[group]
         described = _find_described(target, group)
@@ -103,7 +121,7 @@ def reset(  # noqa: PLR0913 - each is an option of the command line
                 if is_undo
                 else target_offsets(admin, observed, name, position)
             )
-        print_changes(observed, wanted)
+        print_changes(observed, wanted, report)
     if not execute:
         typer.echo("dry run: nothing was changed; add --execute to do it", err=True)
         return
@@ -197,13 +215,16 @@ def _offsets_before_reset(
     return offsets
 
 
-def print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) -> None:
+def print_changes(
+    group: ObservedGroup, wanted: Mapping[TopicPartition, int], report: Report
+) -> None:
     """Print what a move would change."""
     from headrace_cli.output import print_table
 
     rows = []
     for (topic, index), offset in wanted.items():
         current = group.offsets.get((topic, index))
+        report.add(None, topic=topic, partition=index, current=current, new=offset)
         change = "-" if current is None else f"{offset - current:+d}"
         rows.append(
             {
@@ -214,7 +235,8 @@ def print_changes(group: ObservedGroup, wanted: Mapping[TopicPartition, int]) ->
                 "CHANGE": "none" if change == "+0" else change,
             }
         )
-    print_table(rows)
+    if not report.is_document:
+        print_table(rows)
 
 
 def _commit(target: Target, group: str, request_id: str, plan: _Move) -> None:

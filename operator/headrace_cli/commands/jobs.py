@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -14,6 +15,7 @@ import typer
 from headrace_cli.errors import BadInputError, CommandError
 from headrace_cli.kubernetes.choice import refuse_kubernetes
 from headrace_cli.options import BootstrapServers, ClusterName, DataDirectory
+from headrace_cli.report import Report, ReportFormat, ReportOutput, reporting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,26 +137,43 @@ Generation = Annotated[int, typer.Argument(help="Number of the generation.")]
 
 
 @jobs_app.command(name="generations")
-def generations(module: Module) -> None:
+def generations(module: Module, *, output: ReportOutput = ReportFormat.TABLE) -> None:
     """List the generations of a job in each sink: where their rows are, and how far they go."""
+    with reporting(output) as report, _refusals():
+        for sink, found in _outputs(module, report):
+            report.remark(f"{sink}:")
+            _print_generations(sink, found, report)
+
+
+def _print_generations(sink: str, found: OutputGenerations, report: Report) -> None:
     from headrace_cli.output import print_table
     from headrace_jobs.progress.offsets import format_offsets
 
-    with _refusals():
-        for sink, found in _outputs(module):
-            typer.echo(f"{sink}:")
-            rows = [
-                {
-                    "GENERATION": str(each.generation),
-                    "READERS": "see it" if each.is_live else "-",
-                    "OUTPUT": each.output,
-                    "DELIVERY": each.delivery,
-                    "BATCH": str(each.batch_id),
-                    "OFFSETS": format_offsets(each.offsets),
-                }
-                for each in found.all()
-            ]
-            print_table(rows, indent="  ")
+    rows = []
+    for each in found.all():
+        offsets = format_offsets(each.offsets)
+        report.add(
+            None,
+            sink=sink,
+            generation=each.generation,
+            isLive=each.is_live,
+            output=each.output,
+            delivery=each.delivery,
+            batch=each.batch_id,
+            offsets=json.loads(offsets),
+        )
+        rows.append(
+            {
+                "GENERATION": str(each.generation),
+                "READERS": "see it" if each.is_live else "-",
+                "OUTPUT": each.output,
+                "DELIVERY": each.delivery,
+                "BATCH": str(each.batch_id),
+                "OFFSETS": offsets,
+            }
+        )
+    if not report.is_document:
+        print_table(rows, indent="  ")
 
 
 @jobs_app.command(name="diff")
@@ -164,20 +183,27 @@ def diff(
     new: Generation,
     *,
     examples: Annotated[int, typer.Option(help="How many rows that differ to show.")] = 10,
+    output: ReportOutput = ReportFormat.TABLE,
 ) -> None:
     """Compare the rows of two generations. Exit status 1 when they differ."""
     is_equal = True
-    with _refusals():
-        for sink, found in _outputs(module):
+    with reporting(output, is_dry_run=True) as report, _refusals():
+        for sink, found in _outputs(module, report):
             result = found.diff(old, new, examples_max=examples)
             is_equal = is_equal and result.is_none
-            typer.echo(
+            report.add(
                 f"{sink}: {result.same:,} rows alike, {result.changed:,} changed,"
                 f" {result.only_old:,} in generation {old} only, {result.only_new:,} in generation"
-                f" {new} only"
+                f" {new} only",
+                sink=sink,
+                same=result.same,
+                changed=result.changed,
+                onlyOld=result.only_old,
+                onlyNew=result.only_new,
+                examples=[{"old": was, "new": now} for was, now in result.examples],
             )
             for was, now in result.examples:
-                typer.echo(
+                report.remark(
                     "\n".join(f"  {sign} {row}" for sign, row in (("-", was), ("+", now)) if row)
                 )
     if not is_equal:
@@ -185,15 +211,18 @@ def diff(
 
 
 @jobs_app.command(name="swap")
-def swap(module: Module, generation: Generation) -> None:
+def swap(
+    module: Module, generation: Generation, *, output: ReportOutput = ReportFormat.TABLE
+) -> None:
     """Make a generation the one that readers see, in one step; the other stays beside it.
 
     The same command with the number of the one before goes back. Drivers of both may run.
     """
-    with _refusals():
-        for sink, found in _outputs(module):
+    with reporting(output) as report, _refusals():
+        for sink, found in _outputs(module, report):
             found.swap(generation)
-            typer.echo(f"{sink}: readers see generation {generation}")
+            line = f"{sink}: readers see generation {generation}"
+            report.add(line, sink=sink, generation=generation, result="swapped")
 
 
 @jobs_app.command(name="discard")
@@ -202,14 +231,17 @@ def discard(
     generation: Generation,
     *,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: ReportOutput = ReportFormat.TABLE,
 ) -> None:
     """Throw away a generation that readers do not see: its rows and its progress."""
-    with _refusals():
-        for sink, found in _outputs(module):
+    with reporting(output) as report, _refusals():
+        for sink, found in _outputs(module, report):
             if not yes:
-                typer.confirm(f"{sink}: delete the rows of generation {generation}?", abort=True)
+                question = f"{sink}: delete the rows of generation {generation}?"
+                typer.confirm(question, abort=True, err=True)
             found.discard(generation)
-            typer.echo(f"{sink}: generation {generation} is gone; remove its SparkApplication")
+            line = f"{sink}: generation {generation} is gone; remove its SparkApplication"
+            report.add(line, sink=sink, generation=generation, result="discarded")
 
 
 @contextlib.contextmanager
@@ -223,7 +255,7 @@ def _refusals() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def _outputs(module: str) -> Iterator[tuple[str, OutputGenerations]]:
+def _outputs(module: str, report: Report) -> Iterator[tuple[str, OutputGenerations]]:
     """Yield each sink of a job that has generations."""
     from headrace_jobs.jobs.run import DeclarationError, load_job
     from headrace_jobs.sinks.generations import shadowing
@@ -238,7 +270,8 @@ def _outputs(module: str) -> Iterator[tuple[str, OutputGenerations]]:
         raise CommandError(f"no sink of {job.name} has generations side by side: {names}")
     for name, sink in sinks:
         if sink is None:
-            typer.echo(f"{name}: has no generations side by side; compare it by its own name")
+            line = f"{name}: has no generations side by side; compare it by its own name"
+            report.add(line, sink=name, result="without generations")
             continue
         yield name, sink.output_generations(job.name)
 
