@@ -224,6 +224,7 @@ def test_apply_and_diff_in_kubernetes(tmp_path: Path) -> None:
         assert bad["result"] == "refused"
         assert applied["errors"][0].startswith("topic/bad: ")
         file.write_text(yaml.safe_dump(document("Topic", "good")))
+        assert report(*place, "apply", file)["results"][0]["result"] == "unchanged"
         # The namespace may come after the command, too, without a context.
         same = report("diff", file, *place)
         assert same == {"dryRun": True, "results": [], "errors": []}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace_cli.errors import CommandError
 from headrace_cli.kubernetes.choice import open_connection
-from headrace_cli.kubernetes.diff import FIELD_MANAGER, read_objects
+from headrace_cli.kubernetes.diff import FIELD_MANAGER, manifest_text, read_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,5 +100,6 @@ async def _apply(
     after = await client.apply(wanted, field_manager=FIELD_MANAGER, force=force)
     if before is None:
         return place, "created"
-    unchanged = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
+    # The resourceVersion does not tell: the API server may write anew who owns which field.
+    unchanged = manifest_text(before) == manifest_text(after)
     return place, "unchanged" if unchanged else "configured"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace_operator.kubernetes.api.client import KubernetesClient, Object
 
-__all__ = ["Difference", "compare", "read_objects"]
+__all__ = ["Difference", "compare", "manifest_text", "read_objects"]
 
 #: kubectl's own, so that fields applied by kubectl are not shown as taken from another manager.
 FIELD_MANAGER = "kubectl"
@@ -108,15 +108,15 @@ async def _compare(
         )
     except KubernetesError as error:
         if error.is_not_found and metadata.get("namespace") in brought:
-            return Difference(name=named, before="", after=_text(wanted))
+            return Difference(name=named, before="", after=manifest_text(wanted))
         if error.status in {0, 401}:
             raise CommandError(str(error)) from error
         return Difference(name=named, before="", after="", refusal=error.message)
-    before, after = "" if live is None else _text(live), _text(applied)
+    before, after = "" if live is None else manifest_text(live), manifest_text(applied)
     return None if before == after else Difference(name=named, before=before, after=after)
 
 
-def _text(obj: Object) -> str:
+def manifest_text(obj: Object) -> str:
     """Return the part of an object that manifests are about, as YAML."""
     kept = {key: value for key, value in obj.items() if key != "status"}
     metadata: dict[str, Any] = {
