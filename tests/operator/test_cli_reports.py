@@ -230,3 +230,55 @@ def test_apply_and_diff_in_kubernetes(tmp_path: Path) -> None:
         assert same == {"dryRun": True, "results": [], "errors": []}
         file.write_text(yaml.safe_dump(document("Topic", "good", partitions=2)))
         assert report("diff", file, *place, status=1)["results"][0]["result"] == "configured"
+
+
+SINK = """
+from headrace_jobs.declaration import Job, Topic
+from headrace_jobs.progress.offsets import TopicPartition
+from headrace_jobs.sinks.generations import Difference, OutputGeneration
+from headrace_jobs.sinks.kafka import KafkaSink
+
+class Table:
+    def all(self):
+        return [
+            OutputGeneration(generation=number, output=f"rows_g{number}", is_live=number == 1,
+                batch_id=7, offsets={TopicPartition("in", 0): 10}, delivery="exactly-once")
+            for number in (1, 2)
+        ]
+    def diff(self, old, new, *, examples_max):
+        rows = (('{"k": 1}', None),) if old != new else ()
+        return Difference(only_old=len(rows), only_new=0, changed=0, same=3, examples=rows)
+    def swap(self, generation): pass
+    def discard(self, generation): pass
+
+class Sink(KafkaSink):
+    def describe(self): return "table rows"
+    def output_generations(self, job): return Table()
+
+JOB = Job(name="orders", sources=(Topic("orders"),), transform=lambda records: records,
+          sinks=(Sink(topic="out", key_columns=("k",)),))
+"""
+
+
+def test_generations_of_a_job_with_a_sink_of_its_own(tmp_path: Path) -> None:
+    (module := tmp_path / "own_sink_job.py").write_text(SINK)
+    listed = report("jobs", "generations", module)
+    assert [each["isLive"] for each in listed["results"]] == [True, False]
+    assert listed["results"][1] == {
+        "sink": "table rows",
+        "generation": 2,
+        "isLive": False,
+        "output": "rows_g2",
+        "delivery": "exactly-once",
+        "batch": 7,
+        "offsets": {"in": {"0": 10}},
+    }
+    row = {"sink": "table rows", "same": 3, "changed": 0, "onlyNew": 0}
+    differing = report("jobs", "diff", module, 1, 2, status=1)
+    examples = [{"old": '{"k": 1}', "new": None}]
+    assert differing["results"] == [{**row, "onlyOld": 1, "examples": examples}]
+    equal = report("jobs", "diff", module, 1, 1, output="yaml")
+    assert equal["results"] == [{**row, "onlyOld": 0, "examples": []}]
+    for command, result, more in (("swap", "swapped", ()), ("discard", "discarded", ("--yes",))):
+        done = report("jobs", command, module, 2, *more)
+        assert done["results"] == [{"sink": "table rows", "generation": 2, "result": result}]
