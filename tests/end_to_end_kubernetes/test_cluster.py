@@ -81,7 +81,7 @@ def test_a_setting_that_brokers_refuse_keeps_the_cluster_from_being_ready(cluste
     wait_until(lambda: "-7" in cluster.condition("Stalled")["message"], 60, "the refusal")
     for _ in range(40):
         ready = cluster.condition()
-        assert (ready["status"], ready["reason"]) == ("False", "ApplyFailed")
+        assert (ready["status"], ready["reason"]) == ("False", "InvalidSpec")
         time.sleep(0.2)
     cluster.spec["config"]["log.retention.ms"] = 7_200_000
     cluster.apply()

@@ -47,7 +47,7 @@ KNOWN = stored(with_description(BEFORE, IDENTITY))
         {"pools": [{"name": "a", "storage": {"volumes": 4}}, {"name": "b", "replicas": 3}]},
         {"pools": [{"name": "c"}]},
         {"listeners": [{"name": "other", "port": 9999}], "image": "headrace:2"},
-        {"config": {**CONFIG, "num.io.threads": 0}, "imagePullSecrets": []},
+        {"config": {**CONFIG, "num.partitions": 9}, "imagePullSecrets": []},
     ],
 )
 def test_what_is_rendered_is_what_was_rendered(spec: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def failed(found: Cluster, why: str = "CrashLoopBackOff, exit code 1: no", **res
     [
         ({"image": "headrace:bad"}, "image: headrace:1 -> headrace:bad"),
         ({"version": "4.2.1"}, f"image: headrace:1 -> {DEFAULT}"),
-        ({"config": {**CONFIG, "num.io.threads": 0}}, "num.io.threads: default -> 0"),
+        ({"config": {**CONFIG, "num.partitions": 9}}, "num.partitions: default -> 9"),
         (
             {"pools": [{"name": "a", "resources": {"limits": {"memory": "16Mi"}}}]},
             "a: resources",
@@ -118,7 +118,7 @@ def test_numbers_of_brokers_and_live_settings_stay_as_they_are_wanted() -> None:
     ],
 )
 def test_nodes_volumes_and_quotas_are_not_blamed_on_a_setting(why: str) -> None:
-    assert failed(cluster(config={**CONFIG, "num.io.threads": 3}), why).failed is None
+    assert failed(cluster(config={**CONFIG, "num.partitions": 3}), why).failed is None
     larger = [{"name": "a", "resources": {"requests": {"memory": "640Gi"}}}]
     assert failed(cluster(larger), why).failed is not None
 

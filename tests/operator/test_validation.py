@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from headrace_broker.metadata.settings.topic_config import BROKER_SYNONYMS
-from headrace_broker.server.config import settings as broker_own
-from headrace_operator.resources.broker_settings import BROKER_SETTINGS
 from headrace_operator.validation import validate_manifests, validate_object
 from headrace_operator.validation.defaults import with_defaults
 from headrace_operator.validation.problems import path_text
@@ -122,28 +119,6 @@ def test_an_unknown_broker_setting_is_reported_before_a_broker_does_not_start():
         "'1d' is not an integer; Kafka's settings have no units",
         "unknown broker setting; did you mean num.partitions?",
     ]
-
-
-def test_the_table_of_broker_settings_is_the_brokers_own():
-    owned = {
-        "advertised.listeners",
-        "broker.rack",
-        "cluster.id",
-        "config.providers",
-        "controller.listener.names",
-        "controller.quorum.bootstrap.servers",
-        "controller.quorum.voters",
-        "headrace.http.listener",
-        "inter.broker.listener.name",
-        "listener.security.protocol.map",
-        "listeners",
-        "log.dir",
-        "log.dirs",
-        "metadata.log.dir",
-        "node.id",
-        "process.roles",
-    }
-    assert set(BROKER_SETTINGS) == {*broker_own.BROKER_SETTINGS, *BROKER_SYNONYMS} - owned
 
 
 def test_an_unknown_kind_of_our_group_is_reported_and_other_groups_are_left_alone():

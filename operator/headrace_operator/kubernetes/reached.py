@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.plan import Observed, ObservedBroker, ObservedCluster
-from headrace_operator.plan.brokers import config_text
+from headrace_operator.plan.brokers import config_texts
 from headrace_operator.plan.pools import FIRST_NODE_ID
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class ReachedBrokers:
     async def observe(self, cluster: Cluster) -> Observed:
         """See BrokerBackend."""
         servers = self.bootstrap_servers(cluster)
-        config = {key: config_text(value) for key, value in cluster.spec.config.items()}
+        config = config_texts(cluster)
         names = [
             (pool.name, pool.roles) for pool in cluster.spec.pools for _ in range(pool.replicas)
         ]

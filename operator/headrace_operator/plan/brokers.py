@@ -43,6 +43,7 @@ from headrace_operator.plan.rolling import (
 from headrace_operator.plan.voters import plan_voters
 from headrace_operator.resources import Cluster, Reason
 from headrace_operator.resources.broker_settings import LIVE_BROKER_SETTINGS
+from headrace_operator.resources.ignored_settings import IGNORED_BROKER_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -161,8 +162,8 @@ def _start_config(observed: Observed, cluster: Cluster) -> dict[str, str]:
     """Return the settings that brokers are started with."""
     is_live = observed.cluster is not None and observed.cluster.has_live_config
     return {
-        key: config_text(value)
-        for key, value in cluster.spec.config.items()
+        key: text
+        for key, text in config_texts(cluster).items()
         if not (is_live and key in LIVE_BROKER_SETTINGS)
     }
 
@@ -206,6 +207,18 @@ def _pending(observed: Observed, cluster: Cluster) -> list[Waiting]:
         Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_BROKERS, message=message)
         for message in (observed.cluster.pending if observed.cluster else ())
     ]
+
+
+def config_texts(cluster: Cluster) -> dict[str, str]:
+    """Return the spec's settings in the broker's text form, without those that have no effect.
+
+    A setting that means nothing to brokers must not restart them.
+    """
+    return {
+        key: config_text(value)
+        for key, value in sorted(cluster.spec.config.items())
+        if key not in IGNORED_BROKER_SETTINGS
+    }
 
 
 def config_text(value: str | int) -> str:

@@ -33,6 +33,7 @@ from headrace_operator.resources import (
     SparkApplication,
     Topic,
 )
+from headrace_operator.resources.ignored_settings import IGNORED_BROKER_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,6 +56,7 @@ def plan(observed: Observed, desired: Desired) -> Plan:
     accepted, problems = _accept(desired, cluster)
     brokers = plan_brokers(observed, accepted, cluster)
     outcomes: list[Action | Problem | Waiting] = [*problems, *brokers.problems]
+    outcomes += _say_what_has_no_effect(cluster)
     proposed: tuple[Action, ...] = ()
     target = target_of(cluster)
     if cluster.spec.update_policy == "Plan" and cluster.spec.approved_plan != target:
@@ -180,6 +182,16 @@ def _wait_for_cluster(desired: Desired, observed: Observed) -> Iterator[Waiting]
         ):
             continue
         yield Waiting(resource=resource.key, reason=Reason.WAITING_FOR_CLUSTER, message=message)
+
+
+def _say_what_has_no_effect(cluster: Cluster) -> Iterator[Problem]:
+    if names := sorted(cluster.spec.config.keys() & IGNORED_BROKER_SETTINGS):
+        yield Problem(
+            resource=cluster.key,
+            reason=Reason.SETTING_WITHOUT_EFFECT,
+            message=f"spec.config: without effect in these brokers: {', '.join(names)}",
+            is_stalling=False,
+        )
 
 
 def _say_what_is_full(observed: Observed, cluster: Cluster) -> Iterator[Problem]:

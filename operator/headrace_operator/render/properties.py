@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_operator.plan.brokers import config_text
+from headrace_operator.plan.brokers import config_texts
 from headrace_operator.render.names import (
     CONTROLLER_PORT,
     HTTP_PORT,
@@ -43,9 +43,7 @@ def listener_name(name: str) -> str:
 def static_config(cluster: Cluster) -> dict[str, str]:
     """Return the spec's settings that a broker reads only at its start."""
     return {
-        key: config_text(value)
-        for key, value in sorted(cluster.spec.config.items())
-        if key not in LIVE_BROKER_SETTINGS
+        key: text for key, text in config_texts(cluster).items() if key not in LIVE_BROKER_SETTINGS
     }
 
 

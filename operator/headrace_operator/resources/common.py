@@ -80,6 +80,7 @@ class Reason(StrEnum):
     PARTITIONS_OFFLINE = "PartitionsOffline"
     DRIFT_REPORTED = "DriftReported"
     VOLUME_FULL = "VolumeFull"
+    SETTING_WITHOUT_EFFECT = "SettingWithoutEffect"
     DELETION_PROTECTED = "DeletionProtected"
     # Problems that only a change of the spec or of the cluster can end
     CLUSTER_NOT_FOUND = "ClusterNotFound"

@@ -85,6 +85,7 @@ def test_every_setting_accepts_its_own_default_and_says_what_it_means():
         ("message.timestamp.type", "createtime", "CreateTime, LogAppendTime"),
         ("min.cleanable.dirty.ratio", "1.5", "no more than 1"),
         ("min.cleanable.dirty.ratio", "nan", "DOUBLE"),
+        ("min.cleanable.dirty.ratio", "0_0.5", "DOUBLE"),
         ("min.insync.replicas", "0", "at least 1"),
         ("preallocate", "yes", "true or false"),
         ("segment.bytes", "14", "at least 1048576"),

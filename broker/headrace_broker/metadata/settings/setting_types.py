@@ -177,10 +177,9 @@ def _whole_number(text: str, greatest: int, type_name: str) -> int:
 
 
 def _parse_double(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
+    # Not float() alone, for the same reason as above.
+    is_number = re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", text)
+    number = float(text) if is_number else math.nan
     if not math.isfinite(number):
         raise ValueError("Not a number of type DOUBLE")
     return number
