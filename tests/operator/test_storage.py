@@ -50,6 +50,33 @@ def test_a_claim_without_a_volume_is_named_and_the_new_class_taken() -> None:
     assert "delete this claim and its pod" in reason
 
 
+def of_class(storage_class: str) -> dict[str, Any]:
+    """Return a set whose volumes are asked for with a class."""
+    template = {"metadata": {"name": "data-0"}, "spec": {"storageClassName": storage_class}}
+    return {"spec": {"volumeClaimTemplates": [template]}}
+
+
+@pytest.mark.parametrize(("storage_class", "written"), [("slow", "slow"), ("", '""')])
+def test_a_class_that_is_not_named_any_more_stays_and_is_said(
+    storage_class: str, written: str
+) -> None:
+    bound = claim("data-0-c-a-0", storage_class, volumeName="pv-1")
+    wanted = cluster([pool("a", None)])
+    found, reason = with_classes_kept(wanted, {"a": [bound]}, {"a": of_class(storage_class)})
+    assert found.spec.pools[0].storage.storage_class_name == storage_class
+    assert f"volume data-0-c-a-0 is of class {written} and the spec says no class" in reason
+    assert reason.endswith(f"or write {written}")
+
+
+def test_a_class_that_no_volume_has_yet_may_be_left_out_again() -> None:
+    wanted = cluster([pool("a", None)])
+    assert with_classes_kept(wanted, {}, {"a": of_class("typo")}) == (wanted, "")
+    claims = {"a": [claim("data-0-c-a-0", "typo")]}
+    found, reason = with_classes_kept(wanted, claims, {"a": of_class("typo")})
+    assert found == wanted
+    assert reason.endswith("it is asked for with the cluster's default")
+
+
 @pytest.mark.parametrize(
     ("storage_class", "claims"),
     [

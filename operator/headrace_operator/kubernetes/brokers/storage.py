@@ -1,9 +1,9 @@
 """Volumes of brokers: claims grow with the spec, and templates follow.
 
-A volume's class never changes: while there are volumes, a new class in the spec is refused, and the
-pool keeps its class, for new brokers' volumes too. A StatefulSet's claim templates are immutable as
-well: the set is deleted without its pods and recreated; the new set adopts them, and nothing
-restarts.
+A volume's class never changes: while there are volumes, a new class in the spec is refused, and so
+is none where there was one; the pool keeps its class, for new brokers' volumes too. A StatefulSet's
+claim templates are immutable as well: the set is deleted without its pods and recreated; the new
+set adopts them, and nothing restarts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from headrace_operator.resources import Cluster
 
 __all__ = ["expand_claims", "have_templates_changed", "quantity", "with_classes_kept"]
+
+#: How a spec writes that a volume is of no class at all.
+NO_CLASS = '""'
 
 _SUFFIXES: dict[str, int | Decimal] = {
     "": 1,
@@ -74,31 +77,38 @@ def with_classes_kept(
     pools, reasons = [], []
     for pool in cluster.spec.pools:
         wanted = pool.storage.storage_class_name
+        has_set = pool.name in sets
+        of_set = _class_of(sets[pool.name]) if has_set else None
+        # Which class no name stands for is known only where the set named one until now.
+        is_named = wanted is not None or of_set is not None
         others = {
             each["metadata"]["name"]: each
             for each in claims.get(pool.name, ())
-            if wanted is not None
+            if is_named
             and not each["metadata"].get("deletionTimestamp")
             and each["spec"].get("storageClassName") not in (None, wanted)
         }
+        says = "no class" if wanted is None else wanted or NO_CLASS
         bound = [name for name, each in sorted(others.items()) if each["spec"].get("volumeName")]
         if bound:
             has = others[bound[0]]["spec"]["storageClassName"]
+            another = "the class that you want" if wanted is None else f"class {says}"
             reasons.append(
-                f"pool {pool.name}: volume {bound[0]} is of class {has} and the spec says {wanted};"
-                f" that of a volume does not change: add a pool of class {wanted} and then remove"
-                f" this one, or write {has}"
+                f"pool {pool.name}: volume {bound[0]} is of class {has or NO_CLASS} and the spec"
+                f" says {says}; that of a volume does not change: add a pool of {another} and then"
+                f" remove this one, or write {has or NO_CLASS}"
             )
             # As in the set: if it has none, for the default class, the set is not recreated.
-            said = _class_of(sets[pool.name]) if pool.name in sets else has
-            storage = msgspec.structs.replace(pool.storage, storage_class_name=said)
+            kept = of_set if has_set else has
+            storage = msgspec.structs.replace(pool.storage, storage_class_name=kept)
             pool = msgspec.structs.replace(pool, storage=storage)  # noqa: PLW2901 - the pool as it is
         elif others:
             name = min(others)
             has = others[name]["spec"]["storageClassName"]
+            then = "the cluster's default" if wanted is None else says
             reasons.append(
-                f"pool {pool.name}: volume {name} was asked for with class {has} and is not there"
-                f" yet: delete this claim and its pod, and it is asked for with {wanted}"
+                f"pool {pool.name}: volume {name} was asked for with class {has or NO_CLASS} and is"
+                f" not there yet: delete this claim and its pod, and it is asked for with {then}"
             )
         pools.append(pool)
     if not reasons:
