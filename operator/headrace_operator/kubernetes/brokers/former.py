@@ -6,12 +6,14 @@ adopted with it, and a claim that is being deleted names a broker whose data wil
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace_operator.kubernetes.brokers.observed import is_owned
+from headrace_operator.kubernetes.owners import owners_of_kind
+from headrace_operator.resources import API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.resources import Cluster
@@ -39,7 +41,7 @@ def remains_of_former(
 def _is_set_going(stateful_set: Object) -> bool:
     if stateful_set["metadata"].get("deletionTimestamp"):
         return True
-    if not any(_owners(stateful_set, "Cluster")):
+    if not any(owners_of_kind(stateful_set, API_VERSION, "Cluster")):
         # Restored from a backup, or orphaned on purpose.
         return False
     spec = stateful_set["spec"]
@@ -49,9 +51,6 @@ def _is_set_going(stateful_set: Object) -> bool:
 
 def _is_claim_going(claim: Object) -> bool:
     """Whether a claim is being deleted, now or with its set. A retained one has no owner."""
-    return bool(claim["metadata"].get("deletionTimestamp")) or any(_owners(claim, "StatefulSet"))
-
-
-def _owners(obj: Object, kind: str) -> Iterator[dict[str, Any]]:
-    owners: list[dict[str, Any]] = obj["metadata"].get("ownerReferences") or []
-    return (each for each in owners if each["kind"] == kind)
+    return bool(claim["metadata"].get("deletionTimestamp")) or any(
+        owners_of_kind(claim, "apps/v1", "StatefulSet")
+    )

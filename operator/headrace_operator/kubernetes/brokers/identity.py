@@ -99,8 +99,9 @@ class Identities:
         """
         rendered = render_identity(cluster, identity)
         found = await self._config_map(cluster)
-        if found is not None and not _is_of(found, cluster):
+        if found is not None:
             check_owner(found, rendered)
+        if found is not None and not _is_of(found, cluster):
             # A former Cluster's ConfigMap: the garbage collector would delete it with its contents.
             await self._client.delete(found, uid=found["metadata"]["uid"])
             self._store.remove(found)
