@@ -23,6 +23,11 @@ def test_a_spec_that_brokers_can_start_with_has_no_problem() -> None:
         ({"config": {"num.partitons": 3}}, "spec.config: num.partitons: unknown broker setting"),
         ({"config": {"num.partitions": "many"}}, "'many' is not an integer"),
         ({"listeners": [{"name": "x", "port": 9091}]}, "port 9091 is the brokers' own"),
+        *(
+            ({"listeners": [{"name": name}]}, "the brokers' own listener or port has this name")
+            for name in ("controller", "replication", "http", "HTTP")
+        ),
+        ({"listeners": [{"name": "a--b"}]}, "a--b: a port's name has no two hyphens in a row"),
         (
             {"pools": [{"name": "a", "resources": {"limits": {"memory": "640gb"}}}]},
             "a: resources.limits.memory: '640gb' is no quantity",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace_operator.plan import Desired, Plan, Problem, Waiting
-from headrace_operator.render.names import RESERVED_PORTS
+from headrace_operator.render.names import RESERVED_NAMES, RESERVED_PORTS
 from headrace_operator.resources import Reason
 from headrace_operator.resources.quantities import parse_quantity
 from headrace_operator.validation.settings import check_broker_settings
@@ -76,8 +76,13 @@ def _problems(cluster: Cluster) -> Iterator[str]:
             where = "spec.allowedTopics.namespaces.selector.matchLabels"
             yield f"{where}: {key}: {value!r}: no namespace can have this label"
     for listener in spec.listeners:
+        where = f"spec.listeners: {listener.name}"
         if listener.port in RESERVED_PORTS:
-            yield f"spec.listeners: {listener.name}: port {listener.port} is the brokers' own"
+            yield f"{where}: port {listener.port} is the brokers' own"
+        if listener.name.lower() in RESERVED_NAMES:
+            yield f"{where}: the brokers' own listener or port has this name"
+        if "--" in listener.name:
+            yield f"{where}: a port's name has no two hyphens in a row"
     for pool in spec.pools:
         where = f"spec.pools: {pool.name}"
         yield from _quantities(f"{where}: storage", {"size": pool.storage.size})

@@ -23,6 +23,7 @@ __all__ = [
     "NAME",
     "POOL_LABEL",
     "REPLICATION_PORT",
+    "RESERVED_NAMES",
     "RESERVED_PORTS",
     "bootstrap_service",
     "broker_query",
@@ -51,6 +52,8 @@ CONTROLLER_PORT = 9090
 #: For brokers and the operator, independent of the clients' listeners.
 REPLICATION_PORT = 9091
 HTTP_PORT = 9404
+#: Of the brokers' own listeners and ports: a pod has each name once.
+RESERVED_NAMES = ("controller", "replication", "http")
 RESERVED_PORTS = (CONTROLLER_PORT, REPLICATION_PORT, HTTP_PORT)
 
 #: A label's value has at most 63 characters, and StatefulSets add a dash and ten to their names.
