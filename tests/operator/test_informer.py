@@ -10,8 +10,9 @@ from headrace_operator.kubernetes.queue import QueueKey, WorkQueue
 from headrace_operator.kubernetes.reconcile import desired_of
 from headrace_operator.kubernetes.register import Register
 from headrace_operator.plan import DeleteTopic, ObservedTopic, plan
+from headrace_operator.render.names import pool_labels
 from headrace_operator.resources import API_VERSION, ConsumerGroup
-from support.operator_resources import cluster, observed
+from support.operator_resources import cluster, make, observed
 
 CLUSTER = ("default", "c")
 
@@ -63,7 +64,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.register, self.marks = Register(), Marks()
-        self.queue = WorkQueue(lambda: 0.0, random.Random(7))
+        self.now = 0.0
+        self.queue = WorkQueue(lambda: self.now, random.Random(7))
         self.informer = Informer(Store(), self.register, self.queue, self.marks)  # type: ignore[arg-type]  # it only marks
         self.see((cluster_document(), False))
 
@@ -220,3 +222,25 @@ def test_a_new_leader_looks_at_it_again() -> None:
     seen.due()
     seen.informer.mark_all()
     assert ("Topic", "default", "t") in seen.due()
+
+
+@pytest.mark.parametrize("name", ["other", "x" * 64, f"{'long-name.' * 12}z"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_becomes_of_a_pod_is_looked_at_at_once_however_long_its_clusters_name(
+    name: str, *, is_gone: bool
+) -> None:
+    wanted = cluster_document(uid="uid-long")
+    wanted["metadata"]["name"] = name
+    elsewhere = cluster_document(uid="uid-elsewhere")
+    elsewhere["metadata"] |= {"name": name, "namespace": "elsewhere"}
+    pod = cluster_document(uid="uid-pod") | {"apiVersion": "v1", "kind": "Pod"}
+    found = make("Cluster", name, {"pools": [{"name": "a"}]})
+    pod["metadata"] |= {"name": "pod", "labels": pool_labels(found, "a")}
+    seen = Seen().see((elsewhere, False), (wanted, False), (pod, False))
+    seen.due()
+    seen.marks.keys.clear()
+    later = pod | {"metadata": pod["metadata"] | {"resourceVersion": "9"}}
+    seen.see((later, is_gone))
+    assert seen.marks.keys == [(("default", name), None, True)]
+    seen.now = 1.0
+    assert asyncio.run(seen.queue.take()) == ("Cluster", "default", name)

@@ -16,6 +16,7 @@ from headrace_operator.kubernetes.api.lease import LEASE_SECONDS
 from headrace_operator.kubernetes.api.watches import selector_of
 from headrace_operator.kubernetes.register import cluster_key, is_paused, parse_managed, retained
 from headrace_operator.kubernetes.unreadable import Unreadable, why_unreadable
+from headrace_operator.render.names import fitted
 from headrace_operator.resources import Cluster, ConsumerGroup, parse_resource
 
 if TYPE_CHECKING:
@@ -181,9 +182,18 @@ class Informer:
             self._queue.add(("SparkApplication", metadata["namespace"], metadata["name"]))
         elif application is not None:
             self._queue.add(("SparkApplication", metadata["namespace"], application))
-        elif (cluster := labels.get(CLUSTER_LABEL)) is not None:
+        elif (label := labels.get(CLUSTER_LABEL)) is not None:
+            cluster = self._named(metadata["namespace"], label)
             self._reconciler.mark((metadata["namespace"], cluster), health=True)
             self._queue.add_after(("Cluster", metadata["namespace"], cluster), PODS_SECONDS)
+
+    def _named(self, namespace: str, label: str) -> str:
+        """Return the name of the Cluster whose objects have this label: it may be longer."""
+        if self._store.get("Cluster", namespace, label) is not None:
+            return label
+        metadata = (each["metadata"] for each in self._store.iterate("Cluster"))
+        names = (each["name"] for each in metadata if each["namespace"] == namespace)
+        return next((name for name in names if fitted(name) == label), label)
 
     def _mark(self, key: ClusterKey) -> None:
         self._reconciler.mark(key)
