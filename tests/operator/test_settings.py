@@ -1,5 +1,6 @@
 """The operator accepts a setting exactly if a broker does."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,8 @@ from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config.broker_config import ConfigError, has_no_meaning, parse_config
 from headrace_broker.server.config.settings import BROKER_SETTINGS as BROKERS_OWN
 from headrace_operator.plan import Desired, Observed, plan
-from headrace_operator.render.properties import static_config
+from headrace_operator.plan.removal import COUNTED_SETTINGS
+from headrace_operator.render.properties import default_settings, static_config
 from headrace_operator.resources import Reason
 from headrace_operator.resources.broker_settings import (
     BROKER_SETTINGS,
@@ -203,3 +205,19 @@ def test_kafkas_settings_without_effect_are_accepted_and_said_and_reach_no_broke
 def test_security_settings_are_not_accepted_without_effect():
     for name in ("authorizer.class.name", "sasl.enabled.mechanisms", "ssl.client.auth"):
         assert reasons({name: "x"}) != []
+
+
+@pytest.mark.parametrize("brokers", range(1, 6))
+def test_no_topic_of_the_clusters_own_needs_more_brokers_than_it_begins_with(brokers):
+    """One broker can be away, too, where there is more than one."""
+    own = {name: str(each.default) for name, each in BROKERS_OWN.items()} | {
+        "min.insync.replicas": "1"
+    }
+    effective = own | default_settings(brokers)
+    factors = {name for name in effective if name.endswith(".replication.factor")}
+    in_sync = {name for name in effective if name.endswith((".min.isr", ".insync.replicas"))}
+    assert len(factors) == 4
+    assert len(in_sync) == 3
+    for name in factors | in_sync:
+        assert int(effective[name]) <= brokers - (brokers > 1 and name in in_sync), name
+    assert factors | in_sync == set(COUNTED_SETTINGS)

@@ -69,6 +69,8 @@ def default_settings(brokers: int) -> dict[str, str]:
         "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.replication.factor": str(replicas),
         "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
         # Topics come from manifests; a typo in a name must not create one.
         "auto.create.topics.enable": "false",
     }
