@@ -204,7 +204,31 @@ def test_kafkas_settings_without_effect_are_accepted_and_said_and_reach_no_broke
 
 def test_security_settings_are_not_accepted_without_effect():
     for name in ("authorizer.class.name", "sasl.enabled.mechanisms", "ssl.client.auth"):
-        assert reasons({name: "x"}) != []
+        assert reasons({name: "x"}) == [
+            "brokers do not offer this yet; it is not accepted without effect"
+        ]
+
+
+def test_who_comes_from_an_earlier_kafka_is_told_what_to_write():
+    removed = {
+        "inter.broker.protocol.version": "3.9",
+        "log.message.format.version": "3.9",
+        "log.message.timestamp.difference.max.ms": 5,
+        "zookeeper.connect": "zk:2181",
+    }
+    for name, value in removed.items():
+        assert not is_taken_by_a_broker({name: value})
+    assert reasons(removed) == [
+        "Kafka 4 has it no longer; write spec.features: metadata.version",
+        "Kafka 4 has it no longer; leave it out",
+        (
+            "Kafka 4 has it no longer; write log.message.timestamp.before.max.ms and"
+            " log.message.timestamp.after.max.ms"
+        ),
+        "Kafka 4 has it no longer; leave it out",
+    ]
+    (problem,) = check_topic_settings({"message.format.version": "2.8"})
+    assert problem.reason == "Kafka 4 has it no longer; leave it out"
 
 
 @pytest.mark.parametrize("brokers", range(1, 6))

@@ -18,6 +18,27 @@ if TYPE_CHECKING:
 #: As in the broker. Not int() and float() alone: they take underscores and other scripts' digits.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _FRACTION = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+#: As in the broker: to accept these without effect would be deceptive.
+_SECURITY = ("authorizer.", "delegation.", "password.", "principal.", "sasl.", "security.", "ssl.")
+#: What Kafka 4 has no longer, and what to write instead.
+_FORMER = {
+    "auto.include.jmx.reporter": "",
+    "broker.id.generation.enable": "",
+    "control.plane.listener.name": "",
+    "inter.broker.protocol.version": "spec.features: metadata.version",
+    "log.message.downconversion.enable": "",
+    "log.message.format.version": "",
+    "log.message.timestamp.difference.max.ms": (
+        "log.message.timestamp.before.max.ms and log.message.timestamp.after.max.ms"
+    ),
+    "message.downconversion.enable": "",
+    "message.format.version": "",
+    "message.timestamp.difference.max.ms": (
+        "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
+    ),
+    "offsets.commit.required.acks": "",
+    "reserved.broker.max.id": "",
+}
 
 
 def check_topic_settings(config: Mapping[str, Any]) -> Iterator[SchemaProblem]:
@@ -68,12 +89,20 @@ def _check(
         if setting is not None:
             if problem := setting_problem(setting, str(value)):
                 yield SchemaProblem(path=path, reason=problem)
-        elif owner == "broker" and key in OWNED_BROKER_SETTINGS:
-            reason = "it follows from spec.pools and spec.listeners; leave it out"
-            yield SchemaProblem(path=path, reason=reason)
         else:
-            hint = nearest(key, known) or f"see Kafka's {owner} configs for the names"
-            yield SchemaProblem(path=path, reason=f"unknown {owner} setting; {hint}")
+            yield SchemaProblem(path=path, reason=_name_problem(key, known, owner))
+
+
+def _name_problem(name: str, known: Mapping[str, Setting], owner: str) -> str:
+    if name in _FORMER or name.startswith("zookeeper."):
+        instead = _FORMER.get(name)
+        return f"Kafka 4 has it no longer; {f'write {instead}' if instead else 'leave it out'}"
+    if owner == "broker" and name in OWNED_BROKER_SETTINGS:
+        return "it follows from spec.pools and spec.listeners; leave it out"
+    if owner == "broker" and name.startswith(_SECURITY):
+        return "brokers do not offer this yet; it is not accepted without effect"
+    hint = nearest(name, known) or f"see Kafka's {owner} configs for the names"
+    return f"unknown {owner} setting; {hint}"
 
 
 def _check_lags(config: Mapping[str, Any], least: str, most: str) -> Iterator[SchemaProblem]:
