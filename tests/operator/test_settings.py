@@ -18,7 +18,7 @@ from headrace_broker.metadata.settings.topic_settings import (
 from headrace_broker.protocol.errors import ApiError
 from headrace_broker.server.config.broker_config import ConfigError, has_no_meaning, parse_config
 from headrace_broker.server.config.settings import BROKER_SETTINGS as BROKERS_OWN
-from headrace_operator.plan import Desired, Observed, plan
+from headrace_operator.plan import Desired, plan, status
 from headrace_operator.plan.removal import COUNTED_SETTINGS
 from headrace_operator.render.properties import default_settings, static_config
 from headrace_operator.resources import Reason
@@ -31,7 +31,7 @@ from headrace_operator.resources.ignored_settings import IGNORED_BROKER_SETTINGS
 from headrace_operator.resources.setting_types import INT_MAX, LONG_MAX, Setting, SettingType
 from headrace_operator.resources.topic_settings import TOPIC_SETTINGS
 from headrace_operator.validation.settings import check_broker_settings, check_topic_settings
-from support.operator_resources import cluster
+from support.operator_resources import broker, cluster, observed
 
 ODD_TEXTS = (
     *("", " ", "1_000", "+5", "-0", "007", "1.5", "1e3", "0x10", "5 ", "٣", "1" * 19, "1" * 20),
@@ -196,10 +196,17 @@ def test_kafkas_settings_without_effect_are_accepted_and_said_and_reach_no_broke
     assert reasons(config) == []
     known = cluster(config=config)
     assert static_config(known) == {"num.partitions": "3"}
-    planned = plan(Observed(), Desired(cluster=known))
-    (problem,) = [each for each in planned.problems if each.reason is Reason.SETTING_WITHOUT_EFFECT]
-    assert not problem.is_stalling
-    assert problem.message.endswith("num.io.threads, num.replica.fetchers")
+    seen = observed(broker(config={"num.partitions": "3"}))
+    planned = plan(seen, Desired(cluster=known))
+    assert planned.actions == ()
+    (problem,) = planned.problems
+    assert (problem.reason, problem.is_stalling) == (Reason.SETTING_WITHOUT_EFFECT, False)
+    conditions = {
+        each.type: each for each in status(seen, Desired(cluster=known), planned)[known.key]
+    }
+    ready = conditions["Ready"]
+    assert (ready.status, ready.reason) == ("True", "Reconciled")
+    assert ready.message.endswith("brokers: num.io.threads, num.replica.fetchers")
 
 
 def test_security_settings_are_not_accepted_without_effect():
