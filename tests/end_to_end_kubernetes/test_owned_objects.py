@@ -13,7 +13,7 @@ import pytest
 
 from headrace_operator.kubernetes.brokers.keeper import RENDERED_ANNOTATION
 from support.kube import apply, condition, get, kubectl, resource
-from support.kube_process import Served, others_stopped
+from support.kube_process import MONITOR, Served, others_stopped, podmonitor_definition
 from support.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 POOLS = [{"name": "a", "replicas": 2, "storage": {"type": "Ephemeral"}}]
 LISTENERS = [{"name": "plain"}, {"name": "out", "port": 9094, "type": "NodePort"}]
 KINDS = ("statefulset", "service", "configmap", "serviceaccount", "pdb", "networkpolicy")
-MONITOR = "podmonitors.monitoring.coreos.com"
 #: What somebody changes in one of each kind.
 EDITS: dict[str, dict[str, Any]] = {
     "StatefulSet": {
@@ -34,23 +33,6 @@ EDITS: dict[str, dict[str, Any]] = {
     "NetworkPolicy": {"spec": {"ingress": [{}]}},
     "PodMonitor": {"spec": {"podMetricsEndpoints": []}},
 }
-
-
-def podmonitor_definition() -> dict[str, Any]:
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": MONITOR},
-        "spec": {
-            "group": "monitoring.coreos.com",
-            "scope": "Namespaced",
-            "names": names,
-            "versions": [version],
-        },
-    }
 
 
 @pytest.fixture(scope="module")

@@ -31,6 +31,25 @@ from support.processes import LOOPBACK, ManagedProcess, free_port, wait_until
 
 _COMMAND = Path(sys.executable).parent / "headrace"
 _READY_SECONDS = 60.0
+MONITOR = "podmonitors.monitoring.coreos.com"
+
+
+def podmonitor_definition() -> dict[str, Any]:
+    """Return a CRD like that of the Prometheus operator."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": MONITOR},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [version],
+        },
+    }
 
 
 @contextmanager

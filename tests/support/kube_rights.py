@@ -8,11 +8,7 @@ from typing import Any
 import yaml
 
 from headrace_operator.kubernetes.api.rights import Right
-from headrace_operator.kubernetes.api.watches import (
-    OPTIONAL_OWNED_KINDS,
-    Watched,
-    watched_kinds,
-)
+from headrace_operator.kubernetes.api.watches import Watched, watched_kinds
 from support.kube import ROOT, KubeOperator, apply, kubectl
 
 _REQUESTS = re.compile(
@@ -50,7 +46,7 @@ def used(metrics: str) -> set[Right]:
 
 def watching(*, with_spark: bool) -> set[Right]:
     """Return what watches need, which kopf sends and nobody counts."""
-    kinds = watched_kinds(with_spark=with_spark, optional=OPTIONAL_OWNED_KINDS)
+    kinds = watched_kinds(with_spark=with_spark)
     return {Right(verb, _resource(kind)) for kind in kinds for verb in ("list", "watch")}
 
 

@@ -21,17 +21,14 @@ from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesClient, KubernetesError
 from headrace_operator.kubernetes.api.connection import Connection, find_connection
 from headrace_operator.kubernetes.api.lease import REQUEST_SECONDS, Election
-from headrace_operator.kubernetes.api.watches import (
-    OPTIONAL_OWNED_KINDS,
-    run_watches,
-    watched_kinds,
-)
+from headrace_operator.kubernetes.api.watches import run_watches, watched_kinds
 from headrace_operator.kubernetes.brokers.backend import DEFAULT_IMAGE, BrokersOnKubernetes
 from headrace_operator.kubernetes.freshness import PROBE_SECONDS, Freshness, Watching
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
 from headrace_operator.kubernetes.metrics import OperatorMetrics
 from headrace_operator.kubernetes.namespaces import Namespaces
 from headrace_operator.kubernetes.neighbours import Neighbours, lease_metadata
+from headrace_operator.kubernetes.optional_kinds import OptionalKinds
 from headrace_operator.kubernetes.own_image import find_own_image
 from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reached import ReachedBrokers, ReachedOrOwn
@@ -177,8 +174,8 @@ class _Operator:
 
     async def run(self, stop: asyncio.Event, *, with_spark: bool) -> None:
         config = self._config
-        optional = [kind for kind in OPTIONAL_OWNED_KINDS if await self._client.serves(*kind)]
-        kinds = watched_kinds(with_spark=with_spark, optional=optional)
+        kinds = watched_kinds(with_spark=with_spark)
+        optional = OptionalKinds(self._client, self._store, self._informer, config.namespaces)
         self._store.watched = frozenset(kind for _, kind in kinds)
         web = await start_web(
             config.host, config.port, self._metrics.registry, self._unhealthy, self._unready
@@ -187,6 +184,7 @@ class _Operator:
         try:
             for obj in await list_watched(self._client, kinds, config.namespaces):
                 self._informer.see(obj, is_gone=False)
+            await optional.look()
             self._is_synced = True
             watching = run_watches(
                 self._connection,
@@ -208,6 +206,7 @@ class _Operator:
                 config.probe_seconds,
             )
             parts = [watching, self._election.run(), self._lead(), self._freshness.run()]
+            parts.append(optional.run())
             if not config.namespaces:
                 await self._neighbours.look()
                 parts.append(self._neighbours.run())

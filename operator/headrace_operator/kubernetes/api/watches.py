@@ -52,7 +52,7 @@ OWNED_KINDS: tuple[Watched, ...] = (
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-#: The same, if the Prometheus operator is installed.
+#: The same, if the Prometheus operator is installed. They are not watched: `optional_kinds` looks.
 OPTIONAL_OWNED_KINDS: tuple[Watched, ...] = (POD_MONITOR,)
 
 OWNED_SELECTOR = ",".join(f"{key}={value}" for key, value in MANAGED_BY.items())
@@ -78,9 +78,9 @@ class Backoffs:
         return itertools.chain(BACKOFF_SECONDS, itertools.repeat(BACKOFF_SECONDS_MAX))
 
 
-def watched_kinds(*, with_spark: bool, optional: Sequence[Watched] = ()) -> tuple[Watched, ...]:
-    """Return the watched kinds. `optional`: those of OPTIONAL_OWNED_KINDS that are served."""
-    return (*OWN_KINDS, *(SPARK_KINDS if with_spark else ()), *OWNED_KINDS, *optional)
+def watched_kinds(*, with_spark: bool) -> tuple[Watched, ...]:
+    """Return the watched kinds."""
+    return (*OWN_KINDS, *(SPARK_KINDS if with_spark else ()), *OWNED_KINDS)
 
 
 def selector_of(kind: Watched) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.brokers.addresses import (
     missing_addresses,
     with_addresses,
@@ -317,10 +318,15 @@ class BrokersPass:
             return
         monitor = render_pod_monitor(self._cluster)
         with self._refusals.recorded(monitor):
-            if self._cluster.spec.monitoring.enabled:
-                await self._tools.keeper.keep(monitor)
-            elif (live := await self._tools.keeper.find(monitor)) and self._owns(live):
-                await self._delete(live)
+            try:
+                if self._cluster.spec.monitoring.enabled:
+                    await self._tools.keeper.keep(monitor)
+                elif (live := await self._tools.keeper.find(monitor)) and self._owns(live):
+                    await self._delete(live)
+            except KubernetesError as error:
+                # Its CRD was removed a moment ago: it is applied again when the kind is back.
+                if not error.is_not_found or await self._tools.client.serves(api_version, kind):
+                    raise
 
     def _addressed(self, identity: Identity, pool: Pool) -> tuple[Node, ...] | None:
         """Return the pool's brokers up to the first that lacks an address; None: the pool waits.
