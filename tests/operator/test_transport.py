@@ -118,6 +118,35 @@ def test_an_eviction_that_a_budget_forbids_is_an_answer() -> None:
     assert len(busy.asked) == 1
 
 
+@pytest.mark.parametrize(
+    ("client", "asked"),
+    # That of the lease is so short that its own end is the answer.
+    [(15.0, "10s"), (4.0, None)],
+)
+def test_a_write_is_to_be_answered_before_nobody_waits_for_it(
+    client: float, asked: str | None
+) -> None:
+    queries: list[tuple[str, str | None]] = []
+
+    async def take(request: web.Request) -> web.Response:
+        queries.append((request.method, request.query.get("timeout")))
+        return web.json_response({})
+
+    async def scenario() -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", take)
+        async with TestServer(app) as server:
+            connection = Connection(server=str(server.make_url("")).rstrip("/"))
+            async with Transport(connection, timeout_seconds=client) as transport:
+                await transport.read(PATH)
+                for method in ("POST", "PATCH", "PUT", "DELETE"):
+                    await transport.write(method, PATH, "ConfigMap", body={}, query={"a": "b"})
+
+    asyncio.run(scenario())
+    written = [(method, asked) for method in ("POST", "PATCH", "PUT", "DELETE")]
+    assert queries == [("GET", None), *written]
+
+
 def test_nothing_is_sent_again_once_the_lease_is_lost() -> None:
     busy = Busy(1, **{"Retry-After": "0"})
 

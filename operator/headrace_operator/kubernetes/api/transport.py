@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["FencedError", "KubernetesError", "Object", "ResourceType", "Transport", "Write"]
 
 REQUEST_TIMEOUT_SECONDS = 15.0
+#: The API server is asked to end a write so much earlier: an admission webhook may take 30 s, and
+#: what the server then says concerns one object. No answer at all would concern all of them.
+ANSWER_MARGIN_SECONDS = 5.0
 CONNECTIONS_MAX = 32
 #: An overloaded server (429 with Retry-After) did nothing, so the request is repeated.
 TRIES_MAX = 4
@@ -34,6 +37,7 @@ _FIRST_ERROR, _UNAUTHORIZED, _NOT_FOUND, _CONFLICT = 400, 401, 404, 409
 _FORBIDDEN = 403
 _FIRST_SERVER_ERROR = 500
 _TOO_MANY_REQUESTS = 429
+_TIMED_OUT = 504
 #: Server-side apply answers 500 with this text for a field that the kind does not have.
 _UNDECLARED = "field not declared in schema"
 #: An expired token, a request that took too long, a write that came second, too many requests.
@@ -68,6 +72,11 @@ class KubernetesError(Exception):
     def is_conflict(self) -> bool:
         """Whether another client changed or created the object first."""
         return self.status == _CONFLICT
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the server gave up: an admission webhook, or its storage, did not answer it."""
+        return self.status == _TIMED_OUT
 
     @property
     def is_refusal(self) -> bool:
@@ -204,9 +213,11 @@ class Transport:
     ) -> Object:
         """Send a write. Raises FencedError before sending, KubernetesError after."""
         status = 200
+        seconds = int(self._timeout_seconds - ANSWER_MARGIN_SECONDS)
+        asked = {**(query or {}), **({"timeout": f"{seconds}s"} if seconds > 0 else {})}
         try:
             return await self._request(
-                method, path, query=query, body=body, content_type=content_type, check=self._fence
+                method, path, query=asked, body=body, content_type=content_type, check=self._fence
             )
         except KubernetesError as error:
             status = error.status

@@ -57,6 +57,8 @@ class Refusals:
         """`cluster`: the owner of the objects."""
         self._cluster = cluster
         self.failures: list[Failure] = []
+        #: Kinds of which a write took as long as the API server may take: the others would, too.
+        self.slow: set[str] = set()
 
     @contextmanager
     def recorded(self, obj: Mapping[str, Any]) -> Iterator[None]:
@@ -68,6 +70,8 @@ class Refusals:
         except KubernetesError as error:
             if not error.is_about_object:
                 raise
+            if error.is_timeout:
+                self.slow.add(obj["kind"])
             is_retriable = not error.is_refusal
             self._add(obj, f"{error.reason}: {error.message}", is_retriable=is_retriable)
 

@@ -301,6 +301,8 @@ class BrokersPass:
     async def _keep_surroundings(self, identity: Identity) -> Identity:
         live: dict[str, Object] = {}
         for obj in render_surroundings(self._around, identity):
+            if obj["kind"] in self._refusals.slow:
+                continue
             with self._refusals.recorded(obj):
                 kept = await self._tools.keeper.keep(obj)
                 if obj["kind"] == "Service":
