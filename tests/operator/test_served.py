@@ -553,6 +553,77 @@ def test_an_application_grants_nothing_to_the_account_of_a_cluster(served: Serve
     assert not get(served.namespace, "role", f"headrace-{account}")
 
 
+#: What is around the driver of `kept`, and what somebody changes in it.
+AROUND: list[tuple[str, str, dict[str, Any]]] = [
+    ("rolebinding", "headrace-keeper", {"subjects": None}),
+    ("role", "headrace-keeper", {"rules": [], "metadata": {"ownerReferences": None}}),
+    ("serviceaccount", "keeper", {"metadata": {"labels": None}}),
+    ("service", "kept-job-ui-svc", {"spec": {"selector": {"app": "mine"}}}),
+    ("configmap", "kept-job-spark-settings", {}),
+]
+
+
+def make_job(served: Served, name: str) -> None:
+    manifest = application(driver={"serviceAccount": "keeper"})
+    apply(manifest | {"metadata": {"name": name, "namespace": served.namespace}})
+    wait_until(lambda: get(served.namespace, "pod", f"{name}-driver"), 30, "the driver")
+
+
+def around(served: Served, kind: str, name: str) -> dict[str, Any]:
+    """Return what an object says, without what each write changes."""
+    found = get(served.namespace, kind, name)
+    if not found:
+        return {}
+    owners = found["metadata"].get("ownerReferences") or []
+    spec = {key: value for key, value in found.get("spec", {}).items() if "lusterIP" not in key}
+    return {
+        "owners": sorted(each["name"] for each in owners),
+        "labels": found["metadata"].get("labels"),
+        "spec": spec,
+        **{key: found.get(key) for key in ("rules", "subjects", "roleRef", "data")},
+    }
+
+
+def test_what_is_around_a_driver_is_put_right_while_it_runs(served: Served) -> None:
+    for job in ("kept-job", "kept-beside"):
+        make_job(served, job)
+    settled = ("SUBMITTED", "")
+    wait_until(lambda: said(served, "kept-beside") == settled, 30, "both to be submitted")
+    before = {(kind, name): around(served, kind, name) for kind, name, _ in AROUND}
+    assert before["role", "headrace-keeper"]["owners"] == ["kept-beside", "kept-job"]
+
+    def is_mended(kind: str, name: str) -> bool:
+        return around(served, kind, name) == before[kind, name]
+
+    for kind, name, edit in AROUND:
+        kubectl("-n", served.namespace, "delete", kind, name)
+        wait_until(lambda k=kind, n=name: is_mended(k, n), 30, f"the {kind} that was deleted")  # type: ignore[misc]  # bound to this round
+        if edit:
+            patch = ("--type=merge", "-p", json.dumps(edit))
+            kubectl("-n", served.namespace, "patch", kind, name, *patch)
+            wait_until(lambda k=kind, n=name: is_mended(k, n), 30, f"the {kind} that was edited")  # type: ignore[misc]  # bound to this round
+    assert said(served, "kept-job") == settled
+    # What others add is theirs, and nobody fights over what is shared.
+    port = {"spec": {"ports": [{"name": "mine", "port": 7000, "protocol": "TCP"}]}}
+    patch = ("--type=strategic", "-p", json.dumps(port))
+    kubectl("-n", served.namespace, "patch", "service", "kept-job-ui-svc", *patch)
+
+    def writes() -> list[float]:
+        # Clusters of the tests before have kinds of their own, and no Roles.
+        name = "headrace_operator_kubernetes_writes_total"
+        kinds = ("Role", "RoleBinding", "Service")
+        return [served.operator.metric(name, f'kind="{kind}"') for kind in kinds]
+
+    time.sleep(3)
+    before_it = writes()
+    label = ("kept-job-driver", "touched=yes", "--overwrite")
+    kubectl("-n", served.namespace, "label", "pod", *label)
+    time.sleep(3)
+    assert writes() == before_it
+    ports = get(served.namespace, "service", "kept-job-ui-svc")["spec"]["ports"]
+    assert {each["name"] for each in ports} == {"spark-driver-ui-port", "metrics", "mine"}
+
+
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_spec_that_is_refused_beside_a_driver_leaves_it_running(
     served: Served, number: int

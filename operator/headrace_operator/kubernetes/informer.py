@@ -72,7 +72,7 @@ class Informer:
             if is_gone or known is None or _intent(known) != _intent(obj):
                 self._mark((metadata["namespace"], metadata["name"]))
         else:
-            self._see_owned(obj)
+            self._see_owned(obj, known)
 
     def versions(self, kind: str) -> dict[tuple[str, str], tuple[str, int]]:
         """Return uid and resourceVersion of all seen objects of a kind."""
@@ -174,7 +174,7 @@ class Informer:
             self._mark_managed(rival)
         self._mark_managed(resource)
 
-    def _see_owned(self, obj: Object) -> None:
+    def _see_owned(self, obj: Object, known: Object | None) -> None:
         metadata = obj["metadata"]
         labels = metadata.get("labels") or {}
         application = labels.get(SPARK_APP_LABEL)
@@ -186,6 +186,10 @@ class Informer:
             cluster = self._named(metadata["namespace"], label)
             self._reconciler.mark((metadata["namespace"], cluster), health=True)
             self._queue.add_after(("Cluster", metadata["namespace"], cluster), PODS_SECONDS)
+        else:
+            # What several applications share has the label of none; one may have been taken off it.
+            for name in _applications_of(obj) | _applications_of(known or {}):
+                self._queue.add(("SparkApplication", metadata["namespace"], name))
 
     def _named(self, namespace: str, label: str) -> str:
         """Return the name of the Cluster whose objects have this label: it may be longer."""
@@ -227,6 +231,11 @@ def find_cluster(store: Store, key: ClusterKey) -> Cluster | None:
     except (msgspec.ValidationError, KeyError):
         return None
     return resource if isinstance(resource, Cluster) else None
+
+
+def _applications_of(obj: Mapping[str, Any]) -> set[str]:
+    owners = obj.get("metadata", {}).get("ownerReferences") or []
+    return {str(each["name"]) for each in owners if each["kind"] == "SparkApplication"}
 
 
 def _intent(obj: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -52,6 +52,11 @@ OWNED_KINDS: tuple[Watched, ...] = (
     ("policy/v1", "PodDisruptionBudget"),
     ("networking.k8s.io/v1", "NetworkPolicy"),
 )
+#: The same, if Spark applications are run: what a driver's account may do.
+SPARK_OWNED_KINDS: tuple[Watched, ...] = (
+    ("rbac.authorization.k8s.io/v1", "Role"),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+)
 #: The same, if the Prometheus operator is installed. They are not watched: `optional_kinds` looks.
 OPTIONAL_OWNED_KINDS: tuple[Watched, ...] = (POD_MONITOR,)
 
@@ -80,12 +85,14 @@ class Backoffs:
 
 def watched_kinds(*, with_spark: bool) -> tuple[Watched, ...]:
     """Return the watched kinds."""
-    return (*OWN_KINDS, *(SPARK_KINDS if with_spark else ()), *OWNED_KINDS)
+    spark = (*SPARK_KINDS, *SPARK_OWNED_KINDS) if with_spark else ()
+    return (*OWN_KINDS, *OWNED_KINDS, *spark)
 
 
 def selector_of(kind: Watched) -> str | None:
     """Return the label selector of a watched kind; None: all objects."""
-    return OWNED_SELECTOR if kind in (*OWNED_KINDS, *OPTIONAL_OWNED_KINDS) else None
+    owned = (*OWNED_KINDS, *SPARK_OWNED_KINDS, *OPTIONAL_OWNED_KINDS)
+    return OWNED_SELECTOR if kind in owned else None
 
 
 async def run_watches(

@@ -27,15 +27,16 @@ import yaml
 
 from headrace_operator.kubernetes.api.cache import trim
 from headrace_operator.kubernetes.api.client import KubernetesError
-from headrace_operator.kubernetes.owners import ForeignObjectError, check_owner
+from headrace_operator.kubernetes.owners import ForeignObjectError
 from headrace_operator.kubernetes.seams import ApplicationOutcome
-from headrace_operator.kubernetes.spark.around import access_of, keep_objects
+from headrace_operator.kubernetes.spark.around import Surroundings, access_of, keep_objects
 from headrace_operator.kubernetes.spark.seen import (
     MESSAGE_LENGTH_MAX,
     Seen,
     State,
     alive_state,
     is_terminating,
+    label,
     other_writers,
     phase,
 )
@@ -53,11 +54,11 @@ from headrace_operator.render.spark_submission import (
     APPLICATION_LABEL,
     EXECUTORS_ANNOTATION,
     ROLE_LABEL,
+    SUBMISSION_LABEL,
     Submission,
     driver_name,
     ignored_fields,
     refusal_of,
-    service_name,
     wanted_executors,
 )
 from headrace_operator.resources import SPARK_API_VERSION
@@ -125,6 +126,7 @@ class SparkRunner:
         """Keep no state that a restart would lose."""
         self._client = client
         self._store = store
+        self._surroundings = Surroundings(client, store)
         self._now = now
         self._other = "not known yet"
         self._other_asked_at = -_OTHERS_SECONDS
@@ -260,7 +262,7 @@ class SparkRunner:
                 application = seen.application
                 await self._client.delete(application, uid=application["metadata"]["uid"])
             case Step.NOTHING:
-                return await self._keep_service(seen, decision)
+                return await self._keep_surroundings(seen, decision)
         return decision
 
     async def _submit(self, seen: Seen, decision: Decision) -> Decision:
@@ -344,29 +346,25 @@ class SparkRunner:
         await self._client.patch(seen.driver, patch)
         await self._event(seen, "SparkExecutorsRequested", f"{wanted} executors are wanted")
 
-    async def _keep_service(self, seen: Seen, decision: Decision) -> Decision:
-        """Recreate the driver's Service if a user deleted it. If that is refused, say so."""
-        metadata = seen.application["metadata"]
-        name = metadata["name"]
-        if seen.driver is None or is_terminating(seen.driver):
+    async def _keep_surroundings(self, seen: Seen, decision: Decision) -> Decision:
+        """Put right what is around the driver. If that is refused, say so."""
+        if (driver := seen.own_driver) is None or is_terminating(driver):
             return decision
-        submission = Submission(application=seen.application, submission_id="", attempt=0)
-        service = next(o for o in render_submission(submission) if o["kind"] == "Service")
-        live = self._store.get("Service", metadata["namespace"], service_name(name))
-        try:
-            if live is None:
-                await keep_objects(self._client, [service])
-            else:
-                check_owner(live, service)
-        except (ForeignObjectError, KubernetesError) as error:
-            if isinstance(error, KubernetesError) and not error.is_about_object:
-                raise
-            message = f"the driver's Service could not be made: {error}"
-            message = f"{decision.message}; {message}" if decision.message else message
-            await self._warn(seen, message)
-            again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
-            return replace(decision, message=message, again_seconds=again)
-        return decision
+        submission = Submission(
+            application=seen.application,
+            submission_id=label(driver, SUBMISSION_LABEL),
+            attempt=seen.attempts,
+            failures=seen.failures,
+        )
+        is_alive = phase(driver) not in ("Succeeded", "Failed")
+        problems = await self._surroundings.keep(submission, is_alive=is_alive)
+        if not problems:
+            return decision
+        message = f"around the driver something could not be made: {'; '.join(problems)}"
+        message = f"{decision.message}; {message}" if decision.message else message
+        await self._warn(seen, message)
+        again = min(decision.again_seconds or PASSING_SECONDS, PASSING_SECONDS)
+        return replace(decision, message=message, again_seconds=again)
 
     async def _refuse(self, seen: Seen, message: str) -> ApplicationOutcome:
         """Say what is refused. A driver that runs stays: it is of a spec that was accepted."""
