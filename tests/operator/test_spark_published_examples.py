@@ -11,7 +11,8 @@ import pytest
 from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.spark.applications import SparkRunner
 from headrace_operator.render.spark import render_submission
-from headrace_operator.render.spark_submission import ignored_fields, refusal_of
+from headrace_operator.render.spark_fields import ignored_fields
+from headrace_operator.render.spark_submission import refusal_of
 from support.spark_world import application, submission
 
 SECURITY = {
@@ -124,6 +125,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"restartPolicy": {"type": "OnFailure", "recovery": {"storeProfile": "default"}}},
         "spec.restartPolicy.recovery: ",
     ),
+    "another user": ({"proxyUser": "alice"}, "spec.proxyUser: alice "),
     "client mode": ({"mode": "client"}, "spec.mode: client"),
 }
 

@@ -10,9 +10,10 @@ from headrace_operator.render.pods import render_pool
 from headrace_operator.render.policies import render_pod_monitor, render_policies
 from headrace_operator.render.services import render_services
 from headrace_operator.render.spark import render_access, render_submission
+from headrace_operator.render.spark_fields import ignored_fields
 from headrace_operator.render.spark_pods import memory_mebibytes
 from headrace_operator.render.spark_settings import render_properties, spark_settings
-from headrace_operator.render.spark_submission import fingerprint, ignored_fields
+from headrace_operator.render.spark_submission import fingerprint
 from support.operator_resources import cluster
 from support.spark_world import application, rendered, submission
 

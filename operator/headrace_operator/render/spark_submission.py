@@ -31,7 +31,6 @@ __all__ = [
     "Submission",
     "driver_name",
     "fingerprint",
-    "ignored_fields",
     "is_ours",
     "is_resizable",
     "refusal_of",
@@ -55,7 +54,6 @@ UI_PORT = 4040
 SETTINGS_DIRECTORY = "/etc/headrace/spark"
 #: Fields whose changes need no new driver.
 _LIVE_FIELDS = ("suspend", "timeToLiveSeconds", "restartPolicy", "failureRetries", "retryInterval")
-_IGNORED = ("batchScheduler", "batchSchedulerOptions", "driverIngressOptions", "proxyUser")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,15 +194,6 @@ def fingerprint(application: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def ignored_fields(application: Mapping[str, Any]) -> list[str]:
-    """Return the fields that are set and that this runner ignores."""
-    spec = application["spec"]
-    found = [f"spec.{field}" for field in _IGNORED if spec.get(field)]
-    if ((spec.get("monitoring") or {}).get("prometheus") or {}).get("jmxExporterJar"):
-        found.append("spec.monitoring.prometheus.jmxExporterJar")
-    return found
-
-
 def refusal_of(application: Mapping[str, Any]) -> str:
     """Return the field that this runner cannot honour, and why; '' if there is none.
 
@@ -216,6 +205,11 @@ def refusal_of(application: Mapping[str, Any]) -> str:
         return (
             "spec.kerberos: nobody logs in to Kerberos here; mount the keytab (driver.secrets)"
             " and say it in sparkConf (spark.kerberos.keytab, spark.kerberos.principal)"
+        )
+    if spec.get("proxyUser"):
+        return (
+            f"spec.proxyUser: {spec['proxyUser']} is not impersonated here; without the field the"
+            " job runs as its image's user, and reads and writes as that one"
         )
     if (spec.get("restartPolicy") or {}).get("recovery"):
         return (

@@ -50,6 +50,7 @@ from headrace_operator.kubernetes.spark.states import (
 from headrace_operator.kubernetes.spark.status import refused, render_status, submitted
 from headrace_operator.render.names import MANAGED_BY
 from headrace_operator.render.spark import render_access, render_submission
+from headrace_operator.render.spark_fields import ignored_fields
 from headrace_operator.render.spark_submission import (
     APPLICATION_LABEL,
     EXECUTORS_ANNOTATION,
@@ -57,7 +58,6 @@ from headrace_operator.render.spark_submission import (
     SUBMISSION_LABEL,
     Submission,
     driver_name,
-    ignored_fields,
     refusal_of,
     wanted_executors,
 )
