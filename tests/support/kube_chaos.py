@@ -12,11 +12,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from confluent_kafka import KafkaException
+
 from support.kube import KubeLab, KubeOperator, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
 
-READY_SECONDS = 240.0
+#: A broker whose volume was lost copies all that was written so far.
+READY_SECONDS = 300.0
+#: Volumes of a lab are made beforehand, and none is used twice: so many are free on its nodes.
+_VOLUMES_FREE = 9
 _OWNED = (
     "poddisruptionbudget/c-brokers",
     "networkpolicy/c-brokers",
@@ -25,11 +30,15 @@ _OWNED = (
     "service/c-bootstrap",
     "service/c-bootstrap-external",
     "service/c-a-0-external",
+    "service/c-a-1-external",
+    "service/c-a-2-external",
     "configmap/c-a",
     "configmap/c-identity",
 )
 #: How long a node, or the API server, is away.
 _AWAY_SECONDS = (3.0, 20.0)
+#: Where it is served; the tests install no Prometheus operator.
+_MONITOR = "podmonitors.monitoring.coreos.com"
 
 
 def parse_seconds(text: str) -> float:
@@ -57,6 +66,8 @@ class Chaos:
         nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
         self._nodes = sorted(each["metadata"]["name"] for each in nodes)
         self._number = 0
+        is_monitored = kubectl("get", "crd", _MONITOR, "--ignore-not-found", "-o", "name")
+        self._owned = (*_OWNED, *([f"{_MONITOR}/c-brokers"] if is_monitored else []))
         self._began = time.monotonic()
         self._misfortunes: list[Callable[[], str]] = [
             self._kill_pod,
@@ -66,6 +77,7 @@ class Chaos:
             self._delete_owned,
             self._delete_owned,
             self._delete_set,
+            self._lose_volume,
             self._change_setting,
         ]
         if self.lab.is_there:
@@ -128,13 +140,45 @@ class Chaos:
         return "the operator is killed"
 
     def _delete_owned(self) -> str:
-        owned = self._rng.choice(_OWNED)
+        owned = self._rng.choice(self._owned)
         self._kubectl("delete", owned, "--wait=false", "--ignore-not-found")
         return f"{owned} is deleted"
 
     def _delete_set(self) -> str:
         self._kubectl("delete", "statefulset/c-a", "--cascade=orphan", "--ignore-not-found")
         return "statefulset/c-a is deleted without its pods"
+
+    def _lose_volume(self) -> str:
+        """Lose one broker's volume, only while all others have all that it has.
+
+        A second one before that is filled again would lose records, and most of the votes.
+        """
+        pod = self._pod()
+        self.heal()
+        if self.lab.is_there:
+            self.lab.add_volumes(_VOLUMES_FREE)
+        self.cluster.wait_ready(READY_SECONDS)
+        wait_until(self._is_in_sync, READY_SECONDS, "every replica to be in sync")
+        claim = f"data-0-{pod}"
+        before = self._claim_uid(claim)
+        self._kubectl("delete", "pvc", claim, "--wait=false", "--ignore-not-found")
+        with contextlib.suppress(RuntimeError):
+            self.cluster.kill(pod)
+        # It goes with its pod: in no later moment, when others may be behind.
+        wait_until(lambda: self._claim_uid(claim) != before, READY_SECONDS, f"{claim} to go")
+        return f"the volume of {pod} is lost"
+
+    def _claim_uid(self, name: str) -> str:
+        found = self.cluster.claims().get(name, {})
+        return str(found.get("metadata", {}).get("uid", ""))
+
+    def _is_in_sync(self) -> bool:
+        with contextlib.suppress(KafkaException):
+            found = self.cluster.partitions().values()
+            return bool(found) and all(
+                each.leader >= 0 and sorted(each.isrs) == sorted(each.replicas) for each in found
+            )
+        return False
 
     def _change_setting(self) -> str:
         self._number += 1
@@ -162,8 +206,8 @@ class Chaos:
         return self._take_node("cut", "is cut off")
 
     def _take_node(self, verb: str, said: str) -> str:
-        # The first one runs the lab's control plane.
-        node = self._rng.choice(self._nodes[1:])
+        # Any of them: the lab's control plane is on none.
+        node = self._rng.choice(self._nodes)
         self.heal()
         self.lab.run(verb, node)
         self._away = node
