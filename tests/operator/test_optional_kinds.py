@@ -1,13 +1,17 @@
 """The Prometheus operator's kind comes and goes while the operator runs: an API server decides."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.control_plane import own_api_server
-from support.kube import apply, condition, get, kubectl, resource
-from support.kube_process import MONITOR, Served, podmonitor_definition
+from support.kube import ROOT, apply, condition, get, kubectl, resource
+from support.kube_process import MONITOR, OperatorProcess, Served, podmonitor_definition
 from support.processes import wait_until
+from support.spark_world import application
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 SECONDS = 40
@@ -73,3 +77,62 @@ def test_a_kind_of_others_may_come_and_go_and_come_again(served: Served) -> None
     define()
     wait_until(uid, SECONDS, "its PodMonitor, once the kind is back")
     assert served.operator.metric("headrace_operator_leader") == 1
+
+
+SPARK_DEFINITION = ROOT / "operator/headrace_operator/kubernetes/spark/spark_application_crd.yaml"
+GROUPS = ("", "apps", "policy", "networking.k8s.io", "headrace.dev", "coordination.k8s.io")
+SPARK_GROUPS = ("events.k8s.io", "rbac.authorization.k8s.io", "sparkoperator.k8s.io")
+
+
+def kubeconfig_without_definitions(folder: Path, namespace: str) -> Path:
+    """Return a kubeconfig of an account that may not make kinds, as the base manifests have it."""
+    rule = {"apiGroups": [*GROUPS, *SPARK_GROUPS], "resources": ["*"], "verbs": ["*"]}
+    rbac = "rbac.authorization.k8s.io"
+    name = "without-definitions"
+    account = {"name": name, "namespace": namespace}
+    documents: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "rules": [rule]},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        },
+    ]
+    apply(*({"metadata": {"name": name}, **each} for each in documents))
+    config = json.loads(kubectl("config", "view", "--raw", "--flatten", "-o", "json"))
+    config["users"][0]["user"] = {"token": kubectl("-n", namespace, "create", "token", name)}
+    path = folder / "kubeconfig-without-definitions"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_a_runner_that_came_before_its_kind_runs_what_comes_after(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = served.other_namespace
+    served.operator.stop()
+    runner = OperatorProcess(tmp_path, [place], {}, "--spark-runner")
+    account = str(kubeconfig_without_definitions(tmp_path, place))
+
+    def start() -> None:
+        with monkeypatch.context() as patched:
+            patched.setenv("KUBECONFIG", account)
+            runner.start()
+
+    start()
+    try:
+        assert "SparkApplications are not run yet" in runner.log()
+        kubectl("apply", "--server-side", "-f", str(SPARK_DEFINITION))
+        wait_until(lambda: not runner.process.is_running, SECONDS, "it to end")
+        assert runner.process.exit_status == 0
+        # As its kubelet does.
+        start()
+        labels = {"headrace.dev/spark-runner": "headrace"}
+        metadata = {"name": "late", "namespace": place, "labels": labels}
+        apply(application() | {"metadata": metadata})
+        wait_until(lambda: get(place, "pod", "late-driver"), SECONDS, "its driver")
+    finally:
+        runner.stop()
+        served.operator.start()

@@ -21,7 +21,7 @@ from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.api.client import FencedError, KubernetesClient, KubernetesError
 from headrace_operator.kubernetes.api.connection import Connection, find_connection
 from headrace_operator.kubernetes.api.lease import REQUEST_SECONDS, Election
-from headrace_operator.kubernetes.api.watches import run_watches, watched_kinds
+from headrace_operator.kubernetes.api.watches import SPARK_KINDS, run_watches, watched_kinds
 from headrace_operator.kubernetes.brokers.backend import DEFAULT_IMAGE, BrokersOnKubernetes
 from headrace_operator.kubernetes.freshness import PROBE_SECONDS, Freshness, Watching
 from headrace_operator.kubernetes.informer import Informer, find_cluster, list_watched
@@ -63,6 +63,8 @@ WORKERS = 4
 #: they must not occupy workers that others need. Surplus ones run a moment later.
 SILENT_AT_ONCE = 128
 SILENT_AGAIN_SECONDS = 1.0
+#: How often a runner of SparkApplications asks whether there is the kind, where there was none.
+SPARK_SECONDS = 10.0
 #: How many passes over a Cluster may fail in a row before its status says why: after half a minute
 #: where the reason may pass, else after some seconds.
 PASSING_UNSAID, FAILURES_UNSAID = 8, 3
@@ -207,6 +209,8 @@ class _Operator:
             )
             parts = [watching, self._election.run(), self._lead(), self._freshness.run()]
             parts.append(optional.run())
+            if config.is_spark_runner and not with_spark:
+                parts.append(self._until_spark_is_served())
             if not config.namespaces:
                 await self._neighbours.look()
                 parts.append(self._neighbours.run())
@@ -222,6 +226,15 @@ class _Operator:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._admins.close()
             await web.cleanup()
+
+    async def _until_spark_is_served(self) -> None:
+        """Return when there is the kind SparkApplication: kinds are watched from a start on."""
+        is_there = False
+        while not is_there:
+            await asyncio.sleep(SPARK_SECONDS)
+            with contextlib.suppress(KubernetesError):
+                is_there = await self._client.serves(*SPARK_KINDS[0])
+        _log.info("ends, to be started again: there is the kind SparkApplication now")
 
     async def _lead(self) -> None:
         """Work while the lease is held; start from the whole state each time it is acquired."""

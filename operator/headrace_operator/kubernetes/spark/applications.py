@@ -101,8 +101,7 @@ async def install_definition(client: KubernetesClient) -> bool:
     except KubernetesError as error:
         if not error.is_conflict:
             _log.warning(
-                "SparkApplications are not run: their CRD is missing and cannot be made;"
-                " create it and start again",
+                "SparkApplications are not run yet: their CRD is missing and cannot be made here",
                 error=str(error),
             )
             return False
