@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 import yaml
 
-from support.kube import ROOT, kubectl
+from support.kube import ROOT, forget_reader, kubectl
 from support.processes import LOOPBACK, ManagedProcess, free_port
 
 _READY_SECONDS = 90.0
@@ -54,7 +54,11 @@ def own_api_server(folder: Path) -> Iterator[None]:
         patched.setenv("KUBECONFIG", str(plane.kubeconfig))
         kubectl("apply", "--server-side", "-k", str(ROOT / "crds"))
         kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-        yield
+        forget_reader()
+        try:
+            yield
+        finally:
+            forget_reader()
 
 
 class ControlPlane:

@@ -107,13 +107,17 @@ class Reader:
             text=True,
             start_new_session=True,
         )
-        atexit.register(self._close)
+        atexit.register(self.close)
         assert self._proxy.stdout is not None
         self._port = int(self._proxy.stdout.readline().rpartition(":")[2])
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the proxy."""
+        atexit.unregister(self.close)
         self._proxy.terminate()
         self._proxy.wait()
+        if self._proxy.stdout is not None:
+            self._proxy.stdout.close()
 
     def read(self, namespace: str, kind: str, name: str = "", query: str = "") -> Any:
         """Return what the API server answers; {} for Not Found."""
@@ -144,6 +148,13 @@ class Reader:
 def reader() -> Reader:
     """Return the run's reader."""
     return Reader()
+
+
+def forget_reader() -> None:
+    """Let the next question go to the API server that KUBECONFIG names by then."""
+    if reader.cache_info().currsize:
+        reader().close()
+        reader.cache_clear()
 
 
 def apply(*documents: Mapping[str, Any]) -> None:
