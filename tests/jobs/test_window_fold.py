@@ -284,3 +284,11 @@ def test_a_group_without_rows_has_a_state_that_can_be_gone_on_with(count):
     run.take([])
     run.take([("h", 0, index, 1, 1) for index in range(count)])
     assert run.counted == count
+
+
+def test_integer_keys_that_a_null_had_made_floats_are_integers_again():
+    """A state of a program that handed them over as floats beside a null."""
+    rows = frame([(2**53 + 1, 0, 0, 1, 1)])
+    first = fold(None, frame([(5.0, 0, 0, 1, 1)]), spec=spec(), now_ms=0).state
+    step = fold(FoldState.from_bytes(first.to_bytes()), rows, spec=spec(), now_ms=1)
+    assert FoldState.from_bytes(step.state.to_bytes()).keys["host"].tolist() == [5, 2**53 + 1]

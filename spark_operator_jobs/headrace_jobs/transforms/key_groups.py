@@ -11,7 +11,7 @@ to a stateful fold one at a time, which took most of a batch's time.
 from __future__ import annotations
 
 from abc import abstractmethod
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -41,6 +41,9 @@ TICK_RECORDS = 256
 # These make up most of a row, and are read again only where it is late or malformed.
 _PAYLOAD = ("record_key", "record_value", "record_headers")
 _PAYLOAD_ROW = "payload_row"
+# Beside an integer that may be null: 1 where it is. With a null, pandas would turn all of a batch's
+# integers into floats, which round those from 2^53 on.
+_NULL = "null_of_"
 # Arrow and Spark turn these into the same values of pandas'.
 _PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
 _PACKED: Final = {"key_group": "INT", "rows": "BINARY"}
@@ -161,10 +164,12 @@ def fold_groups(
     Takes the columns of Kafka's source, `keys` and `columns` for the fold, `event_time`, and
     `reason`, which is null for a well-formed row. `processor` is called with the names of all
     columns, and returns a `GroupProcessor`. All groups get one of every `TICK_RECORDS` records, or
-    those with a true column `is_tick`, and the ticks of the session's clock. Rows with a key or a
-    column of text that is not UTF-8 are malformed.
+    those with a true column `is_tick`, and the ticks of the session's clock. Rows without an
+    `event_time`, or with a key or a column of text that is not UTF-8, are malformed.
     """
     rows = judge_texts(rows, [*keys, *columns])
+    is_timeless = F.when(F.col("event_time").isNull(), F.lit("event_time is null"))
+    rows = rows.withColumn("reason", F.coalesce("reason", is_timeless))
     has_ticks = "is_tick" in rows.columns
     is_tick = F.col("is_tick") if has_ticks else F.col("offset") % TICK_RECORDS == 0
     has_headers = "headers" in rows.columns
@@ -173,8 +178,7 @@ def fold_groups(
     )
     every = F.array(*(F.lit(group) for group in range(KEY_GROUPS)))
     grouped = rows.select(
-        *keys,
-        *(_without_null(rows, name) for name in columns),
+        *chain.from_iterable(_exact(rows, name) for name in dict.fromkeys([*keys, *columns])),
         F.col("partition").cast("int").alias("partition"),
         "offset",
         F.coalesce(F.unix_micros("event_time"), F.lit(0)).alias("event_us"),
@@ -263,6 +267,7 @@ def _unpacked(
         payload, given = table.select(_PAYLOAD), table.drop_columns(list(_PAYLOAD)).to_pandas()
     else:
         payload, given = given[[*_PAYLOAD]], given.drop(columns=[*_PAYLOAD])
+    given = _with_nulls(given)
     return given.assign(**{_PAYLOAD_ROW: np.arange(len(given))}), payload, now_ms
 
 
@@ -308,11 +313,25 @@ def _nothing(kind: T.DataType) -> Column:
     return F.lit(0 if isinstance(kind, T.IntegralType) else None)
 
 
-def _without_null(rows: DataFrame, name: str) -> Column:
-    """Give malformed rows a number: with a null, pandas would turn the batch into floats."""
-    if isinstance(rows.schema[name].dataType, T.IntegralType):
-        return F.coalesce(name, F.lit(0)).alias(name)
-    return F.col(name)
+def _exact(rows: DataFrame, name: str) -> Iterator[Column]:
+    """Yield a column; of integers that may be null, numbers and where there is none (`_NULL`)."""
+    field = rows.schema[name]
+    if not (field.nullable and isinstance(field.dataType, T.IntegralType)):
+        yield F.col(name)
+        return
+    yield F.coalesce(name, F.lit(0)).cast(field.dataType).alias(name)
+    yield F.col(name).isNull().cast("tinyint").alias(_NULL + name)
+
+
+def _with_nulls(given: pd.DataFrame) -> pd.DataFrame:
+    """Put the nulls of well-formed rows back into integers, as pandas' nullable ones."""
+    for flag in [name for name in given.columns if name.startswith(_NULL)]:
+        is_null = given.pop(flag).to_numpy(bool)
+        # Malformed rows are not folded: zero does for them.
+        if is_null.any() and (is_null := is_null & given["reason"].isna().to_numpy()).any():
+            name = flag.removeprefix(_NULL)
+            given[name] = given[name].astype("Int64").mask(is_null)
+    return given
 
 
 def _raw(rows: pd.DataFrame, payload: pa.Table | pd.DataFrame) -> pd.DataFrame:

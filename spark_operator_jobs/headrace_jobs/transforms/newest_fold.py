@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from headrace_jobs.transforms.window_fold import tables_from_bytes, tables_to_bytes
+from headrace_jobs.transforms.window_fold import tables_from_bytes, tables_to_bytes, with_integers
 
 __all__ = ["NewestSpec", "NewestStep", "fold_newest"]
 
@@ -54,8 +54,10 @@ def fold_newest(
     """Take a group's rows: the key's and the value's columns, `partition, offset, event_us`."""
     columns = [*spec.keys, *spec.value_columns, *_RANK]
     given = rows[columns].assign(seen_ms=np.int64(now_ms), is_new=True)
-    known = None if state is None else tables_from_bytes(state)[0].assign(is_new=False)
-    every = given if known is None else pd.concat([known, given], ignore_index=True)
+    every = given
+    if state is not None:
+        known = with_integers(tables_from_bytes(state)[0], rows[columns])
+        every = pd.concat([known.assign(is_new=False), given], ignore_index=True)
     every = every.sort_values(_RANK, kind="stable").reset_index(drop=True)
     by_key = every.groupby(list(spec.keys), sort=False, dropna=False)
     # An old event keeps its key alive as well.

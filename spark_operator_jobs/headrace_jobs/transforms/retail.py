@@ -106,7 +106,9 @@ def _judged(kind: str, records: DataFrame) -> DataFrame:
         (_is_heartbeat(kind) | (F.col("offset") % TICK_RECORDS == 0)).alias("is_tick"),
         event_time(F.col(f"parsed.{time}")).alias("event_time"),
     )
-    return rows.withColumn("reason", _reason(kind, own_id, time))
+    judged = rows.withColumn("reason", _reason(kind, own_id, time))
+    # Other kinds have no such number, and the fold does not look at theirs.
+    return judged.withColumns({name: F.coalesce(name, F.lit(0)) for name in numbers})
 
 
 def _is_heartbeat(kind: str) -> Column:

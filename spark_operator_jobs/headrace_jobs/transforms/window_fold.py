@@ -29,6 +29,7 @@ __all__ = [
     "fold",
     "tables_from_bytes",
     "tables_to_bytes",
+    "with_integers",
 ]
 
 _REDUCE = {"sum": np.add, "min": np.minimum, "max": np.maximum}
@@ -153,6 +154,8 @@ def _key_ids(
     """Return all keys, the known ones first, and each row's position among them."""
     given = rows[list(spec.keys)]
     given = given.assign(horizon_us=np.int64(NEVER_US))
+    if known is not None:
+        known = with_integers(known, given)
     every = given if known is None else pd.concat([known, given], ignore_index=True)
     ids = every.groupby(list(spec.keys), sort=False, dropna=False).ngroup().to_numpy()
     _, first = np.unique(ids, return_index=True)
@@ -368,6 +371,16 @@ def _partitions(
             "watermark_us": np.where(lowest < _NO_TIME_US, lowest, NEVER_US),
         }
     )
+
+
+def with_integers(known: pd.DataFrame, given: pd.DataFrame) -> pd.DataFrame:
+    """Return a state's frame with integers where an earlier program made them floats."""
+    floats = [
+        name
+        for name in given.columns
+        if known[name].dtype.kind == "f" and given[name].dtype.kind in "iu"
+    ]
+    return known.astype(dict.fromkeys(floats, "Int64"))
 
 
 def tables_to_bytes(*frames: pd.DataFrame) -> bytes:
