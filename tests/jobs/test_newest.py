@@ -1,6 +1,7 @@
 """The newest value of each key: any order of arrival gives one table."""
 
 import base64
+import dataclasses
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from headrace_jobs.sinks.kafka import as_json_records
 from headrace_jobs.transforms import tagged
 from headrace_jobs.transforms.newest import newest_by_key
 from headrace_jobs.transforms.newest_fold import NewestSpec, fold_newest
+from headrace_jobs.transforms.window_fold import tables_from_bytes, tables_to_bytes
 
 SPEC = NewestSpec(keys=("key",), value_columns=("value",), ttl_ms=1_000)
 NOON = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
@@ -80,6 +82,24 @@ def test_a_key_that_is_forgotten_leaves_a_tombstone_once():
     assert told == [[["a", None]], []]
     step = fold_newest(state, frame([("b", 0, 3, 10)]), spec=SPEC, now_ms=5_000)
     assert step.results["value"].tolist() == ["0-3"]
+
+
+@pytest.mark.parametrize("has_time", [True, False])
+def test_a_job_that_was_down_for_longer_than_the_ttl_forgets_nobody(has_time):
+    spec, down_ms = dataclasses.replace(SPEC, ttl_ms=300_000), 10**9
+    state = fold_newest(None, frame([("a", 0, 0, 9), ("b", 0, 1, 9)]), spec=spec, now_ms=1).state
+    if not has_time:  # a state of a program that kept none
+        state = tables_to_bytes(tables_from_bytes(state)[0].drop(columns="at_ms"))
+    for now_ms, event in ((down_ms, ("a", 0, 2, 10)), (down_ms + 1, ("b", 0, 3, 8))):
+        step = fold_newest(state, frame([event]), spec=spec, now_ms=now_ms)
+        state = step.state
+        # Neither a tombstone of b, nor an older value in its place.
+        assert set(step.results["key"]) <= {"a"}
+    # While the job runs, it does forget.
+    for minute in range(1, 7):
+        step = fold_newest(state, frame([]), spec=spec, now_ms=down_ms + minute * 60_000)
+        state = step.state
+    assert step.open_rows == 0
 
 
 SCHEMA = "topic STRING, partition INT, offset LONG, key BINARY, value BINARY"

@@ -51,6 +51,7 @@ class Run:
         self.written = []
         self.revisions = []
         self.late = set()
+        self.partly_late = set()
         self.counted = 0
         self.partitions = {}
 
@@ -63,7 +64,8 @@ class Run:
             self.written.append(window)
             self.revisions.append((window, row.revision))
             self.windows[window] = (row.total, row.top, row.n)
-        self.late |= set(zip(step.late["partition"], step.late["offset"], strict=True))
+        for row in step.late.itertuples():
+            (self.partly_late if row.is_counted else self.late).add((row.partition, row.offset))
         self.counted += step.partitions["counted"].sum()
         for row in step.partitions.itertuples():
             if row.watermark_us > NEVER_US:
@@ -72,10 +74,13 @@ class Run:
 
 
 def oracle(records, *, slide=10, jump=60):
-    """Windows of ten seconds that are closed in the end, and which (partition, offset) are late."""
+    """Windows of ten seconds that are closed in the end, and which (partition, offset) are late.
+
+    And which of them are in some of their windows alone.
+    """
     seen = defaultdict(list)
     windows = defaultdict(list)
-    late = set()
+    late, partly_late = set(), set()
     for host, at, offset, t, usage in sorted(records, key=lambda record: record[1:3]):
         top = sorted([*seen[host, at], t])[-2:]
         seen[host, at] = top
@@ -87,6 +92,8 @@ def oracle(records, *, slide=10, jump=60):
             windows[host, start].append(usage)
         if not is_open:
             late.add((at, offset))
+        elif len(is_open) < len(starts):
+            partly_late.add((at, offset))
     closed = {}
     for (host, start), values in windows.items():
         clocks = [top for (whose, _), top in seen.items() if whose == host]
@@ -98,7 +105,7 @@ def oracle(records, *, slide=10, jump=60):
         ]
         if start + 10 <= min(marks):
             closed[host, start] = (sum(values), max(values), len(values))
-    return closed, late
+    return closed, late, partly_late
 
 
 @st.composite
@@ -137,7 +144,7 @@ def test_however_batches_are_cut_the_windows_and_the_late_are_those_of_the_log(l
     for batch in in_batches(log, lambda size: data.draw(st.integers(0, size)) or min(size, 1)):
         data.draw(st.randoms()).shuffle(batch)
         run.take(batch)
-    assert (run.windows, run.late) == oracle(log, slide=slide)
+    assert (run.windows, run.late, run.partly_late) == oracle(log, slide=slide)
     assert len(run.written) == len(set(run.written))  # each once
     assert run.counted + len(run.late) == len(log)  # and nothing is lost without a word
 
@@ -171,7 +178,13 @@ def test_a_late_row_has_the_watermark_that_it_missed():
     step = fold(None, frame(rows), spec=spec(), now_ms=0)
     assert step.late[["offset", "watermark_us"]].to_numpy().tolist() == [[2, 21 * SECOND]]
     assert step.partitions.to_dict("records") == [
-        {"partition": 0, "counted": 3, "late": 1, "watermark_us": 21 * SECOND}
+        {
+            "partition": 0,
+            "counted": 3,
+            "late": 1,
+            "partly_late": 0,
+            "watermark_us": 21 * SECOND,
+        }
     ]
 
 
@@ -292,3 +305,47 @@ def test_integer_keys_that_a_null_had_made_floats_are_integers_again():
     first = fold(None, frame([(5.0, 0, 0, 1, 1)]), spec=spec(), now_ms=0).state
     step = fold(FoldState.from_bytes(first.to_bytes()), rows, spec=spec(), now_ms=1)
     assert FoldState.from_bytes(step.state.to_bytes()).keys["host"].tolist() == [5, 2**53 + 1]
+
+
+def test_a_reading_that_misses_some_of_its_windows_is_kept_and_counted_by_itself():
+    times = [0, 25, 49, 8, 400, 401]
+    log = [("h", 0, offset, t, 1) for offset, t in enumerate(times)]
+    run = Run(window_us=60 * SECOND)
+    run.take(log[:3])
+    assert run.partly_late == set()
+    step = fold(FoldState.from_bytes(run.stored), frame(log[3:]), spec=run.spec, now_ms=0)
+    # Its windows from -50 to 0 had an end at 10 to 60, and the watermark was at 39.
+    found = step.late[["offset", "watermark_us", "is_counted"]].to_numpy().tolist()
+    assert found == [[3, 39 * SECOND, True]]
+    assert step.partitions[["counted", "late", "partly_late"]].to_numpy().tolist() == [[3, 0, 1]]
+
+
+DAY_MS = 86_400_000
+
+
+def test_a_job_that_was_down_for_longer_than_the_retention_forgets_nobody():
+    run = Run()
+    run.take([("a", 0, 0, 1, 5), ("b", 0, 1, 1, 5), ("b", 0, 2, 2, 5)], now_ms=0)
+    # The backlog's first batch has one of the keys.
+    run.take([("a", 0, 3, 3, 1)], now_ms=8 * DAY_MS)
+    run.take([("b", 0, 4, 3, 1), ("b", 0, 5, 40, 1), ("b", 0, 6, 41, 1)], now_ms=8 * DAY_MS + 1000)
+    assert run.windows["b", 0] == (11, 5, 3)
+
+
+def test_a_key_is_forgotten_after_a_retention_in_which_the_job_ran():
+    run = Run(retention_ms=5 * 60_000).take([("a", 0, 0, 1, 5)], now_ms=0)
+    for minute in range(1, 6):
+        run.take([], now_ms=minute * 60_000)
+        assert len(FoldState.from_bytes(run.stored).keys) == (minute < 5)
+
+
+def test_a_state_that_knew_when_keys_were_seen_goes_on():
+    spec_ = spec(retention_ms=1000)
+    rows = [("a", 0, 0, 1, 5)], [("b", 0, 1, 1, 5)]
+    state = fold(None, frame(rows[0]), spec=spec_, now_ms=0).state
+    state = fold(state, frame(rows[1]), spec=spec_, now_ms=600).state
+    keys = state.keys.drop(columns=["silent_ms", "at_ms"])
+    old = FoldState.from_bytes(tables_to_bytes(keys, state.clocks, state.windows))
+    pd.testing.assert_frame_equal(old.keys, state.keys)
+    step = fold(old, frame([]), spec=spec_, now_ms=1000)
+    assert step.state.keys["host"].tolist() == ["b"]

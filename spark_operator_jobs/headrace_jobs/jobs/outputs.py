@@ -102,7 +102,9 @@ class Outputs:
         came_to = [row.asDict() for row in tagged.progress(frame).collect()]
         self.metrics.partitions_progressed(came_to)
         rejected = tagged.rejected(frame)
-        has_rejected = any(each["late"] + each["malformed"] for each in came_to)
+        has_rejected = any(
+            each["late"] + (each["partly_late"] or 0) + each["malformed"] for each in came_to
+        )
         # A transform without state has no such rows: then use the batch itself.
         if not came_to:
             has_rejected = not rejected.isEmpty()

@@ -96,15 +96,20 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
         if begin == end:
             _log.info("no dead letters came since the last replay", topic=topic)
             return
+        from headrace_jobs.transforms.missed import missed_watermarks
+
         session = open_session(f"{settings.name}.late")
         cleanup.callback(session.stop)
-        late = _late_records(_read(session, settings, begin, end), settings.name)
-        late = late.persist()
+        found = _late_records(_read(session, settings, begin, end), settings.name).persist()
+        late = found.drop("watermark")
         count = late.count()
         if count:
             records = _whole_input(session, settings, client)
             late = _whole_records(late, records)
-            touched = job.transform(late, **parameters).select(*job.result_key).distinct()
+            # Of a record that is late for some windows the job still owns the others.
+            with missed_watermarks(found):
+                touched = job.transform(late, **parameters)
+            touched = touched.select(*job.result_key).distinct()
             right = job.transform(records, **parameters).join(touched, [*job.result_key], "semi")
             _check_sinks(job, right)
             _write(job, settings, right, Batch(batch_id=sum(end.values()), end=end))
@@ -145,7 +150,7 @@ def _read(
 
 
 def _late_records(letters: DataFrame, job: str) -> DataFrame:
-    """Return a job's late records as Kafka's columns, without duplicates."""
+    """Return a job's late records as Kafka's columns, without duplicates, and `watermark`."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
     def header(name: str) -> Column:
@@ -157,6 +162,7 @@ def _late_records(letters: DataFrame, job: str) -> DataFrame:
         .withColumn("topic", header("topic"))
         .withColumn("partition", header("partition").cast("int"))
         .withColumn("offset", header("offset").cast("long"))
+        .withColumn("watermark", header("watermark").cast("timestamp"))
         .dropDuplicates(["topic", "partition", "offset"])
     )
 

@@ -34,7 +34,7 @@ __all__ = ["OBSERVED_OUTPUT", "ProgressListener", "batch_facts", "observations"]
 
 # The name of the observation (`DataFrame.observe`) of a query's output.
 OBSERVED_OUTPUT = "headrace_output"
-_COUNTS = ("counted", "late", "malformed", "duplicate")
+_COUNTS = ("counted", "late", "partly_late", "malformed", "duplicate")
 
 _log = structlog.get_logger(__name__)
 
@@ -119,6 +119,7 @@ def batch_facts(progress: Any) -> BatchFacts:
         counted_records=_observation(out, "counted"),
         malformed_records=_observation(out, "malformed"),
         late_records=_observation(out, "late"),
+        partly_late_records=_observation(out, "partly_late"),
         duplicate_records=_observation(out, "duplicate"),
         dropped_groups=sum(int(operator.numRowsDroppedByWatermark) for operator in operators),
         duration_seconds=float(progress.batchDuration) / 1000,

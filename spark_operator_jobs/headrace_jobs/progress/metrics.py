@@ -43,6 +43,7 @@ class BatchFacts(NamedTuple):
     counted_records: int = 0
     malformed_records: int = 0
     late_records: int = 0
+    partly_late_records: int = 0
     duplicate_records: int = 0
     #: By Spark's own watermark, which counts after partial aggregation: not rows, and no late ones.
     dropped_groups: int = 0
@@ -70,6 +71,9 @@ class JobMetrics:
         self._malformed = self._counter("malformed_records", "Records set aside as malformed.")
         self._late = self._counter(
             "late_records", "Records set aside because the watermark had passed their windows."
+        )
+        self._partly_late = self._counter(
+            "partly_late_records", "Records that came too late for some of their windows."
         )
         self._duplicates = self._counter(
             "duplicate_records", "Records left out because their event had come before."
@@ -142,6 +146,7 @@ class JobMetrics:
         self._malformed.inc(facts.malformed_records)
         self._counted.inc(facts.counted_records)
         self._late.inc(facts.late_records)
+        self._partly_late.inc(facts.partly_late_records)
         self._duplicates.inc(facts.duplicate_records)
         self._dropped.inc(facts.dropped_groups)
         self._duration.observe(facts.duration_seconds)

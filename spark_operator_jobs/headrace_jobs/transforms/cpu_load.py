@@ -130,8 +130,7 @@ def past_usage_windows(
     records: DataFrame, *, window_ms: int, slide_ms: int | None = None
 ) -> DataFrame:
     """Return the windows of past records: the same as from the stream, if none of them was late."""
-    readings = well_formed_readings(parse_readings(records))
-    return usage_windows(readings, window_ms=window_ms, slide_ms=slide_ms)
+    return live_usage_windows(records, window_ms=window_ms, slide_ms=slide_ms, watermark_ms=0)
 
 
 def _prepared(readings: DataFrame) -> DataFrame:

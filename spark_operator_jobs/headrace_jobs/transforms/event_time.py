@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql import types as T  # noqa: N812 - the same
 
 from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups, judge_texts
+from headrace_jobs.transforms.missed import MISSED, with_missed
 from headrace_jobs.transforms.window_fold import FoldState, Step, WindowSpec, fold
 
 if TYPE_CHECKING:
@@ -71,11 +72,14 @@ def _past_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
         getattr(F, how)(F.lit(1) if how == "count" else column).alias(name)
         for name, (column, how) in spec.aggregates.items()
     ]
-    windows = (
-        rows.where(F.col("reason").isNull())
-        .groupBy(F.window("event_time", size, slide), *spec.keys)
-        .agg(*aggregates)
+    rows = rows.where(F.col("reason").isNull())
+    missed = with_missed(rows)
+    every = (rows if missed is None else missed).withColumn(
+        "_window", F.window("event_time", size, slide)
     )
+    if missed is not None:
+        every = every.where(F.col("_window.end") <= F.coalesce(MISSED, "_window.end"))
+    windows = every.groupBy(F.col("_window").alias("window"), *spec.keys).agg(*aggregates)
     return windows.select(
         F.col("window.start").alias("window_start"),
         F.col("window.end").alias("window_end"),

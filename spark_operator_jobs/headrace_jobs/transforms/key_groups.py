@@ -46,6 +46,10 @@ _PAYLOAD_ROW = "payload_row"
 _NULL = "null_of_"
 # Arrow and Spark turn these into the same values of pandas'.
 _PLAIN: Final = (T.StringType, T.BinaryType, T.IntegralType, T.FractionalType, T.BooleanType)
+_LATE = "late: the watermark has passed its windows"
+_PARTLY_LATE = (
+    "partly late: the watermark has passed some of its windows, and it counts in the others"
+)
 _PACKED: Final = {"key_group": "INT", "rows": "BINARY"}
 
 
@@ -58,13 +62,16 @@ class GroupStep(Protocol):
 
     @property
     def late(self) -> pd.DataFrame:
-        """The given rows that came too late, with `watermark_us`."""
+        """The given rows that came too late, with `watermark_us`.
+
+        And `is_counted` if some of them are in a part of their results.
+        """
 
     @property
     def partitions(self) -> pd.DataFrame:
         """For each source partition `partition, counted, late, watermark_us`.
 
-        And `topic` if there are several, and `duplicate` if it is known.
+        And `topic` if there are several, `partly_late` and `duplicate` if they are known.
         """
 
     @property
@@ -126,7 +133,9 @@ class GroupProcessor(StatefulProcessor):
             yield self._tagged("rejected", raw, _reason=malformed["reason"])
         if len(step.late):
             late = _raw(step.late, payload).assign(_watermark_us=step.late["watermark_us"])
-            reason = "late: the watermark has passed its windows"
+            reason: Any = _LATE
+            if "is_counted" in step.late:
+                reason = np.where(step.late["is_counted"], _PARTLY_LATE, _LATE)
             yield self._tagged("rejected", late, _reason=reason)
         partitions = step.partitions
         if "topic" not in partitions:

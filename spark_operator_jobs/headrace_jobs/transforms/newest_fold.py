@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from headrace_jobs.transforms.window_fold import tables_from_bytes, tables_to_bytes, with_integers
+from headrace_jobs.transforms.window_fold import (
+    observed_ms,
+    tables_from_bytes,
+    tables_to_bytes,
+    with_integers,
+)
 
 __all__ = ["NewestSpec", "NewestStep", "fold_newest"]
 
@@ -24,9 +29,9 @@ _RANK = ["event_us", "offset", "partition"]
 class NewestSpec:
     """The columns of key and value, and how long a silent key is kept.
 
-    After `ttl_ms` without any event (in the time at which batches run) a key expires: a result
-    without a value reports that, and after that an event that is older than the expired one wins
-    again. Choose more than events can be late.
+    After `ttl_ms` without any event a key expires: a result without a value reports that, and after
+    that an event that is older than the expired one wins again. Only time in which the job runs
+    counts (`observed_ms`). Choose more than events can be late.
     """
 
     keys: tuple[str, ...]
@@ -54,9 +59,10 @@ def fold_newest(
     """Take a group's rows: the key's and the value's columns, `partition, offset, event_us`."""
     columns = [*spec.keys, *spec.value_columns, *_RANK]
     given = rows[columns].assign(seen_ms=np.int64(now_ms), is_new=True)
+    given = given.assign(at_ms=np.int64(now_ms))
     every = given
     if state is not None:
-        known = with_integers(tables_from_bytes(state)[0], rows[columns])
+        known = _until(with_integers(tables_from_bytes(state)[0], rows[columns]), now_ms)
         every = pd.concat([known.assign(is_new=False), given], ignore_index=True)
     every = every.sort_values(_RANK, kind="stable").reset_index(drop=True)
     by_key = every.groupby(list(spec.keys), sort=False, dropna=False)
@@ -76,6 +82,17 @@ def fold_newest(
         partitions=_partitions(rows),
         open_rows=len(kept),
     )
+
+
+def _until(known: pd.DataFrame, now_ms: int) -> pd.DataFrame:
+    """Let time pass since the batch before: what the job did not observe moves `seen_ms` on."""
+    if known.empty:
+        return known
+    # A program that did not keep the batch's time had its keys' times.
+    at_ms = int(known["at_ms" if "at_ms" in known else "seen_ms"].max())
+    unobserved_ms = max(now_ms - at_ms, 0) - observed_ms(at_ms, now_ms)
+    seen_ms = known["seen_ms"].to_numpy(np.int64) + unobserved_ms
+    return known.assign(seen_ms=seen_ms, at_ms=np.int64(now_ms))
 
 
 def _partitions(rows: pd.DataFrame) -> pd.DataFrame:

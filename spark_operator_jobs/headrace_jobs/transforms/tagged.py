@@ -24,7 +24,7 @@ __all__ = ["SIDE", "is_tagged", "progress", "rejected", "results", "unfit"]
 SIDE = (
     "_kind STRING, _topic STRING, _partition INT, _offset LONG, _key BINARY, _value BINARY,"
     " _headers STRING, _reason STRING, _watermark_us LONG, _group INT, _counted LONG, _late LONG,"
-    " _malformed LONG, _duplicate LONG, _windows LONG"
+    " _partly_late LONG, _malformed LONG, _duplicate LONG, _windows LONG"
 )
 _PLACE = "topic STRING, partition INT, offset LONG"
 _HEADERS = "array<struct<key string, value binary>>"
@@ -85,9 +85,10 @@ def unfit(batch: DataFrame, columns: Sequence[str], reason: Column) -> DataFrame
 def progress(batch: DataFrame) -> DataFrame:
     """Return the progress of each group of keys in this batch, for each source partition.
 
-    `group, topic, partition, counted, late, malformed, duplicate, windows, watermark_us`.
+    `group, topic, partition, counted, late, partly_late, malformed, duplicate, windows,
+    watermark_us`. Records that are late for some of their windows are among the counted.
     """
-    counts = ("counted", "late", "malformed", "duplicate")
+    counts = ("counted", "late", "partly_late", "malformed", "duplicate")
     names = ("group", "topic", "partition", *counts, "windows")
     return batch.where(F.col("_kind") == "progress").select(
         *(F.col(f"_{name}").alias(name) for name in (*names, "watermark_us"))

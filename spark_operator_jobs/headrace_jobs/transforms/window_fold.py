@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "NEVER_MS",
     "NEVER_US",
     "FoldState",
     "Step",
     "WindowSpec",
     "fold",
+    "observed_ms",
     "tables_from_bytes",
     "tables_to_bytes",
     "with_integers",
@@ -36,6 +38,9 @@ _REDUCE = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 #: Before every event time, and far enough from the smallest integer to allow subtraction.
 NEVER_US = -(2**62)
 _NO_TIME_US = 2**62
+NEVER_MS = -1
+#: Longer than `--idle-timeout`, by which each group of a job that runs has a batch.
+STEP_MS_MAX = 120_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,8 @@ class WindowSpec:
     do not depend on the order. `jump_us`: an event time further ahead than this of all others of
     its key moves the key's watermark only when a second one confirms it. `idle_ms`: after this long
     without a row, a key's open windows are written as they are; they stay open, and are written
-    again if more rows come. `retention_ms`: a key that is silent for this long is dropped.
+    again if more rows come. `retention_ms`: a key that is silent for this long is dropped. Only
+    time in which the job runs counts (`observed_ms`).
     """
 
     keys: tuple[str, ...]
@@ -64,7 +70,8 @@ class WindowSpec:
 class FoldState:
     """A group's state between batches. Ids are positions in `keys`.
 
-    `keys`: the key's columns and `horizon_us`, up to which its windows are closed.
+    `keys`: the key's columns, `horizon_us`, up to which its windows are closed, `silent_ms`, the
+    time without a row that the job observed, and `at_ms`, the time of the group's last batch.
     `clocks`: `key_id, partition, newest_us, second_us, seen_ms`.
     `windows`: `key_id, start_us, is_changed, revision` and the aggregates; `revision` counts how
     often it was written.
@@ -84,6 +91,8 @@ class FoldState:
         keys, clocks, windows = tables_from_bytes(data)
         if "revision" not in windows:
             windows = windows.assign(revision=np.int64(0))  # from a program that did not count yet
+        if "silent_ms" not in keys:
+            keys = _with_silence(keys, clocks)
         return cls(keys=keys, clocks=clocks, windows=windows)
 
 
@@ -92,10 +101,11 @@ class Step:
     """The result of one step.
 
     `results`: the key's columns, `start_us, end_us`, the aggregates and `revision`, which is 0 when
-    a window is first written, and grows with each correction. `late`: the given rows that fit no
-    open window, with `watermark_us`, which they missed. `partitions`: for each source partition of
-    the group `partition, counted, late`, and `watermark_us`, the lowest of its keys that are not
-    idle (`NEVER_US` if none has one).
+    a window is first written, and grows with each correction. `late`: the given rows that miss a
+    closed window, with `watermark_us`, which they missed, and `is_counted`: whether other windows
+    that they belong to were open. `partitions`: for each source partition of the group `partition,
+    counted, late` (in no window), `partly_late` (not in all of them), and `watermark_us`, the
+    lowest of its keys that are not idle (`NEVER_US` if none has one).
     """
 
     state: FoldState
@@ -132,19 +142,20 @@ def fold(
     clocks, clock_ids = _clock_ids(old_clocks, key_ids, rows["partition"].to_numpy(np.int64))
     watermarks, clocks = _advance(clocks, clock_ids, rows, spec, now_ms)
     watermarks = np.maximum(watermarks, keys["horizon_us"].to_numpy(np.int64)[key_ids])
-    windows, is_counted = _count(rows, key_ids, watermarks, spec)
+    windows, is_counted, is_late = _count(rows, key_ids, watermarks, spec)
     if state is not None:
         windows = _merge(state.windows, windows, spec)
     is_live = clocks["seen_ms"].to_numpy() > now_ms - (1 if is_silent else spec.idle_ms)
+    keys = _grow_silent(keys, key_ids, now_ms)
     keys = _advance_horizons(keys, clocks[is_live], spec)
     live = np.bincount(clocks["key_id"], weights=is_live, minlength=len(keys)) > 0
     results, windows = _write(keys, windows, live, spec)
-    late = rows[~is_counted].assign(watermark_us=watermarks[~is_counted])
+    late = rows[is_late].assign(watermark_us=watermarks[is_late], is_counted=is_counted[is_late])
     return Step(
-        state=_forget(keys, clocks, windows, now_ms - spec.retention_ms),
+        state=_forget(keys, clocks, windows, spec.retention_ms),
         results=results,
         late=late,
-        partitions=_partitions(rows, is_counted, clocks[is_live], spec),
+        partitions=_partitions(rows, is_counted, is_late, clocks[is_live], spec),
     )
 
 
@@ -153,7 +164,9 @@ def _key_ids(
 ) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     """Return all keys, the known ones first, and each row's position among them."""
     given = rows[list(spec.keys)]
-    given = given.assign(horizon_us=np.int64(NEVER_US))
+    given = given.assign(
+        horizon_us=np.int64(NEVER_US), silent_ms=np.int64(0), at_ms=np.int64(NEVER_MS)
+    )
     if known is not None:
         known = with_integers(known, given)
     every = given if known is None else pd.concat([known, given], ignore_index=True)
@@ -232,17 +245,19 @@ def _count(
     key_ids: np.ndarray[Any, Any],
     watermarks: np.ndarray[Any, Any],
     spec: WindowSpec,
-) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
-    """Aggregate rows into their open windows; also return which rows had one."""
+) -> tuple[pd.DataFrame, np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Aggregate rows into their open windows; also return which had one, and which a closed one."""
     times = rows["event_us"].to_numpy(np.int64)
     newest_start = times - times % spec.slide_us
-    is_counted = np.zeros(len(rows), dtype=bool)
+    is_counted, is_late = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
     parts = []
     for back_us in range(0, spec.window_us, spec.slide_us):
         starts = newest_start - back_us
         ends = starts + spec.window_us
-        is_open = (ends > times) & (ends > watermarks)
+        is_its, is_ahead = ends > times, ends > watermarks
+        is_open = is_its & is_ahead
         is_counted |= is_open
+        is_late |= is_its & ~is_ahead
         columns = {
             name: np.ones(int(is_open.sum()), dtype=np.int64)
             if how == "count"
@@ -254,7 +269,7 @@ def _count(
         )
     found = pd.concat(parts, ignore_index=True)
     new = found.assign(is_changed=True, revision=np.int64(0))
-    return _aggregate(new, spec), is_counted
+    return _aggregate(new, spec), is_counted, is_late
 
 
 def _aggregate(parts: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
@@ -323,13 +338,37 @@ def _write(
     return results, kept[~is_closed].reset_index(drop=True)
 
 
-def _forget(
-    keys: pd.DataFrame, clocks: pd.DataFrame, windows: pd.DataFrame, before_ms: int
-) -> FoldState:
-    """Drop keys that were last seen before a time."""
+def observed_ms(since_ms: int, now_ms: int) -> int:
+    """Return how much of the time between two batches counts as time in which the job ran.
+
+    At most `STEP_MS_MAX`: a job that was down for a week has observed no week of silence. What came
+    meanwhile is read batch by batch, and the first one has few of the keys.
+    """
+    return min(max(now_ms - since_ms, 0), STEP_MS_MAX)
+
+
+def _grow_silent(keys: pd.DataFrame, key_ids: np.ndarray[Any, Any], now_ms: int) -> pd.DataFrame:
+    """Let time pass since the batch before, for keys without a row."""
+    at_ms = int(keys["at_ms"].max()) if len(keys) else NEVER_MS
+    passed_ms = observed_ms(at_ms, now_ms) if at_ms > NEVER_MS else 0
+    silent_ms = keys["silent_ms"].to_numpy(np.int64) + passed_ms
+    silent_ms[key_ids] = 0
+    return keys.assign(silent_ms=silent_ms, at_ms=np.int64(now_ms))
+
+
+def _with_silence(keys: pd.DataFrame, clocks: pd.DataFrame) -> pd.DataFrame:
+    """Add what a program that kept no silence knew: when each key was last seen."""
     seen = np.zeros(len(keys), dtype=np.int64)
     np.maximum.at(seen, clocks["key_id"].to_numpy(np.int64), clocks["seen_ms"].to_numpy(np.int64))
-    is_kept = seen > before_ms
+    at_ms = seen.max(initial=NEVER_MS)
+    return keys.assign(silent_ms=at_ms - seen, at_ms=at_ms)
+
+
+def _forget(
+    keys: pd.DataFrame, clocks: pd.DataFrame, windows: pd.DataFrame, retention_ms: int
+) -> FoldState:
+    """Drop keys that were silent for longer."""
+    is_kept = keys["silent_ms"].to_numpy(np.int64) < retention_ms
     if not is_kept.all():
         ids = np.cumsum(is_kept) - 1
         clocks, windows = (
@@ -347,7 +386,11 @@ def _forget(
 
 
 def _partitions(
-    rows: pd.DataFrame, is_counted: np.ndarray[Any, Any], live: pd.DataFrame, spec: WindowSpec
+    rows: pd.DataFrame,
+    is_counted: np.ndarray[Any, Any],
+    is_late: np.ndarray[Any, Any],
+    live: pd.DataFrame,
+    spec: WindowSpec,
 ) -> pd.DataFrame:
     times = _confirmed(
         live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
@@ -359,15 +402,16 @@ def _partitions(
     )
     lowest = np.full(len(numbers), _NO_TIME_US)
     np.minimum.at(lowest, at[len(given) :], marks)
-    counted, late = (
+    counted, late, partly_late = (
         np.bincount(at[: len(given)][chosen], minlength=len(numbers))
-        for chosen in (is_counted, ~is_counted)
+        for chosen in (is_counted, ~is_counted, is_counted & is_late)
     )
     return pd.DataFrame(
         {
             "partition": numbers,
             "counted": counted,
             "late": late,
+            "partly_late": partly_late,
             "watermark_us": np.where(lowest < _NO_TIME_US, lowest, NEVER_US),
         }
     )
