@@ -52,7 +52,10 @@ def test_a_replay_puts_its_closed_windows_right_and_leaves_the_open_ones(spark, 
 
     records = spark.read.schema(SCHEMA).json(str(tmp_path / "in"))
     late = records.where("offset = 3")
-    known = spark.createDataFrame([("t", 0, 3, letter.watermark)], "topic STRING, partition INT, offset LONG, watermark TIMESTAMP")  # fmt: skip
+    known = spark.createDataFrame(
+        [("t", 0, 3, letter.watermark)],
+        "topic STRING, partition INT, offset LONG, watermark TIMESTAMP",
+    )
     with missed_watermarks(known):
         touched = past_usage_windows(late, **SLIDING)
     right = by_start(past_usage_windows(records, **SLIDING).collect())

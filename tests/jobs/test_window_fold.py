@@ -4,6 +4,7 @@ Against an oracle that takes one record at a time and knows no batches, no array
 """
 
 from collections import defaultdict
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -349,3 +350,20 @@ def test_a_state_that_knew_when_keys_were_seen_goes_on():
     pd.testing.assert_frame_equal(old.keys, state.keys)
     step = fold(old, frame([]), spec=spec_, now_ms=1000)
     assert step.state.keys["host"].tolist() == ["b"]
+
+
+def test_sums_are_of_64_bits_and_a_greater_one_is_an_error():
+    rows = frame([("a", 0, 0, 1, 2**31 - 1), ("a", 0, 1, 1, 2**31 - 1)])
+    step = fold(None, rows.astype({"usage": "int32"}), spec=spec(is_update=True), now_ms=0)
+    assert step.results["total"].tolist() == [2**32 - 2]
+    step = fold(step.state, frame([("a", 0, 2, 1, 2**62)]), spec=spec(is_update=True), now_ms=1)
+    assert step.results["total"].tolist() == [2**62 + 2**32 - 2]
+    with pytest.raises(OverflowError, match="the sum total of a window is beyond 64 bits"):
+        fold(step.state, frame([("a", 0, 3, 1, 2**62)]), spec=spec(is_update=True), now_ms=2)
+
+
+def test_sums_of_decimals_are_exact():
+    rows = frame([("a", 0, 0, 1, 1), ("a", 0, 1, 1, 1)])
+    big = Decimal("12345678901234567890123456789012345.01")
+    step = fold(None, rows.assign(usage=[big, big]), spec=spec(is_update=True), now_ms=0)
+    assert step.results["total"].tolist() == [Decimal("24691357802469135780246913578024690.02")]

@@ -20,10 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["JOB"]
 
 
-def _newest(records: DataFrame, *, key_field: str, time_field: str, ttl: int) -> DataFrame:
+def _newest(
+    records: DataFrame, *, key_field: str, time_field: str, ttl: int, future: int
+) -> DataFrame:
     from headrace_jobs.transforms.newest import newest_by_key
 
-    return newest_by_key(records, key_field=key_field, time_field=time_field, ttl_ms=ttl)
+    return newest_by_key(
+        records,
+        key_field=key_field,
+        time_field=time_field,
+        ttl_ms=ttl,
+        future_us=future * 1000,
+    )
 
 
 JOB = Job(
@@ -43,6 +51,12 @@ JOB = Job(
             parse=duration,
             default="7d",
             help="a key without events for so long is forgotten (default: 7d)",
+        ),
+        Parameter(
+            name="future",
+            parse=duration,
+            default="1h",
+            help="an event further than this after its record is malformed (default: 1h)",
         ),
     ),
 )

@@ -65,6 +65,7 @@ def _durations(parameters: Mapping[str, Any]) -> dict[str, int]:
         "join_us": parameters["join_within"] * 1000,
         "busy": parameters["busy"],
         "quiet": parameters["quiet"],
+        "future_us": parameters["future"] * 1000,
     }
 
 
@@ -141,6 +142,12 @@ JOB = Job(
             parse=int,
             default="5",
             help="units in a window, or fewer, that lower it (default: 5)",
+        ),
+        Parameter(
+            name="future",
+            parse=duration,
+            default="1m",
+            help="a sale or shipment further than this after its record is malformed (default: 1m)",
         ),
     ),
     check=_check,

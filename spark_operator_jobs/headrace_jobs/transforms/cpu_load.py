@@ -118,6 +118,7 @@ def live_usage_windows(
         window_us=window_ms * 1000,
         slide_us=(slide_ms or window_ms) * 1000,
         lateness_us=watermark_ms * 1000,
+        future_us=None,  # it is among the rules below
         is_update=is_update,
     )
     judged = _judged(records).withColumn("occurred_at", F.col("event_time"))

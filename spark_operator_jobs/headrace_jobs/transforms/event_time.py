@@ -15,6 +15,7 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 
 from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups, judge_texts
 from headrace_jobs.transforms.missed import MISSED, with_missed
+from headrace_jobs.transforms.times import judge_future
 from headrace_jobs.transforms.window_fold import FoldState, Step, WindowSpec, fold
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
     Takes the arguments of `fold_groups`. Returns `window_start, window_end`, the key's columns, the
     aggregates, `revision` (0, and more if it is written again), and the columns of `tagged.SIDE`.
     Of rows that do not stream it returns all windows, without those columns: there nothing is late.
-    Rows without a number in a column that is aggregated are malformed; a key may be null.
+    Rows without a number in a column that is aggregated are malformed, and so are those whose event
+    time is too far after the record's own `timestamp` (`WindowSpec.future_us`); a key may be null.
     """
     numbers = sorted({column for column, how in spec.aggregates.values() if how != "count"})
-    rows = _judge_numbers(rows, numbers)
+    rows = judge_future(_judge_numbers(rows, numbers), spec.future_us)
     if not rows.isStreaming:
         return _past_windows(judge_texts(rows, spec.keys), spec)
     out = fold_groups(
@@ -93,8 +95,18 @@ def _result_schema(rows: DataFrame, spec: WindowSpec) -> T.StructType:
     schema = T.StructType([rows.schema[name] for name in spec.keys])
     schema = schema.add("start_us", T.LongType()).add("end_us", T.LongType())
     for name, (column, how) in spec.aggregates.items():
-        schema = schema.add(name, T.LongType() if how == "count" else rows.schema[column].dataType)
+        given = rows.schema[column].dataType
+        of = {"count": T.LongType(), "sum": _sum_type(given)}
+        schema = schema.add(name, of.get(how, given))
     return schema.add("revision", T.LongType())
+
+
+def _sum_type(given: T.DataType) -> T.DataType:
+    """Return the type that Spark's own `sum` has."""
+    if isinstance(given, T.DecimalType):
+        digits = min(given.precision + 10, T.DecimalType.MAX_PRECISION)
+        return T.DecimalType(digits, given.scale)
+    return T.LongType() if isinstance(given, T.IntegralType) else T.DoubleType()
 
 
 class _WindowProcessor(GroupProcessor):

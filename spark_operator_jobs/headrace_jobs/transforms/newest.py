@@ -14,7 +14,8 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 from headrace_jobs.transforms.json_text import is_json_object, json_text
 from headrace_jobs.transforms.key_groups import GroupProcessor, fold_groups
 from headrace_jobs.transforms.newest_fold import NewestSpec, NewestStep, fold_newest
-from headrace_jobs.transforms.times import event_time
+from headrace_jobs.transforms.times import event_time, judge_future
+from headrace_jobs.transforms.window_fold import FUTURE_US
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["newest_by_key", "newest_events"]
 
 
-def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms: int) -> DataFrame:
+def newest_by_key(
+    records: DataFrame,
+    *,
+    key_field: str,
+    time_field: str,
+    ttl_ms: int,
+    future_us: int | None = FUTURE_US,
+) -> DataFrame:
     """Return each key's newest JSON event, live, with malformed records (`tagged.SIDE`).
 
     `records`: Kafka's columns; values are JSON objects with both fields, the time in ISO 8601 or
@@ -43,9 +51,11 @@ def newest_by_key(records: DataFrame, *, key_field: str, time_field: str, ttl_ms
         .when(F.coalesce(F.length("event_key") == 0, F.lit(True)), f"{key_field} is missing")  # noqa: FBT003 - Spark's API
         .when(F.col("event_time").isNull(), f"{time_field} is neither ISO 8601 nor milliseconds")
     )
+    spec = NewestSpec(
+        keys=("event_key",), value_columns=("event",), ttl_ms=ttl_ms, future_us=future_us
+    )
     rows = judged.withColumn("reason", reason)
-    spec = NewestSpec(keys=("event_key",), value_columns=("event",), ttl_ms=ttl_ms)
-    newest = newest_events(rows, spec) if records.isStreaming else _newest_of_past(rows)
+    newest = newest_events(rows, spec) if records.isStreaming else _newest_of_past(rows, spec)
     side = [F.col(name) for name in newest.columns if name.startswith("_")]
     return newest.select(
         F.col("event_key").alias("key"), "event_time", F.col("event").alias("value"), *side
@@ -58,6 +68,7 @@ def newest_events(rows: DataFrame, spec: NewestSpec) -> DataFrame:
     Takes what `fold_groups` takes.
     Returns the key's and the value's columns, `event_time`, and the columns of `tagged.SIDE`.
     """
+    rows = judge_future(rows, spec.future_us)
     schema = T.StructType([rows.schema[name] for name in (*spec.keys, *spec.value_columns)])
     schema = schema.add("event_us", T.LongType())
     out = fold_groups(
@@ -74,13 +85,14 @@ def newest_events(rows: DataFrame, spec: NewestSpec) -> DataFrame:
     )
 
 
-def _newest_of_past(rows: DataFrame) -> DataFrame:
+def _newest_of_past(rows: DataFrame, spec: NewestSpec) -> DataFrame:
     """Return the newest row of each key of a batch frame, by the same order."""
     newest = F.max_by(
         F.struct("event", "event_time"), F.struct("event_time", "offset", "partition")
     )
     return (
-        rows.where(F.col("reason").isNull())
+        judge_future(rows, spec.future_us)
+        .where(F.col("reason").isNull())
         .groupBy("event_key")
         .agg(newest.alias("newest"))
         .select("event_key", "newest.*")

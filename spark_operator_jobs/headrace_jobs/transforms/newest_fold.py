@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from headrace_jobs.transforms.window_fold import (
+    FUTURE_US,
     observed_ms,
     tables_from_bytes,
     tables_to_bytes,
@@ -31,12 +32,14 @@ class NewestSpec:
 
     After `ttl_ms` without any event a key expires: a result without a value reports that, and after
     that an event that is older than the expired one wins again. Only time in which the job runs
-    counts (`observed_ms`). Choose more than events can be late.
+    counts (`observed_ms`). Choose more than events can be late. `future_us`: as in `WindowSpec`; a
+    clock that runs ahead would keep out what comes after it.
     """
 
     keys: tuple[str, ...]
     value_columns: tuple[str, ...]
     ttl_ms: int
+    future_us: int | None = FUTURE_US
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,7 +28,7 @@ from headrace_jobs.transforms.retail_fold import (
     RetailStep,
     fold_retail,
 )
-from headrace_jobs.transforms.times import event_time
+from headrace_jobs.transforms.times import event_time, judge_future
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +40,10 @@ __all__ = ["retail_results"]
 
 # Topics are slow compared with CPU readings, and held events wait for the slowest partition.
 TICK_RECORDS = 32
+
+# A sum of these never outgrows 64 bits.
+_QUANTITY_MAX = 10**9
+_PRICE_CENTS_MAX = 10**12
 
 _EVENT = "store STRING, product STRING, quantity LONG, heartbeat BOOLEAN, occurred_at STRING"
 _VALUES = {
@@ -64,7 +68,8 @@ def retail_results(
     """
     parts = ((SALE, sales), (SHIPMENT, shipments), (PRODUCT, products))
     every = reduce(
-        lambda one, other: one.unionByName(other), (_judged(kind, part) for kind, part in parts)
+        lambda one, other: one.unionByName(other),
+        (_judged(kind, part, spec.future_us) for kind, part in parts),
     )
     schema: T.StructType = T.StructType.fromDDL(_RESULTS)  # type: ignore[assignment] # any type has it
     out = fold_groups(
@@ -84,7 +89,7 @@ def retail_results(
     )
 
 
-def _judged(kind: str, records: DataFrame) -> DataFrame:
+def _judged(kind: str, records: DataFrame, future_us: int | None) -> DataFrame:
     """Return Kafka's columns, the fields of all kinds, `source, id, event_time` and `reason`."""
     schema: T.StructType = T.StructType.fromDDL(_VALUES[kind])  # type: ignore[assignment] # as above
     parsed = with_json(records, schema, "parsed")
@@ -107,6 +112,8 @@ def _judged(kind: str, records: DataFrame) -> DataFrame:
         event_time(F.col(f"parsed.{time}")).alias("event_time"),
     )
     judged = rows.withColumn("reason", _reason(kind, own_id, time))
+    if kind != PRODUCT:  # which moves no clock, and may be valid from next month on
+        judged = judge_future(judged, future_us)
     # Other kinds have no such number, and the fold does not look at theirs.
     return judged.withColumns({name: F.coalesce(name, F.lit(0)) for name in numbers})
 
@@ -121,6 +128,9 @@ def _reason(kind: str, own_id: str, time: str) -> Column:
     """Return why a record is malformed; null when it is not."""
     fields = ("price_cents", "reorder_below", "reorder_quantity") if kind == PRODUCT else ()
     positive = () if kind == PRODUCT else ("quantity",)
+    bounds = dict.fromkeys((*positive, *fields), _QUANTITY_MAX)
+    if kind == PRODUCT:
+        bounds["price_cents"] = _PRICE_CENTS_MAX
     texts = (own_id, "name") if kind == PRODUCT else (own_id, "product", "store")
     rules = [
         (F.col("value").isNotNull(), "it has no value"),
@@ -128,6 +138,7 @@ def _reason(kind: str, own_id: str, time: str) -> Column:
         *((_has_text("id" if name == own_id else name), f"{name} is missing") for name in texts),
         *((F.col(name) > 0, f"{name} is no number above 0") for name in positive),
         *((F.col(name) >= 0, f"{name} is no number from 0") for name in fields),
+        *((F.col(name) <= most, f"{name} is more than {most}") for name, most in bounds.items()),
     ]
     broken = [
         F.when(~F.coalesce(holds, F.lit(False)), F.lit(reason))  # noqa: FBT003 - Spark's API

@@ -58,6 +58,8 @@ class RetailSpec:
 
     `window_us`: the interval of demand. `busy` units in a window or more raise the price, `quiet`
     or fewer lower it. `join_us`: a sale is joined with the shipments of this long before it.
+    `future_us`: a time further than this after the record's own is malformed (None: none is); it
+    would make other stores' events of its partition late.
     """
 
     lateness_us: int
@@ -65,6 +67,7 @@ class RetailSpec:
     join_us: int
     busy: int
     quiet: int
+    future_us: int | None = 60_000_000
 
     def __post_init__(self) -> None:
         """Refuse a join with unbounded state. Raises `ValueError`."""

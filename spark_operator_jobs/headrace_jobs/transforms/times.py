@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from pyspark.sql import types as T  # noqa: N812 - the same
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
-__all__ = ["event_time"]
+__all__ = ["event_time", "judge_future"]
 
 _ISO_8601 = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?\z"
 # From 1973 on: fewer digits are seconds.
@@ -31,3 +32,20 @@ def event_time(text: Column) -> Column:
         .when(text.rlike(_ISO_8601), text.try_cast("timestamp"))
         .when(text.rlike(_MILLISECONDS), F.timestamp_millis(number))
     )
+
+
+def judge_future(rows: DataFrame, future_us: int | None) -> DataFrame:
+    """Return rows with a `reason` where `event_time` is further after `timestamp` than this.
+
+    A clock that runs ahead would make the records of all others late. `timestamp` is the record's
+    own, of its producer or its broker (`message.timestamp.type`); without such a column, or where a
+    record has none, nothing is judged.
+    """
+    columns = {field.name: field.dataType for field in rows.schema.fields}
+    if future_us is None or not isinstance(columns.get("timestamp"), T.TimestampType):
+        return rows
+    ahead_us = F.unix_micros("event_time") - F.unix_micros("timestamp")
+    # A record without a timestamp has -1 ms.
+    is_ahead = (ahead_us > future_us) & (F.unix_micros("timestamp") >= 0)
+    reason = f"event_time is more than {future_us / 1_000_000:g} s after the record"
+    return rows.withColumn("reason", F.coalesce("reason", F.when(is_ahead, F.lit(reason))))

@@ -12,6 +12,7 @@ Times are microseconds since 1970 in UTC, `now_ms` milliseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import localcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "FUTURE_US",
     "NEVER_MS",
     "NEVER_US",
     "FoldState",
@@ -34,10 +36,14 @@ __all__ = [
     "with_integers",
 ]
 
-_REDUCE = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+_REDUCE = {"min": np.minimum, "max": np.maximum}
 #: Before every event time, and far enough from the smallest integer to allow subtraction.
 NEVER_US = -(2**62)
 _NO_TIME_US = 2**62
+#: One clock that runs ahead further than this is no reason to call others late.
+FUTURE_US = 3_600_000_000
+_LONG_MAX = 2**63 - 1
+_DECIMAL_DIGITS = 76
 NEVER_MS = -1
 #: Longer than `--idle-timeout`, by which each group of a job that runs has a batch.
 STEP_MS_MAX = 120_000
@@ -48,11 +54,13 @@ class WindowSpec:
     """What to aggregate by which keys, and how long to wait.
 
     `aggregates`: name of the result → column and `sum`, `min`, `max` or `count`; over integers they
-    do not depend on the order. `jump_us`: an event time further ahead than this of all others of
-    its key moves the key's watermark only when a second one confirms it. `idle_ms`: after this long
-    without a row, a key's open windows are written as they are; they stay open, and are written
-    again if more rows come. `retention_ms`: a key that is silent for this long is dropped. Only
-    time in which the job runs counts (`observed_ms`).
+    do not depend on the order. Sums have Spark's types: LONG, DOUBLE, DECIMAL of ten more digits; a
+    sum that is greater fails its batch. `future_us`: an event time further than this after the
+    record's own `timestamp` is malformed (None: none is). `jump_us`: an event time further ahead
+    than this of all others of its key moves the key's watermark only when a second one confirms it.
+    `idle_ms`: after this long without a row, a key's open windows are written as they are; they
+    stay open, and are written again if more rows come. `retention_ms`: a key that is silent for
+    this long is dropped. Only time in which the job runs counts (`observed_ms`).
     """
 
     keys: tuple[str, ...]
@@ -63,6 +71,7 @@ class WindowSpec:
     idle_ms: int = 60_000
     retention_ms: int = 7 * 86_400_000
     jump_us: int = 60_000_000
+    future_us: int | None = FUTURE_US
     is_update: bool = False
 
 
@@ -285,8 +294,36 @@ def _aggregate(parts: pd.DataFrame, spec: WindowSpec) -> pd.DataFrame:
     found = {"key_id": ids[at], "start_us": starts[at]}
     for name, how in _how(spec).items():
         values = parts[name].to_numpy()[order]
-        found[name] = _REDUCE[how].reduceat(values, begins)[back] if len(begins) else values
+        if how == "sum":
+            found[name] = _sums(values, begins, name)[back] if len(begins) else values
+        else:
+            found[name] = _REDUCE[how].reduceat(values, begins)[back] if len(begins) else values
     return pd.DataFrame(found)
+
+
+def _sums(
+    values: np.ndarray[Any, Any], begins: np.ndarray[Any, Any], name: str
+) -> np.ndarray[Any, Any]:
+    """Add up runs, in the type that Spark has for it. Raises `OverflowError`."""
+    found: np.ndarray[Any, Any]
+    if values.dtype.kind == "f":
+        found = np.add.reduceat(values.astype(np.float64, copy=False), begins)
+    elif values.dtype.kind == "i":
+        values = values.astype(np.int64, copy=False)
+        found = np.add.reduceat(values, begins)
+        highest = max(int(values.max()), -int(values.min()))
+        if highest * len(values) > _LONG_MAX:
+            exact = np.add.reduceat(values.astype(object), begins)
+            if (exact != found).any():
+                raise OverflowError(
+                    f"the sum {name} of a window is beyond 64 bits. Give rows whose value is too"
+                    " large a `reason`: they are malformed then"
+                )
+    else:
+        # Of decimals; Python's own 28 digits would round them.
+        with localcontext(prec=_DECIMAL_DIGITS):
+            found = np.add.reduceat(values, begins)
+    return found
 
 
 def _how(spec: WindowSpec) -> dict[str, str]:
