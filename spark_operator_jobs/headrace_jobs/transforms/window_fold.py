@@ -45,7 +45,7 @@ FUTURE_US = 3_600_000_000
 _LONG_MAX = 2**63 - 1
 _DECIMAL_DIGITS = 76
 NEVER_MS = -1
-#: Longer than `--idle-timeout`, by which each group of a job that runs has a batch.
+#: Much less than any retention, and more than the time between batches of a busy topic.
 STEP_MS_MAX = 120_000
 
 
