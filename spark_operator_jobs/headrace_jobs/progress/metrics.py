@@ -69,12 +69,7 @@ class JobMetrics:
         self._output = self._counter("output_rows", "Rows written to the sinks.")
         self._counted = self._counter("counted_records", "Records that are in a window.")
         self._malformed = self._counter("malformed_records", "Records set aside as malformed.")
-        self._late = self._counter(
-            "late_records", "Records set aside because the watermark had passed their windows."
-        )
-        self._partly_late = self._counter(
-            "partly_late_records", "Records that came too late for some of their windows."
-        )
+        self._add_late()
         self._duplicates = self._counter(
             "duplicate_records", "Records left out because their event had come before."
         )
@@ -120,6 +115,14 @@ class JobMetrics:
         self._sources = SourceWatermarks()
         self._watermark_seconds = 0.0
         self._watermark_delay.set_function(self._watermark_age_seconds)
+
+    def _add_late(self) -> None:
+        self._late = self._counter(
+            "late_records", "Records set aside because the watermark had passed their windows."
+        )
+        self._partly_late = self._counter(
+            "partly_late_records", "Records that came too late for some of their windows."
+        )
 
     def _add_labelled(self) -> None:
         self._lag_records = self._labelled_gauge(
