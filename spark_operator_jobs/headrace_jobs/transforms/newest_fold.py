@@ -77,7 +77,9 @@ def fold_newest(
     is_kept = newest["seen_ms"] > now_ms - spec.ttl_ms
     kept = newest[is_kept].drop(columns="is_new")
     forgotten = newest[~is_kept].assign(**dict.fromkeys(spec.value_columns))
-    results = pd.concat([newest[is_kept & newest["is_new"]], forgotten])
+    results = newest[is_kept & newest["is_new"]]
+    if len(forgotten):
+        results = pd.concat([results, forgotten])
     return NewestStep(
         state=tables_to_bytes(kept),
         results=results[columns].reset_index(drop=True),
