@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["event_time_windows"]
 
+_DECIMAL_DIGITS_MAX = 38  # Spark's
+
 
 def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
     """Aggregate a stream's rows by key and window, with late and malformed rows in the output.
@@ -104,7 +106,7 @@ def _result_schema(rows: DataFrame, spec: WindowSpec) -> T.StructType:
 def _sum_type(given: T.DataType) -> T.DataType:
     """Return the type that Spark's own `sum` has."""
     if isinstance(given, T.DecimalType):
-        digits = min(given.precision + 10, T.DecimalType.MAX_PRECISION)
+        digits = min(given.precision + 10, _DECIMAL_DIGITS_MAX)
         return T.DecimalType(digits, given.scale)
     return T.LongType() if isinstance(given, T.IntegralType) else T.DoubleType()
 
