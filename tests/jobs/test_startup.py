@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import shutil
 import uuid
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -15,6 +17,7 @@ from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, gaps, prepare
+from headrace_jobs.progress.batches import read_batch
 from headrace_jobs.progress.offsets import TopicPartition as At
 from headrace_jobs.progress.offsets import parse_offsets
 from headrace_jobs.progress.stored import FencedError
@@ -285,6 +288,52 @@ def test_a_topic_that_was_made_again_is_noticed_however_many_records_it_has(
     with pytest.raises(JobError, match=rf"{topic}: was deleted and made again"):
         prepare(settings, NeverStopped())
     assert started(dataclasses.replace(settings, fail_on_data_loss=False)).position[topic, 0] == 5
+
+
+@pytest.mark.parametrize("kind", ["postgres", "postgres-former", "topic"])
+def test_a_topic_that_was_made_again_is_noticed_where_the_checkpoint_is_lost_too(
+    settings, broker, admin, postgres, new_topic, kind
+):
+    """As after `headrace down --delete-data` beside a PostgreSQL that stays."""
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    sink = PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", key=("k",), dsn=postgres.dsn)
+    if kind == "topic":
+        sink = KafkaSink(topic=new_topic(1), key_columns=("k",))
+    job = Job(name="app", sources=(Topic(topic),), transform=lambda it: it, sinks=(sink,))
+    given = dataclasses.replace(settings, delivery=Delivery.EXACTLY_ONCE)
+    folder = Path(settings.checkpoint)
+    with contextlib.ExitStack() as cleanup:
+        if kind == "postgres-former":
+            open_outputs(job, given, cleanup)
+            postgres.query("ALTER TABLE headrace_progress DROP COLUMN topics")
+        outputs = open_outputs(job, given, cleanup)
+        start = prepare(given, NeverStopped())
+        cleanup.callback(start.client.close)
+        reconcile(given, start, outputs, is_stateful=False)
+        commit_batch(folder.parent, f'v1\n{{}}\n{{"{topic}":{{"0":5,"1":0}}}}')
+        (writer,) = outputs.writers
+        batch = dataclasses.replace(read_batch(folder, 0), checkpoint="lost")
+        writer.rewind(writer.stored.after(batch))
+        if kind != "topic":
+            postgres.query(f"CREATE TABLE {sink.table} (k TEXT PRIMARY KEY)")
+    shutil.rmtree(folder)
+    if kind != "topic":  # whose offsets would go with the topic, and the job be refused for that
+        admin.delete_topics([topic])[topic].result(30)
+        wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, 30, "the topic's end")
+        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(30)
+        produce(broker, topic, 50)
+    with contextlib.ExitStack() as cleanup:
+        outputs = open_outputs(job, given, cleanup)
+        start = prepare(given, NeverStopped())
+        cleanup.callback(start.client.close)
+        if kind == "topic":
+            assert outputs.writers[0].stored.topics == dict(start.topic_ids)
+            start = dataclasses.replace(start, topic_ids={topic: "another"})
+        with pytest.raises(JobError, match=rf"{topic}: was deleted and made again.*data-loss"):
+            reconcile(given, start, outputs, is_stateful=False)
+        told = dataclasses.replace(given, fail_on_data_loss=False)
+        assert reconcile(told, start, outputs, is_stateful=False).position[topic, 0] == 5
 
 
 DECLARED_TOPIC = dataclasses.replace(DECLARED, sinks=(KafkaSink(topic="o", key_columns=("k",)),))

@@ -32,7 +32,13 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def batch(batch_id, begin, end, checkpoint="a"):
-    return Batch(batch_id=batch_id, checkpoint=checkpoint, begin={P0: begin}, end={P0: end})
+    return Batch(
+        batch_id=batch_id,
+        checkpoint=checkpoint,
+        begin={P0: begin},
+        end={P0: end},
+        topics={"t": "AAE", "u": "AAI"},
+    )
 
 
 STORED = StoredProgress(epoch=3, batch_id=4, checkpoint="a", offsets={P0: 50})
@@ -133,6 +139,30 @@ LOST = [
 @pytest.mark.parametrize("checkpoint", LOST)
 def test_a_stateless_job_without_its_checkpoint_goes_on_from_the_sink(checkpoint):
     assert decide(STORED, checkpoint).start_at == {P0: 50}
+
+
+@pytest.mark.parametrize("checkpoint", LOST)
+@pytest.mark.parametrize(
+    ("known", "recreated"),
+    [({"t": "old"}, ("t",)), ({"t": "new"}, ()), ({}, ()), ({"u": "x"}, ())],
+)
+def test_a_topic_made_again_is_noticed_without_the_checkpoint(checkpoint, known, recreated):
+    now = replace(checkpoint, topics={"t": "new"})
+    assert decide(replace(STORED, topics=known), now).recreated == recreated
+
+
+def test_a_reset_is_answer_enough_to_a_topic_made_again():
+    reset = CheckpointState(
+        identity="", committed=-1, planned=-1, position={P0: 1}, reset="r", topics={"t": "new"}
+    )
+    found = decide(replace(STORED, topics={"t": "old"}), reset)
+    assert found.recreated == ()
+    assert found.rewinds["table t"].topics == {"t": "new"}
+
+
+def test_progress_of_a_former_version_is_read():
+    text = '{"epoch": 3, "batch": 4, "checkpoint": "a", "offsets": {"t": {"0": 50}}, "reset": ""}'
+    assert parse_progress(text) == STORED
 
 
 @pytest.mark.parametrize("checkpoint", LOST)

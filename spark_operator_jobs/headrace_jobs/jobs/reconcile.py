@@ -58,11 +58,18 @@ def _reconciled(
         planned=_last(folder / "offsets"),
         position=start.position,
         reset=",".join(generations.requests),
+        topics=start.topic_ids,
     )
     try:
         found = resume(sinks, state, is_stateful=is_stateful, adopt=settings.adopts_checkpoint)
     except ResumeError as error:
         raise JobError(str(error)) from error
+    recreated = [
+        f"{topic}: was deleted and made again, so the offsets that the sinks hold are of other"
+        " records"
+        for topic in found.recreated
+    ]
+    check_gaps(settings, recreated)
     for name, progress in found.rewinds.items():
         outputs.progress()[name].rewind(progress)
         _log.info("the sink takes batches from another place", sink=name)

@@ -17,7 +17,7 @@ from headrace_jobs.progress.checkpoint import CheckpointError, local_folder, sta
 from headrace_jobs.progress.generations import GenerationError, Generations
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
-from headrace_jobs.progress.owner import recreated_topics
+from headrace_jobs.progress.owner import known_topics, recreated_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,7 +143,7 @@ def _recreated(generation: Generation, ids: Mapping[str, str]) -> list[str]:
         return []
     return [
         f"{topic}: was deleted and made again, so the checkpoint's offsets are of other records"
-        for topic in recreated_topics(folder, ids)
+        for topic in recreated_topics(known_topics(folder), ids)
     ]
 
 

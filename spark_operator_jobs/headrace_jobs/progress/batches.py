@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from headrace_jobs.progress.checkpoint import batch_offsets, initial_offsets
+from headrace_jobs.progress.owner import known_topics
 from headrace_jobs.progress.stored import Batch
 
 if TYPE_CHECKING:
@@ -36,4 +37,5 @@ def read_batch(checkpoint: Path, batch_id: int) -> Batch:
         checkpoint=checkpoint_identity(checkpoint),
         begin=initial_offsets(checkpoint) if is_first else batch_offsets(checkpoint, batch_id - 1),
         end=batch_offsets(checkpoint, batch_id),
+        topics=known_topics(checkpoint),
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["claim_checkpoint", "recreated_topics", "remember_topics"]
+__all__ = ["claim_checkpoint", "known_topics", "recreated_topics", "remember_topics"]
 
 _FILE = "headrace.json"
 
@@ -41,13 +41,15 @@ def claim_checkpoint(folder: Path, job: str, generation: int, *, adopt: bool) ->
     _write(folder, noted | ours)
 
 
-def recreated_topics(folder: Path, ids: Mapping[str, str]) -> list[str]:
-    """Return the topics that have another id than when their ids were remembered here.
-
-    Raises `CheckpointError`.
-    """
-    known = _read(folder).get("topics", {})
+def recreated_topics(known: Mapping[str, str], ids: Mapping[str, str]) -> list[str]:
+    """Return the topics that have another id than the known one. Pure."""
     return sorted(topic for topic, id_ in ids.items() if known.get(topic, id_) != id_)
+
+
+def known_topics(folder: Path) -> dict[str, str]:
+    """Return the ids of topics that were remembered here. Raises `CheckpointError`."""
+    known: dict[str, str] = _read(folder).get("topics", {})
+    return known
 
 
 def remember_topics(folder: Path, ids: Mapping[str, str]) -> None:

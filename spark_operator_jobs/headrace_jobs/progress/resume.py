@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace_jobs.progress.offsets import format_offsets
+from headrace_jobs.progress.owner import recreated_topics
 from headrace_jobs.progress.stored import NO_BATCH, StoredProgress
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class CheckpointState:
     position: Mapping[TopicPartition, int]
     #: Ids of the reset that led to this checkpoint; empty: none.
     reset: str = ""
+    #: The ids that the input topics have now, by name.
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,8 @@ class Resumption:
     start_at: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: By the sink's name: the progress to store, because the next batch starts elsewhere.
     rewinds: Mapping[str, StoredProgress] = field(default_factory=dict)
+    #: Topics that are not the ones whose offsets a sink holds.
+    recreated: tuple[str, ...] = ()
 
 
 def resume(
@@ -72,8 +77,11 @@ def resume(
     """
     rewinds: dict[str, StoredProgress] = {}
     behind: list[OpenSink] = []
+    recreated: set[str] = set()
     for sink in sinks:
         stored = sink.stored
+        if not checkpoint.reset or checkpoint.reset == stored.reset:
+            recreated |= set(_recreated(stored, checkpoint))
         if _is_of_one_history(stored, checkpoint):
             continue
         if checkpoint.reset and checkpoint.reset != stored.reset:
@@ -89,11 +97,16 @@ def resume(
         else:
             behind.append(sink)
     if not behind:
-        return Resumption(rewinds=rewinds)
+        return Resumption(rewinds=rewinds, recreated=tuple(sorted(recreated)))
     start_at = behind[0].stored.offsets
     if any(sink.stored.offsets != start_at for sink in sinks):
         raise ResumeError(_disagree(sinks))
-    return Resumption(start_at=start_at)
+    return Resumption(start_at=start_at, recreated=tuple(sorted(recreated)))
+
+
+def _recreated(stored: StoredProgress, checkpoint: CheckpointState) -> list[str]:
+    known = stored.topics if stored.offsets else {}
+    return recreated_topics(known, checkpoint.topics)
 
 
 def _is_of_one_history(stored: StoredProgress, checkpoint: CheckpointState) -> bool:
@@ -114,7 +127,10 @@ def _is_of_one_history(stored: StoredProgress, checkpoint: CheckpointState) -> b
 
 def _from_here(stored: StoredProgress, checkpoint: CheckpointState) -> StoredProgress:
     return StoredProgress(
-        epoch=stored.epoch, offsets=dict(checkpoint.position), reset=checkpoint.reset
+        epoch=stored.epoch,
+        offsets=dict(checkpoint.position),
+        reset=checkpoint.reset,
+        topics=dict(checkpoint.topics),
     )
 
 

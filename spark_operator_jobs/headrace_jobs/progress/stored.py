@@ -61,6 +61,8 @@ class Batch:
     checkpoint: str = ""
     begin: Mapping[TopicPartition, int] = field(default_factory=dict)
     end: Mapping[TopicPartition, int] = field(default_factory=dict)
+    #: The ids of the topics, by name; of a broker before 2.8 there are none.
+    topics: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,8 @@ class StoredProgress:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     #: Ids of the reset that was applied last: a rewind of the same generation.
     reset: str = ""
+    #: The ids of the topics whose offsets these are, by name. None in what former versions stored.
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     def after(self, batch: Batch) -> StoredProgress:
         """Return the progress that is stored with this batch's rows."""
@@ -83,6 +87,7 @@ class StoredProgress:
             # Partitions that the batch no longer has were deleted with their topic.
             offsets=dict(batch.end),
             reset=self.reset,
+            topics=dict(batch.topics),
         )
 
 
@@ -125,6 +130,7 @@ def format_progress(progress: StoredProgress) -> str:
             "checkpoint": progress.checkpoint,
             "offsets": json.loads(format_offsets(progress.offsets)),
             "reset": progress.reset,
+            "topics": dict(progress.topics),
         }
     )
 
@@ -139,6 +145,7 @@ def parse_progress(text: str | bytes) -> StoredProgress:
             checkpoint=str(document["checkpoint"]),
             offsets=parse_offsets(json.dumps(document["offsets"])),
             reset=str(document["reset"]),
+            topics={str(name): str(id_) for name, id_ in document.get("topics", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a job's progress: {str(text)[:200]}") from error

@@ -13,7 +13,7 @@ names, which a commit needs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -215,10 +215,4 @@ class FileWriter:
 
 
 def _with_epoch(progress: StoredProgress, epoch: int) -> StoredProgress:
-    return StoredProgress(
-        epoch=epoch,
-        batch_id=progress.batch_id,
-        checkpoint=progress.checkpoint,
-        offsets=progress.offsets,
-        reset=progress.reset,
-    )
+    return replace(progress, epoch=epoch)

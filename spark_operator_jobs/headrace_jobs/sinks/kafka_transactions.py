@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.offsets import TopicPartition
@@ -178,6 +179,7 @@ class TransactionalWriter:
                     for at in inputs
                     if at.offset >= 0
                 },
+                topics={at.topic: at.metadata for at in inputs if at.offset >= 0 and at.metadata},
             )
         except (TypeError, KeyError, ValueError) as error:
             raise SinkError(
@@ -185,13 +187,7 @@ class TransactionalWriter:
             ) from error
 
     def _claim(self) -> None:
-        claimed = StoredProgress(
-            epoch=self._stored.epoch + 1,
-            batch_id=self._stored.batch_id,
-            checkpoint=self._stored.checkpoint,
-            offsets=self._stored.offsets,
-            reset=self._stored.reset,
-        )
+        claimed = replace(self._stored, epoch=self._stored.epoch + 1)
         self._epoch = claimed.epoch
         try:
             self._transact(claimed, ())
@@ -247,8 +243,13 @@ class TransactionalWriter:
             "reset": progress.reset,
         }
         marker = Place(self._topic, 0, progress.batch_id - NO_BATCH, json.dumps(noted))
+        # The topic's id is with each of its offsets: all in one would be too long for a metadata.
+        noted_ends = [
+            Place(at.topic, at.partition, end, progress.topics.get(at.topic, ""))
+            for at, end in progress.offsets.items()
+        ]
+        groups = [(self._identity, [marker, *noted_ends])]
         ends = [Place(at.topic, at.partition, end) for at, end in progress.offsets.items()]
-        groups = [(self._identity, [marker, *ends])]
         if self._group is not None and ends:
             groups.append((self._group, ends))
         for group, offsets in groups:

@@ -76,6 +76,7 @@ CREATE TABLE IF NOT EXISTS headrace_progress (
   checkpoint text NOT NULL DEFAULT '',
   offsets jsonb NOT NULL DEFAULT '{}',
   reset text NOT NULL DEFAULT '',
+  topics jsonb NOT NULL DEFAULT '{}',
   delivery text NOT NULL DEFAULT '',
   updated_at timestamptz NOT NULL DEFAULT now(),
   PRIMARY KEY (job, generation, output)
@@ -87,11 +88,12 @@ VALUES (%s, %s, %s, %s, 1, %s)
 ON CONFLICT (job, generation, output) DO UPDATE
 SET epoch = mine.epoch + 1, delivery = excluded.delivery, updated_at = now(),
   relation = CASE mine.relation WHEN '' THEN excluded.relation ELSE mine.relation END
-RETURNING relation, epoch, batch, checkpoint, offsets::text, reset
+RETURNING relation, epoch, batch, checkpoint, offsets::text, reset, to_jsonb(mine) ->> 'topics'
 """
+# Through the row, which may be one of a table that was made before there was such a column.
 _READ: LiteralString = """
-SELECT relation, epoch, batch, checkpoint, offsets::text, reset FROM headrace_progress
-WHERE job = %s AND generation = %s AND output = %s
+SELECT relation, epoch, batch, checkpoint, offsets::text, reset, to_jsonb(mine) ->> 'topics'
+FROM headrace_progress AS mine WHERE job = %s AND generation = %s AND output = %s
 """
 _GUARD: LiteralString = f"""
 {_READ} AND relation = %s AND epoch = %s AND batch = %s AND checkpoint = %s FOR SHARE
@@ -100,6 +102,14 @@ _STORE: LiteralString = """
 UPDATE headrace_progress
 SET batch = %s, checkpoint = %s, offsets = %s, reset = %s, updated_at = now()
 WHERE job = %s AND generation = %s AND output = %s
+"""
+_STORE_TOPICS: LiteralString = _STORE.replace("reset = %s,", "reset = %s, topics = %s,")
+_HAS_TOPICS: LiteralString = """
+SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('headrace_progress')
+  AND attname = 'topics' AND NOT attisdropped)
+"""
+_ADD_TOPICS: LiteralString = """
+ALTER TABLE headrace_progress ADD COLUMN topics jsonb NOT NULL DEFAULT '{}'
 """
 
 
@@ -153,11 +163,35 @@ class PostgresStore:
             # Who may not create tables may use one that is there.
             if not progress_table_exists(self._connection):
                 self._connection.execute(_CREATE)
+            self._has_topics = self._add_topics()
             self._refuse_mixing(run, output, relation)
             claimed = self._connection.execute(
                 _CLAIM, (*self._key, relation, run.delivery.value)
             ).fetchone()
         return _progress(claimed)
+
+    def _add_topics(self) -> bool:
+        """Whether the table has a column for the topics' ids; add it to a former version's."""
+        import psycopg
+
+        if self._connection.execute(_HAS_TOPICS).fetchone()[0]:
+            return True
+        try:
+            with self._connection.transaction():
+                # Batches hold the table's lock: whoever waits for them stops those behind it.
+                self._connection.execute("SET LOCAL lock_timeout = '2s'")
+                self._connection.execute(_ADD_TOPICS)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
+            structlog.get_logger(__name__).warning(
+                "the ids of topics are not stored: a topic that was made again is not noticed where"
+                " the checkpoint is lost, too",
+                error=_brief(error),
+                instead=f"as the owner of {PROGRESS_TABLE}: {_ADD_TOPICS.strip()}",
+            )
+            return False
+        # Only this statement may not wait.
+        self._connection.execute("SET LOCAL lock_timeout = DEFAULT")
+        return True
 
     def _refuse_mixing(self, run: Run, output: str, relation: str) -> None:
         """Refuse a new generation that would write among rows that are not its own."""
@@ -323,7 +357,9 @@ class PostgresStore:
 
     def _store(self, progress: StoredProgress) -> None:
         values = (progress.batch_id, progress.checkpoint, format_offsets(progress.offsets))
-        self._connection.execute(_STORE, (*values, progress.reset, *self._key))
+        topics = (json.dumps(dict(progress.topics)),) if self._has_topics else ()
+        statement = _STORE_TOPICS if topics else _STORE
+        self._connection.execute(statement, (*values, progress.reset, *topics, *self._key))
 
     def _reconnect(self, deadline: float, cause: Exception) -> None:
         self._connection.close()
@@ -404,12 +440,15 @@ def _brief(error: Exception) -> str:
 
 
 def _progress(row: tuple[Any, ...]) -> tuple[str, StoredProgress]:
-    relation, epoch, batch, checkpoint, offsets, reset = row
+    relation, epoch, batch, checkpoint, offsets, reset, topics = row
+    positions = parse_offsets(offsets)
     progress = StoredProgress(
         epoch=epoch,
         batch_id=batch,
         checkpoint=checkpoint,
-        offsets=parse_offsets(json.dumps(json.loads(offsets))),
+        offsets=positions,
         reset=reset,
+        # A generation that was thrown away has no offsets, and left its ids.
+        topics=json.loads(topics or "{}") if positions else {},
     )
     return relation, progress

@@ -7,6 +7,7 @@ a write names the sequence number and primary term of the document that it is ba
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
@@ -97,15 +98,8 @@ class Marker:
                 if not self.index:
                     self.index, self.alias = place(self._client, self.stored.epoch + 1)
                 stored = self.stored
-                claimed = StoredProgress(
-                    epoch=stored.epoch + 1,
-                    batch_id=stored.batch_id,
-                    checkpoint=stored.checkpoint,
-                    offsets=stored.offsets,
-                    reset=stored.reset,
-                )
                 try:
-                    self.put(claimed)
+                    self.put(replace(stored, epoch=stored.epoch + 1))
                 except MarkerConflictError:
                     continue
                 return
