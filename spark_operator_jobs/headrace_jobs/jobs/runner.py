@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import signal
 import threading
 import time
@@ -26,7 +27,7 @@ from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.real_time import plan_refusals, start_real_time
 from headrace_jobs.jobs.reconcile import reconcile
 from headrace_jobs.jobs.startup import JobError, prepare
-from headrace_jobs.progress.checkpoint import has_clock
+from headrace_jobs.progress.checkpoint import has_clock, local_folder
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import offsets_of
@@ -215,8 +216,8 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
             " nothing of them goes to the dead letters",
             instead="headrace_jobs.transforms.event_time.event_time_windows",
         )
-    if is_stateful_query and silence is None and settings.real_time_ms is None:
-        _warn_without_clock(settings)
+    if is_stateful_query and settings.real_time_ms is None:
+        _warn_without_clock(settings, silence)
     if settings.real_time_ms is not None:
         refused = plan_refusals(results, is_stateful=is_stateful_query)
         if refused:
@@ -270,26 +271,31 @@ def _end_if_replaced(outputs: Outputs) -> None:
         raise JobError(str(error)) from error
 
 
-def _warn_without_clock(settings: JobSettings) -> None:
-    if settings.ends_input:
+def _warn_without_clock(settings: JobSettings, silence: Silence | None) -> None:
+    if silence is None and settings.ends_input:
         raise JobError(
-            "--end-of-input needs a clock beside the topics, which --idle-timeout 0s and the"
-            " checkpoint of a program without one do not have: begin a new --generation"
+            "--end-of-input needs a clock beside the topics, which the checkpoint of a program"
+            " without one does not have: begin a new --generation"
         )
-    _log.warning("topics that are wholly silent close no windows", reason="no clock")
+    if silence is None or settings.idle_timeout_seconds == 0:
+        reason = "no clock" if silence is None else "--idle-timeout 0s"
+        _log.warning("topics that are wholly silent close no windows", reason=reason)
 
 
 def _silence(session: SparkSession, settings: JobSettings, parts: _Parts) -> Silence | None:
     """Return the detector of silence; queries built after this call have its clock."""
     from headrace_jobs.sources.clock import Silence
 
-    if settings.idle_timeout_seconds == 0:
+    is_never = settings.idle_timeout_seconds == 0
+    path = parts.start.generation.path
+    # Spark fixes the sources with the checkpoint, so a clock that never ticks is one of them, too.
+    # Whether a checkpoint on another file system has one is not known: never means none there.
+    if settings.real_time_ms is not None or (is_never and local_folder(path) is None):
         return None
-    if not has_clock(parts.start.generation.path):
+    if not has_clock(path):
         return None
-    return Silence(
-        session, idle_seconds=settings.idle_timeout_seconds, topic=settings.input_topics[0]
-    )
+    idle_seconds = math.inf if is_never else settings.idle_timeout_seconds
+    return Silence(session, idle_seconds=idle_seconds, topic=settings.input_topics[0])
 
 
 def _refuse_unbounded(joins: list[str]) -> None:
