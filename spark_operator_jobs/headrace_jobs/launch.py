@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headrace_jobs import logs
+from headrace_jobs.annotations import generation_arguments
 from headrace_jobs.jars import JarError, resolve
 from headrace_jobs.session import LOG4J_CONFIGURATION, WORKER_DAEMON
 
@@ -120,6 +121,10 @@ def render_command(
     options = [*_submit_options(spec, name, place), *_jar_options(spec, jars)]
     code, is_ours = _application_file(spec)
     arguments = [_expand(str(argument), env) for argument in spec.get("arguments") or []]
+    try:
+        arguments += generation_arguments(application)
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
     if is_ours:
         arguments += _local_arguments(name, place)
     if spec.get("type", "Python") == "Python":

@@ -10,6 +10,7 @@ from headrace_operator.plan.actions import StartApplication, StopApplication
 from headrace_operator.plan.groups import held_applications
 from headrace_operator.plan.model import Action, Application, Desired, Observed, Problem, Waiting
 from headrace_operator.resources import Reason, SparkApplication
+from headrace_operator.resources.spark_generation import generation_annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,10 @@ Outcome = Action | Problem | Waiting
 def fingerprint(application: Application) -> str:
     """Return a fingerprint of the application's spec: the same for the same spec."""
     spec = application.document.get("spec", {})
+    if application.kind == "SparkApplication" and (
+        annotations := generation_annotations(application.document)
+    ):
+        spec = spec | {"annotations": annotations}
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

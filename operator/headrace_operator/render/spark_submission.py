@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_operator.render.names import CLUSTER_LABEL, MANAGED_BY, fitted
+from headrace_operator.resources.spark_generation import (
+    generation_annotations,
+    generation_arguments,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,6 +144,7 @@ class Submission:
         """
         main = str(self.spec.get("mainApplicationFile") or "")
         arguments = [str(each) for each in self.spec.get("arguments") or []]
+        arguments += generation_arguments(self.application)
         if self.is_ours:
             # -P: do not put the job's own folder first in the module path.
             return ["python", "-P", main.removeprefix("local://"), *arguments]
@@ -191,6 +196,8 @@ def fingerprint(application: Mapping[str, Any]) -> str:
         spec.pop(field, None)
     if is_ours(application):
         spec.get("executor", {}).pop("instances", None)
+    if annotations := generation_annotations(application):
+        spec["annotations"] = annotations
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -218,4 +225,8 @@ def refusal_of(application: Mapping[str, Any]) -> str:
         )
     if spec.get("mode", "cluster") != "cluster":
         return f"spec.mode: {spec['mode']} is not run, only cluster"
+    try:
+        generation_arguments(application)
+    except ValueError as error:
+        return str(error)
     return ""
