@@ -62,6 +62,8 @@ class JobSettings:
     metrics_address_file: Path | None
     startup_timeout_seconds: float
     stop_timeout_seconds: float
+    #: The group of the generation that readers see; `group` is this driver's.
+    live_group: str | None = None
 
     @property
     def topics(self) -> set[str]:
@@ -92,6 +94,7 @@ def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
         adopts_checkpoint=a.adopt_checkpoint,
         dead_letter_topic=a.dead_letter_topic or None,
         group=_group_of(a),
+        live_group=a.group or None,
         checkpoint=_checkpoint_of(a),
         trigger_ms=a.trigger,
         real_time_ms=a.real_time,

@@ -22,6 +22,7 @@ import structlog
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
+from headrace_jobs.jobs.live import GroupFollower, as_readers_see
 from headrace_jobs.jobs.mistakes import told
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.real_time import plan_refusals, start_real_time
@@ -109,6 +110,7 @@ def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) ->
     try:
         with contextlib.ExitStack() as cleanup:
             _serve_metrics(settings, metrics, cleanup)
+            settings = as_readers_see(job, settings)
             start = prepare(settings, stop)
             if start is None:
                 return 0
@@ -228,19 +230,20 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
     if has_moved:
         results = _results(session, settings, parts)
     parts.metrics.checkpoint_generation(start.generation.number)
-    group = None
+    group = follower = None
     if settings.group is not None:
         group = GroupProgress(parts.start.client, settings.group, parts.metrics)
         group.start(parts.start.position)
+        follower = GroupFollower(parts.job, settings, group)
     listener = ProgressListener(parts.metrics, group, silence)
     session.streams.addListener(listener)
     query = _start(results, settings, parts)
     _log.info("query started", query=parts.job.query_name, checkpoint=parts.start.generation.path)
     try:
-        _follow(query, settings, parts, listener)
+        _follow(query, settings, parts, listener, follower)
         if settings.ends_input and silence is not None and not parts.stop.is_requested:
             silence.request_tick()
-            _follow(_start(results, settings, parts), settings, parts, listener)
+            _follow(_start(results, settings, parts), settings, parts, listener, follower)
     finally:
         if silence is not None:
             silence.close()
@@ -251,11 +254,19 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
             group.close()
 
 
-def _follow(query: Any, settings: JobSettings, parts: _Parts, listener: ProgressListener) -> None:
+def _follow(
+    query: Any,
+    settings: JobSettings,
+    parts: _Parts,
+    listener: ProgressListener,
+    follower: GroupFollower | None,
+) -> None:
     """Wait for the query's end, or stop it on request."""
     while not parts.stop.is_requested and not query.awaitTermination(_POLL_SECONDS):
         if settings.real_time_ms is not None:
             _end_if_replaced(parts.outputs)
+        if follower is not None:
+            follower.look()
     if parts.stop.is_requested:
         _stop_between_batches(query, settings.stop_timeout_seconds)
     for progress in query.recentProgress:

@@ -187,6 +187,13 @@ class GroupProgress:
             self._is_pending = True
             self._condition.notify()
 
+    def follow(self, group: str) -> None:
+        """Commit to another group from now on, beginning with the newest position."""
+        with self._condition:
+            self._group = group
+            self._is_pending = bool(self._position)
+            self._condition.notify()
+
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Commit what is pending, then end. Waits no longer than the timeout."""
         with self._condition:
