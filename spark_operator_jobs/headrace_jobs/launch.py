@@ -30,7 +30,7 @@ import yaml
 from headrace_jobs import logs
 from headrace_jobs.annotations import generation_arguments
 from headrace_jobs.jars import JarError, resolve
-from headrace_jobs.session import LOG4J_CONFIGURATION, WORKER_DAEMON
+from headrace_jobs.session import LOG4J_CONFIGURATION, PAGES_ADDRESS_FILE, WORKER_DAEMON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,12 +182,13 @@ def _submit_options(spec: Mapping[str, Any], name: str, place: _LocalPlace) -> l
         **WORKER_DAEMON,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        # Nobody looks at them as a rule; the manifest may say otherwise.
+        "spark.ui.enabled": "false",
         **{
             key: str(value)
             for key, value in (spec.get("sparkConf") or {}).items()
             if not key.startswith(_CLUSTER_SETTINGS) and key != "spark.jars"
         },
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -312,6 +313,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.print:
         # A killed run leaves its scratch files; two runs never share one checkpoint.
         shutil.rmtree(command.env["SPARK_LOCAL_DIRS"], ignore_errors=True)
+        addresses = Path(command.env["HEADRACE_METRICS_ADDRESS_FILE"])
+        addresses.with_name(PAGES_ADDRESS_FILE).unlink(missing_ok=True)
         os.execve(command.argv[0], command.argv, dict(command.env))  # noqa: S606 - we become it
     submit = command.env.get("PYSPARK_SUBMIT_ARGS", "")
     print(f"PYSPARK_SUBMIT_ARGS={shlex.quote(submit)} {shlex.join(command.argv)}")  # noqa: T201

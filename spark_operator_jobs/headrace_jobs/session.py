@@ -40,6 +40,9 @@ STATE_SETTINGS = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
+#: Beside the file with the address of the metrics: where Spark's own pages are, if they are on.
+PAGES_ADDRESS_FILE = "spark-ui.address"
+
 #: Which process Python workers are forked from, where workers are sure to have our packages.
 WORKER_DAEMON = {"spark.python.daemon.module": "headrace_jobs.worker_daemon"}
 

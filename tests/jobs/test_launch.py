@@ -86,7 +86,9 @@ def test_the_clusters_settings_stay_in_the_cluster_and_all_others_are_passed_on(
     )
     _, settings = options(render(document))
     assert not any(key.startswith(("spark.kubernetes", "spark.dynamic")) for key in settings)
-    assert settings["spark.ui.enabled"] == "false"
+    assert settings["spark.ui.enabled"] == "true"
+    _, plain = options(render(application()))
+    assert plain["spark.ui.enabled"] == "false"
     assert settings["spark.sql.streaming.stateStore.compression.codec"] == "zstd"
     java = shlex.split(settings["spark.driver.extraJavaOptions"])
     assert java.index("-XX:TieredStopAtLevel=4") > java.index("-XX:TieredStopAtLevel=1")

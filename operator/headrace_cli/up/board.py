@@ -39,6 +39,7 @@ class Board:
         self._backend = backend
         self._display = display
         self._states: dict[str, str] = {}
+        self._pages: dict[str, str | None] = {}
         self._trouble = ""
 
     async def show(self, jobs: Sequence[JobView], sample: Sample | None) -> None:
@@ -89,6 +90,11 @@ class Board:
         if self._states.get(job.name) != state.name:
             self._states[job.name] = state.name
             self._display.event(f"job {job.name}: {state.name}")
+        pages = self._backend.spark_pages_of(job.key)
+        if pages != self._pages.get(job.name):
+            self._pages[job.name] = pages
+            if pages is not None:
+                self._display.event(f"job {job.name}: Spark's pages at {pages}")
         parts = [part for part in (state.name, state.details) if part]
         if group is not None and group.offsets:
             age = describe_age(group.lag_seconds)
@@ -106,6 +112,8 @@ class Board:
             if (url := self._backend.metrics_of(job.key)) is not None
         ]
         self._display.status("metrics", "\n".join(lines))
+        pages = [f"job {name}: {url}" for name, url in self._pages.items() if url is not None]
+        self._display.status("Spark's pages", "\n".join(pages) or None)
 
 
 def describe_replicas(node_ids: Sequence[int], sample: Sample) -> str:

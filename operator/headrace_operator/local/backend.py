@@ -52,6 +52,8 @@ __all__ = ["BrokerNotReadyError", "LocalBackend"]
 
 # A Spark driver finishes its batch and stops its JVM; a broker flushes and writes its clean marker.
 SPARK_STOP_GRACE_SECONDS = 30.0
+# A job of Headrace's own writes it when its session has started.
+_PAGES_ADDRESS_FILE = "spark-ui.address"
 
 
 @dataclass(kw_only=True)
@@ -197,6 +199,17 @@ class LocalBackend:
         """The address of an application's metrics, if it has any."""
         running = self._applications.get(key)
         return running.metrics if running else None
+
+    def spark_pages_of(self, key: Key) -> str | None:
+        """The address of Spark's own pages of a running job, where they are on."""
+        running = self._applications.get(key)
+        if running is None or running.metrics is None or not running.process.is_running:
+            return None
+        path = self.layout.jobs_directory / running.resource.metadata.name / _PAGES_ADDRESS_FILE
+        try:
+            return path.read_text().strip() or None
+        except FileNotFoundError:
+            return None
 
     def _processes(self) -> list[SupervisedProcess]:
         """Children in the order in which they are stopped."""

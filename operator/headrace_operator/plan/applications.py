@@ -21,10 +21,8 @@ Outcome = Action | Problem | Waiting
 def fingerprint(application: Application) -> str:
     """Return a fingerprint of the application's spec: the same for the same spec."""
     spec = application.document.get("spec", {})
-    if application.kind == "SparkApplication" and (
-        annotations := generation_annotations(application.document)
-    ):
-        spec = spec | {"annotations": annotations}
+    if application.kind == "SparkApplication":
+        spec = spec | generation_annotations(application.document)
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -21,9 +21,9 @@ from headrace_operator.render.spark_submission import (
     FAILURES_ANNOTATION,
     FINGERPRINT_ANNOTATION,
     ROLE_LABEL,
-    UI_PORT,
     driver_name,
     fingerprint,
+    pages_port,
     service_name,
     wanted_executors,
 )
@@ -106,7 +106,7 @@ def _service(submission: Submission) -> dict[str, Any]:
     }
     if annotations:
         service["metadata"]["annotations"] = annotations
-    ui_port = int(options.get("servicePort") or UI_PORT)
+    ui_port = pages_port(submission.application)
     ui_name = options.get("servicePortName") or "spark-driver-ui-port"
     ports = [
         {"name": ui_name, "port": ui_port, "targetPort": "ui", "protocol": "TCP"},

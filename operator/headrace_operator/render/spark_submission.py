@@ -35,8 +35,10 @@ __all__ = [
     "Submission",
     "driver_name",
     "fingerprint",
+    "has_pages",
     "is_ours",
     "is_resizable",
+    "pages_port",
     "refusal_of",
     "service_name",
     "wanted_executors",
@@ -182,6 +184,18 @@ def service_name(name: str) -> str:
     return fitted(f"{name}-ui-svc")
 
 
+def has_pages(application: Mapping[str, Any]) -> bool:
+    """Whether Spark's own pages are on, as they are unless the spec turns them off."""
+    settings = application["spec"].get("sparkConf") or {}
+    return str(settings.get("spark.ui.enabled", "true")).lower() != "false"
+
+
+def pages_port(application: Mapping[str, Any]) -> int:
+    """Return the Service's port of Spark's own pages."""
+    options = application["spec"].get("sparkUIOptions") or {}
+    return int(options.get("servicePort") or UI_PORT)
+
+
 def wanted_executors(application: Mapping[str, Any]) -> int:
     """Return the number of executors in the spec."""
     executor = application["spec"].get("executor") or {}
@@ -196,8 +210,7 @@ def fingerprint(application: Mapping[str, Any]) -> str:
         spec.pop(field, None)
     if is_ours(application):
         spec.get("executor", {}).pop("instances", None)
-    if annotations := generation_annotations(application):
-        spec["annotations"] = annotations
+    spec |= generation_annotations(application)
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from headrace_jobs.delivery import Delivery
+from headrace_jobs.durable import replace_file
 from headrace_jobs.executors import follow_executor_target
 from headrace_jobs.jars import JarError
 from headrace_jobs.jobs.live import GroupFollower, as_readers_see
@@ -33,13 +34,14 @@ from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
 from headrace_jobs.progress.offsets import offsets_of
 from headrace_jobs.progress.stored import FencedError, GapError
-from headrace_jobs.session import SessionError, open_session
+from headrace_jobs.session import PAGES_ADDRESS_FILE, SessionError, open_session
 from headrace_jobs.sinks.dead_letters import DeadLetters
 from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sources.kafka import KafkaSource, read_stream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -179,6 +181,7 @@ def _run_session(settings: JobSettings, parts: _Parts) -> None:
         raise JobError(f"no Spark session: {_brief(error)}") from error
     parts.stop.install()
     _log.info("spark session started", seconds=round(time.monotonic() - began, 1))
+    _say_where_pages_are(session.sparkContext.uiWebUrl, settings.metrics_address_file)
     try:
         with follow_executor_target(session):
             _run_started_query(session, settings, parts)
@@ -191,6 +194,20 @@ def _run_session(settings: JobSettings, parts: _Parts) -> None:
         # Whatever the state of the JVM, the process must end.
         with contextlib.suppress(Exception):
             session.stop()
+
+
+def _say_where_pages_are(url: str | None, metrics_address_file: Path | None) -> None:
+    """Log the address of Spark's own pages, and leave it beside that of the metrics."""
+    if url is not None:
+        _log.info("spark's own pages", url=url)
+    if metrics_address_file is None:
+        return
+    path = metrics_address_file.with_name(PAGES_ADDRESS_FILE)
+    with contextlib.suppress(OSError):  # the job does without
+        if url is None:
+            path.unlink(missing_ok=True)
+        else:
+            replace_file(path, f"{url}\n")
 
 
 def _session_settings(delivery: Delivery) -> dict[str, str]:

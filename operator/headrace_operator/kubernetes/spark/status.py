@@ -16,13 +16,16 @@ from headrace_operator.kubernetes.spark.seen import (
 )
 from headrace_operator.render.spark_submission import (
     SUBMISSION_LABEL,
-    UI_PORT,
     driver_name,
     fingerprint,
+    has_pages,
+    pages_port,
     service_name,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace_operator.kubernetes.spark.states import Decision
     from headrace_operator.render.spark_submission import Submission
 
@@ -61,11 +64,7 @@ def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
     }
     status: dict[str, Any] = {
         "applicationState": state,
-        "driverInfo": {
-            "podName": driver_name(name),
-            "webUIServiceName": service_name(name),
-            "webUIPort": UI_PORT,
-        },
+        "driverInfo": {"podName": driver_name(name), **_pages(seen.application)},
         "executors": sum(1 for state in executors.values() if state == "RUNNING"),
         "observedGeneration": seen.generation,
         "fingerprint": fingerprint(seen.application),
@@ -86,6 +85,19 @@ def render_status(seen: Seen, decision: Decision) -> dict[str, Any]:
     elif decision.state in _ENDED and "terminationTime" in old:
         status["terminationTime"] = old["terminationTime"]
     return status | decision.extra
+
+
+def _pages(application: Mapping[str, Any]) -> dict[str, Any]:
+    """Return where Spark's own pages are: nowhere, if the spec turns them off."""
+    if not has_pages(application):
+        return {}
+    metadata = application["metadata"]
+    service, port = service_name(metadata["name"]), pages_port(application)
+    return {
+        "webUIServiceName": service,
+        "webUIPort": port,
+        "webUIAddress": f"{service}.{metadata['namespace']}.svc:{port}",
+    }
 
 
 def submitted(seen: Seen, decision: Decision, submission: Submission) -> Decision:
