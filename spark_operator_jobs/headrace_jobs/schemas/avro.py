@@ -47,8 +47,12 @@ class AvroValues:
         from fastavro import parse_schema
 
         text = self.schemas.read(schema_id)
+        named: dict[str, Any] = {}
+        others = self.schemas.referenced(schema_id)
         try:
-            parsed = parse_schema(json.loads(text))
+            for _, other in others:
+                parse_schema(json.loads(other), named)
+            parsed = parse_schema(json.loads(text), named)
         except Exception as error:
             raise BrokenValueError(f"schema {schema_id} is no Avro schema: {error!r}") from error
         self._parsed[schema_id] = parsed

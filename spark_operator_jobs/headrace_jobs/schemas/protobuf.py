@@ -6,6 +6,7 @@ single zero byte means the first message.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +65,15 @@ class ProtobufValues:
         return self._classes[schema_id, indexes]
 
     def _load(self, schema_id: int) -> Any:
-        from google.protobuf import descriptor_pb2, timestamp_pb2
+        from google.protobuf import descriptor_pb2
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message import DecodeError
 
         content = self.schemas.read(schema_id, serialized=True)
+        others = self.schemas.referenced(schema_id, serialized=True)
         # A separate pool: schemas with the same name differ between ids.
         pool = DescriptorPool()
-        pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+        added: set[str] = set()
         try:
             files = list(descriptor_pb2.FileDescriptorSet.FromString(content).file)
         except DecodeError:
@@ -79,14 +81,43 @@ class ProtobufValues:
         try:
             if not any(file.name for file in files):
                 files = [descriptor_pb2.FileDescriptorProto.FromString(content)]
+            for name, other in others:
+                # The registry may call it otherwise; the importing file has this name.
+                imported = descriptor_pb2.FileDescriptorProto.FromString(other)
+                imported.name = name
+                files.insert(len(files) - 1, imported)
             for file in files:
-                if file.name != timestamp_pb2.DESCRIPTOR.name:
-                    pool.AddSerializedFile(file.SerializeToString())
+                _add(pool, added, file)
             found = pool.FindFileByName(files[-1].name)
         except (DecodeError, TypeError, KeyError) as error:
             raise BrokenValueError(f"schema {schema_id} is no descriptor: {error}") from error
         self._files[schema_id] = found
         return found
+
+
+def _add(pool: Any, added: set[str], file: Any) -> None:
+    """Add a file to the pool, after what it imports of Protobuf's own files."""
+    from google.protobuf import descriptor_pb2
+
+    for name in file.dependency:
+        if name not in added and (own := _own_file(name)) is not None:
+            _add(pool, added, descriptor_pb2.FileDescriptorProto.FromString(own))
+    if file.name not in added:
+        added.add(file.name)
+        pool.AddSerializedFile(file.SerializeToString())
+
+
+def _own_file(name: str) -> bytes | None:
+    """Return a file that comes with Protobuf, which no registry has: `google/protobuf/….proto`."""
+    folder, _, base = name.rpartition("/")
+    if folder != "google/protobuf":
+        return None
+    try:
+        module = importlib.import_module(f"google.protobuf.{base.removesuffix('.proto')}_pb2")
+    except ImportError:
+        return None
+    serialized: bytes = module.DESCRIPTOR.serialized_pb
+    return serialized
 
 
 def _message_indexes(body: memoryview) -> tuple[tuple[int, ...], int]:

@@ -12,10 +12,11 @@ import http.client
 import json
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_jobs.schemas.values import BrokenValueError
 
@@ -43,6 +44,12 @@ class SchemaSource(Protocol):
         Raises `BrokenValueError` for an unknown id, and `RegistryError`.
         """
 
+    def referenced(self, schema_id: int, *, serialized: bool = False) -> list[tuple[str, bytes]]:
+        """Return the schemas that it refers to, by name, each after those that it refers to.
+
+        Raises what `read` raises.
+        """
+
 
 @dataclass(frozen=True)
 class SchemaFiles:
@@ -57,6 +64,11 @@ class SchemaFiles:
             raise BrokenValueError(f"schema {schema_id} is not known")
         return Path(self.paths[schema_id]).read_bytes()
 
+    def referenced(self, schema_id: int, *, serialized: bool = False) -> list[tuple[str, bytes]]:
+        """Return none: a file has everything (`protoc --include_imports`)."""
+        del schema_id, serialized
+        return []
+
 
 @dataclass(frozen=True)
 class Registry:
@@ -69,6 +81,54 @@ class Registry:
 
     def read(self, schema_id: int, *, serialized: bool = False) -> bytes:
         """Ask for a schema. Raises `BrokenValueError` for an unknown id, and `RegistryError`."""
+        schema: str = self._document(schema_id, serialized=serialized)["schema"]
+        if not serialized:
+            return schema.encode()
+        try:
+            return base64.b64decode(schema, validate=True)
+        except ValueError as error:
+            raise BrokenValueError(f"schema {schema_id} is no descriptor: {error}") from error
+
+    def referenced(self, schema_id: int, *, serialized: bool = False) -> list[tuple[str, bytes]]:
+        """Ask for the schemas that it refers to. Raises what `read` raises."""
+        found: dict[str, bytes] = {}
+        self._collect(schema_id, found, set(), serialized=serialized)
+        return list(found.items())
+
+    def _collect(
+        self, schema_id: int, found: dict[str, bytes], seen: set[int], *, serialized: bool
+    ) -> None:
+        seen.add(schema_id)
+        document = self._document(schema_id, serialized=serialized)
+        for reference in document.get("references") or []:
+            try:
+                name, subject = str(reference["name"]), str(reference["subject"])
+                version = int(reference["version"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise RegistryError(f"schema {schema_id} has the reference {reference}") from error
+            other = self._id_of(schema_id, subject, version)
+            if other not in seen:
+                self._collect(other, found, seen, serialized=serialized)
+            if name not in found:
+                found[name] = self.read(other, serialized=serialized)
+
+    def _id_of(self, schema_id: int, subject: str, version: int) -> int:
+        path = f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}"
+        text = self._known.get(path) or self._get(path)
+        if text is None:
+            self._unknown[schema_id] = time.monotonic()
+            raise BrokenValueError(
+                f"schema {schema_id} refers to {subject}, version {version}, which is not in the"
+                " registry"
+            )
+        try:
+            other = int(json.loads(text)["id"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise RegistryError(f"the registry's answer to {path} has no id") from error
+        self._known[path] = text
+        return other
+
+    def _document(self, schema_id: int, *, serialized: bool) -> dict[str, Any]:
         if time.monotonic() - self._unknown.get(schema_id, -_UNKNOWN_KEPT_SECONDS) < (
             _UNKNOWN_KEPT_SECONDS
         ):
@@ -79,18 +139,13 @@ class Registry:
             self._unknown[schema_id] = time.monotonic()
             raise BrokenValueError(f"schema {schema_id} is not in the registry")
         try:
-            schema = json.loads(text)["schema"]
-            if not isinstance(schema, str):
-                raise TypeError(schema)
+            document: dict[str, Any] = json.loads(text)
+            if not isinstance(document["schema"], str):
+                raise TypeError(document)
         except (KeyError, TypeError, ValueError) as error:
             raise RegistryError(f"the registry's answer to {path} has no schema") from error
         self._known[path] = text
-        if not serialized:
-            return schema.encode()
-        try:
-            return base64.b64decode(schema, validate=True)
-        except ValueError as error:
-            raise BrokenValueError(f"schema {schema_id} is no descriptor: {error}") from error
+        return document
 
     def _get(self, path: str) -> bytes | None:
         request = self._request(path)
