@@ -86,16 +86,20 @@ class Outputs:
             for writer in self.writers:
                 if writer.keeps_progress or not is_repeated:
                     writer.write(fitting(writer, results), batch)
+            # At most once, what a batch that was begun before left out is not written again either.
+            dead_letters = None if is_repeated else self.dead_letters
             if tagged.is_tagged(frame):
-                self._write_beside(frame, batch_id)
-            self._set_aside_unfit(frame, results, batch_id)
+                self._write_beside(frame, batch_id, dead_letters)
+            self._set_aside_unfit(frame, results, batch_id, dead_letters)
         except Exception as error:
             self.failure = error
             raise
         finally:
             frame.unpersist()
 
-    def _write_beside(self, frame: DataFrame, batch_id: int) -> None:
+    def _write_beside(
+        self, frame: DataFrame, batch_id: int, dead_letters: DeadLetters | None
+    ) -> None:
         """Report the batch's progress, and write its late and malformed records."""
         if self.metrics is None:
             raise AssertionError("the outputs of a query that starts have its metrics")
@@ -108,10 +112,16 @@ class Outputs:
         # A transform without state has no such rows: then use the batch itself.
         if not came_to:
             has_rejected = not rejected.isEmpty()
-        if self.dead_letters is not None and has_rejected:
-            self.dead_letters.write(rejected, batch_id, self.metrics)
+        if dead_letters is not None and has_rejected:
+            dead_letters.write(rejected, batch_id, self.metrics)
 
-    def _set_aside_unfit(self, frame: DataFrame, results: DataFrame, batch_id: int) -> None:
+    def _set_aside_unfit(
+        self,
+        frame: DataFrame,
+        results: DataFrame,
+        batch_id: int,
+        dead_letters: DeadLetters | None,
+    ) -> None:
         """Write the rows that a sink can never take to the dead letters."""
         for writer in self.writers:
             reason = writer.unfit(results)
@@ -126,8 +136,8 @@ class Outputs:
                 batch=batch_id,
                 reasons={row["reason"]: row["count"] for row in counts},
             )
-            if self.dead_letters is not None and self.metrics is not None:
-                self.dead_letters.write(rows, batch_id, self.metrics)
+            if dead_letters is not None and self.metrics is not None:
+                dead_letters.write(rows, batch_id, self.metrics)
 
     def _batch(self, batch_id: int) -> Batch:
         if not any(each.keeps_progress for each in self.writers):

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -109,8 +111,7 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
             # Of a record that is late for some windows the job still owns the others.
             with missed_watermarks(found):
                 touched = job.transform(late, **parameters)
-            touched = touched.select(*job.result_key).distinct()
-            right = job.transform(records, **parameters).join(touched, [*job.result_key], "semi")
+            right = _of_keys(job.transform(records, **parameters), touched, job.result_key)
             _check_sinks(job, right)
             _write(job, settings, right, Batch(batch_id=sum(end.values()), end=end))
         client.commit(f"{settings.name}.late", end)
@@ -195,6 +196,24 @@ def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClie
     return _read(session, settings, earliest, latest)
 
 
+def _of_keys(results: DataFrame, touched: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Return the results whose key is among those of `touched`; null is a part of a key, too."""
+    from pyspark.sql import functions as F  # noqa: N812 - as above
+
+    names = {name: f"_touched_{name}" for name in key}
+    keys = touched.select(*(F.col(name).alias(names[name]) for name in key)).distinct()
+    is_touched = [F.col(name).eqNullSafe(F.col(names[name])) for name in key]
+    return results.join(keys, reduce(and_, is_touched), "semi")
+
+
+def _say_unfit(sink: str, results: DataFrame, reason: Column) -> None:
+    """Log how many corrected results a sink can never take, and why."""
+    counts = results.select(reason.alias("reason")).groupBy("reason").count().collect()
+    reasons = {row["reason"]: row["count"] for row in counts if row["reason"] is not None}
+    if reasons:
+        _log.warning("corrected results that a sink can never take", sink=sink, reasons=reasons)
+
+
 def _check_sinks(job: Job, results: DataFrame) -> None:
     """Refuse sinks whose readers could not tell a correction from the value it corrects."""
     for sink in job.sinks:
@@ -222,6 +241,9 @@ def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) ->
     for sink in job.sinks:
         writer = sink.open(run)
         try:
+            reason = writer.unfit(results)
+            if reason is not None:
+                _say_unfit(sink.describe(), results, reason)
             writer.write(fitting(writer, results), batch)
         finally:
             writer.close()
