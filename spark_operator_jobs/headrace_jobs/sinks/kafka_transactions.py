@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import NO_BATCH, FencedError, StoredProgress, Verdict, judge
+from headrace_jobs.sinks.kafka_pieces import arrow_batches
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ _TRANSACTION_TIMEOUT_MS = 300_000
 # This long after its own timeout, a call of librdkafka counts as one that never returns.
 _GRACE_SECONDS = 10.0
 _POLL_RECORDS = 10_000
+# Beside the driver's JVM; the client's own 1 GiB is more than a driver's pod has.
+_QUEUE_KIB = 65_536
 _COMMIT_ATTEMPTS = 5
 
 
@@ -107,17 +110,16 @@ class TransactionalWriter:
         records = self._as_records(frame).selectExpr(
             "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value"
         )
-        records = records.toArrow()
         after = self._stored.after(batch)
         try:
-            self._transact(after, records.to_batches())
+            self._transact(after, arrow_batches(records))
         except _InDoubtError:
             # Initialising ends the transaction, one way or the other; the group then shows which.
             self._begin()
             if self._stored.epoch != self._epoch:
                 raise FencedError(f"another driver has epoch {self._stored.epoch}") from None
             if judge(self._stored, self._epoch, batch) is Verdict.APPLY:
-                self._transact(after, records.to_batches())
+                self._transact(after, arrow_batches(records))
 
     def close(self) -> None:
         """Close the connections. The next driver ends an open transaction."""
@@ -137,6 +139,10 @@ class TransactionalWriter:
             "linger.ms": 20,
             # Of a record and of a batch: librdkafka splits no batch that the topic refuses.
             "message.max.bytes": min(max(self._record_bytes_max, 1_000), 1_000_000_000),
+            # Room for two records of any size: a queue without it would be full for ever.
+            "queue.buffering.max.kbytes": min(
+                max(_QUEUE_KIB, self._record_bytes_max // 512 + 1), 2_147_483_647
+            ),
             # Uncompressed, as with at least once: every client can read it, while some need a
             # package for lz4. The topic's `compression.type` decides how it is stored.
             # The partitioner of Kafka's own clients, and of Spark's sink.

@@ -1,0 +1,100 @@
+"""Brings a frame's records to the driver in their order, in pieces that fit into its memory.
+
+A small frame comes as a whole, by one job. Of a large one, each job brings at most a piece of one
+partition; a piece is a few of Spark's Arrow batches, of which none is split. The frame has to be
+persisted: a later piece begins where the one before ended, in the same rows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.sinks.protocol import SinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+__all__ = ["PIECE_BYTES", "arrow_batches"]
+
+#: A driver with 512 MiB has room for some of these: in the JVM, on the way, and in Python.
+PIECE_BYTES = 16 * 1024 * 1024
+_PIECE = "at INT, number INT, is_last BOOLEAN, digest BIGINT, records BINARY"
+
+
+def arrow_batches(records: DataFrame, *, piece_bytes: int = PIECE_BYTES) -> Iterator[Any]:
+    """Yield Arrow's record batches of a frame of `key, value` as bytes. Raises `SinkError`."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(
+        F.octet_length("value"), F.lit(0)
+    )
+    # It also computes all partitions, in parallel; what follows reads what was persisted.
+    total = records.agg(F.sum(size.cast("bigint"))).first()
+    if total is None or (total[0] or 0) <= piece_bytes:
+        yield from records.toArrow().to_batches()
+        return
+    for piece in records.mapInArrow(_pieces(piece_bytes), _PIECE).toLocalIterator():
+        yield from _record_batches(piece.records)
+        while not piece.is_last:
+            following = _pieces(piece_bytes, piece.at, piece.number, piece.digest)
+            found = records.mapInArrow(following, _PIECE).collect()
+            if len(found) != 1:
+                raise SinkError(f"partition {piece.at} of the batch has no piece after the last")
+            (piece,) = found  # noqa: PLW2901 - the next one of this partition
+            yield from _record_batches(piece.records)
+
+
+def _record_batches(content: bytes) -> Iterator[Any]:
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
+        yield from stream
+
+
+def _pieces(
+    piece_bytes: int, partition: int | None = None, skipped: int = 0, digest: int = 0
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return what a task does: each partition's first piece, or the next one of one of them.
+
+    `digest` is of the skipped batches: rows that were computed again may be in another order.
+    """
+
+    def piece_of(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        at = -1 if context is None else context.partitionId()
+        if partition not in (None, at):
+            return
+        found, seen, number, size = [], 0, 0, 0
+        is_last = True
+        for batch in batches:
+            if size >= piece_bytes:
+                is_last = False
+                break
+            for column in batch.columns:
+                # Not of the bits of nulls, whose last byte may end in anything.
+                for buffer in column.buffers()[1:]:
+                    seen = zlib.crc32(buffer or b"", seen)
+            number += 1
+            if number > skipped:
+                found.append(batch)
+                size += batch.nbytes
+            elif number == skipped and seen != digest:
+                raise ValueError("the batch's rows were computed again, in another order")
+        if not found:
+            return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, found[0].schema) as stream:
+            for batch in found:
+                stream.write_batch(batch)
+        row = [[at], [number], [is_last], [seen], [sink.getvalue().to_pybytes()]]
+        kinds = [pa.int32(), pa.int32(), pa.bool_(), pa.int64(), pa.binary()]
+        arrays = [pa.array(value, kind) for value, kind in zip(row, kinds, strict=True)]
+        yield pa.record_batch(arrays, ["at", "number", "is_last", "digest", "records"])
+
+    return piece_of
