@@ -17,6 +17,7 @@ from headrace_jobs.jars import resolve
 from headrace_jobs.session import LOG4J_CONFIGURATION, STATE_SETTINGS, WORKER_DAEMON
 from support.headrace_broker import HeadraceBroker
 from support.kafka_peer import KafkaPeer
+from support.opensearch import OpenSearchServer, running_opensearch
 from support.peer import Peer
 from support.postgres import PostgresServer, running_postgres
 from support.shared_classes import shared_class_options
@@ -107,4 +108,10 @@ def example_application() -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def opensearch() -> Iterator[OpenSearchServer]:
+    with running_opensearch() as server:
         yield server

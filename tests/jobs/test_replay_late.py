@@ -1,14 +1,32 @@
-"""What `headrace jobs replay-late` refuses. What it does: test_no_reading_is_lost."""
+"""What `headrace jobs replay-late` refuses, and that each sink has the right results afterwards.
 
+With a job whose late records were really late: test_no_reading_is_lost.
+"""
+
+import contextlib
 import dataclasses
+import json
+import uuid
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
+from headrace_jobs.declaration import Job, Topic
+from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs import cpu_load, retail
+from headrace_jobs.jobs import replay_late as module
 from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.jobs.replay_late import _of_keys, _say_unfit, main, replay_late
 from headrace_jobs.jobs.startup import JobError
+from headrace_jobs.progress.stored import Batch
+from headrace_jobs.sinks.files import FileTable
+from headrace_jobs.sinks.files_plain import committed_files
+from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.postgres import PostgresTable
+from headrace_jobs.sinks.protocol import Run
+from headrace_jobs.sinks.search import SearchIndex
+from headrace_jobs.sinks.search_marker import search_client
 from support.processes import LOOPBACK, free_port
 
 COMMON = ("--checkpoint", "/nowhere", "--bootstrap-servers")
@@ -62,3 +80,124 @@ def test_results_that_a_sink_can_never_take_are_counted_with_the_reason(spark, c
     assert "table t" in told.out + told.err
     _say_unfit("table t", results.where("k = 'a'"), F.when(F.col("k").isNull(), "k is null"))
     assert capsys.readouterr() == ("", "")
+
+
+def counts(records):
+    """How many records each key has."""
+    key = F.col("key").cast("string").alias("k")
+    return records.groupBy(key).agg(
+        F.count(F.lit(1)).alias("v"), F.lit(0).cast("long").alias("revision")
+    )
+
+
+def send(bootstrap, topic, *records):
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for key, headers in records:
+        producer.produce(topic, b"x", key, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def late(job, topic, offset):
+    """The headers of a dead letter, as `as_dead_letters` writes them."""
+    found = {"topic": topic, "partition": "0", "offset": str(offset), "reason": "late"}
+    found |= {"job": job, "watermark": "2026-01-31T12:00:00.000000Z"}
+    return [(f"headrace.{name}", text.encode()) for name, text in found.items()]
+
+
+def in_topic(broker, topic):
+    settings = {"group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest"}
+    settings |= {"bootstrap.servers": broker.bootstrap, "enable.partition.eof": True}
+    consumer = Consumer(settings | {"isolation.level": "read_committed"})
+    consumer.subscribe([topic])
+    found = {}
+    while (record := consumer.poll(30)) is not None and not record.error():
+        found[record.key().decode()] = json.loads(record.value())["v"]
+    consumer.close()
+    return found
+
+
+def in_files(spark, sink):
+    """The greatest revision of each key, as docs/delivery.md says."""
+    if sink.form == "delta":
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(sink.path).to_pyarrow_table().to_pylist()
+    else:
+        paths = [str(path) for path in committed_files(sink.path)]
+        rows = [row.asDict() for row in spark.read.parquet(*paths).collect()]
+    return {row["k"]: row["v"] for row in sorted(rows, key=lambda row: row["revision"])}
+
+
+def in_index(sink):
+    client = search_client([sink.hosts])
+    client.indices.refresh(index=sink.index)
+    found = client.search(index=sink.index)["hits"]["hits"]
+    return {each["_id"]: each["_source"]["v"] for each in found}
+
+
+@pytest.fixture(params=["topic", "table", "delta", "parquet", "index", "versioned index"])
+def place(request, spark, broker, new_topic, tmp_path):
+    """A sink of this kind, and a function that returns what its readers find."""
+    name = f"r_{uuid.uuid4().hex[:8]}"
+    if request.param == "topic":
+        topic = new_topic(1)
+        return KafkaSink(topic=topic, key_columns=("k",)), lambda: in_topic(broker, topic)
+    if request.param == "table":
+        server = request.getfixturevalue("postgres")
+        query = f"SELECT k, v FROM {name}"  # noqa: S608 - a test's own name
+        return PostgresTable(table=name, key=("k",), dsn=server.dsn), lambda: dict(
+            server.query(query)
+        )
+    if "index" in request.param:
+        server = request.getfixturevalue("opensearch")
+        version = "revision" if "versioned" in request.param else None
+        sink = SearchIndex(index=name, key=("k",), version=version, hosts=server.url)
+        return sink, lambda: in_index(sink)
+    files = FileTable(path=str(tmp_path / name), form=request.param)
+    return files, lambda: in_files(spark, files)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_in_every_sink_readers_find_the_corrected_results(
+    spark, broker, new_topic, group_offsets, monkeypatch, place
+):
+    sink, read = place
+    source, dead = new_topic(1), new_topic(1)
+    job = Job(
+        # Also the name of a group, of which other tests have others.
+        name=f"counts-{uuid.uuid4().hex[:8]}",
+        sources=(Topic(source),),
+        transform=counts,
+        sinks=(sink,),
+        delivery=Delivery.EXACTLY_ONCE,
+        result_key=("k",),
+    )
+    send(broker.bootstrap, source, *(("a", None), ("b", None), ("a", None)))
+    run = Run(
+        job=job.name,
+        generation=1,
+        delivery=job.delivery,
+        bootstrap_servers=broker.bootstrap,
+        input_topics=(source,),
+    )
+    # Over several batches: the job's own writes of today are no older than a first correction.
+    schema = "k STRING, v LONG, revision LONG"
+    with contextlib.closing(sink.open(run)) as writer:
+        for number in range(3):
+            own = spark.createDataFrame([("a", 1, 0), ("b", 1, 0)], schema).coalesce(1)
+            writer.write(own, Batch(batch_id=number, checkpoint="c"))
+    assert read() == {"a": 1, "b": 1}
+    send(broker.bootstrap, dead, ("a", late(job.name, source, 2)))
+
+    class Session:
+        """The tests' session, which outlives a replay."""
+
+        read, stop = property(lambda _: spark.read), staticmethod(lambda: None)
+
+    monkeypatch.setattr(module, "open_session", lambda _: Session())
+    arguments = ["--checkpoint", "/nowhere", "--bootstrap-servers", broker.bootstrap]
+    arguments += ["--dead-letter-topic", dead]
+    replay_late(*parse_declared(job, arguments))
+    assert read() == {"a": 2, "b": 1}
+    assert group_offsets(f"{job.name}.late") == {(dead, 0): 1}

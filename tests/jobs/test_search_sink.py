@@ -6,6 +6,7 @@ import threading
 import uuid
 
 import pytest
+from structlog.testing import capture_logs
 
 from headrace_jobs.declaration import Delivery
 from headrace_jobs.progress.offsets import TopicPartition
@@ -15,7 +16,6 @@ from headrace_jobs.sinks.search import SearchIndex
 from headrace_jobs.sinks.search_marker import Marker, search_client
 from headrace_jobs.sinks.search_task import BulkError, _requests
 from support.holding_proxy import HoldingProxy
-from support.opensearch import OpenSearchServer, opensearch_archive
 from support.processes import LOOPBACK
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -30,16 +30,8 @@ def batch(batch_id):
 
 
 @pytest.fixture(scope="module")
-def server():
-    archive = opensearch_archive()
-    if archive is None:
-        pytest.skip("OPENSEARCH IS MISSING: Maven has it not; its sink is NOT TESTED")
-    found = OpenSearchServer(archive)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.close()
+def server(opensearch):
+    return opensearch
 
 
 @pytest.fixture
@@ -47,15 +39,21 @@ def sink(server):
     return SearchIndex(index=f"i-{uuid.uuid4().hex[:8]}", key=("k",), hosts=server.url)
 
 
-def open_sink(sink, delivery=Delivery.EXACTLY_ONCE, generation=1, *, shadow=False):
+def open_sink(sink, delivery=Delivery.EXACTLY_ONCE, generation=1, *, shadow=False, job="orders"):
     run = Run(
-        job="orders",
+        job=job,
         generation=generation,
         delivery=delivery,
         bootstrap_servers="",
         is_shadow=shadow,
     )
     return sink.open(run)
+
+
+def correct(sink, frame, number=0):
+    """Write as a replay of late records does, which has read so many of them."""
+    writer = open_sink(sink, Delivery.AT_LEAST_ONCE, job="orders.late")
+    writer.write(frame, Batch(batch_id=number, end={TopicPartition("dead", 0): number}))
 
 
 def rows(spark, **values):
@@ -334,3 +332,84 @@ def test_an_index_that_is_no_alias_takes_no_shadow(spark, server, sink):
     assert documents(sink) == {"a": 1}
     with pytest.raises(SinkError, match="only an alias can be swapped"):
         open_sink(sink, generation=2, shadow=True)
+
+
+def test_a_correction_replaces_a_document_and_the_jobs_next_write_wins(spark, sink):
+    writer = open_sink(sink)
+    for number in range(3):
+        writer.write(rows(spark, a=number, b=number), batch(number))
+    correct(sink, rows(spark, a=98), 5)
+    correct(sink, rows(spark, a=99), 6)
+    assert documents(sink) == {"a": 99, "b": 2}
+    writer.write(rows(spark, a=3), batch(3))
+    assert documents(sink) == {"a": 3, "b": 2}
+
+
+def test_a_correction_of_the_same_version_replaces_the_document(spark, sink):
+    versioned = dataclasses.replace(sink, version="at")
+    frame = spark.createDataFrame([("a", 1, 7)], "k STRING, v INT, at INT")
+    open_sink(versioned).write(frame, batch(0))
+    right = spark.createDataFrame([("a", 2, 7)], "k STRING, v INT, at INT")
+    correct(versioned, right)
+    assert documents(sink) == {"a": 2}
+
+
+def test_what_is_newer_than_its_correction_stays_and_is_counted(spark, sink, monkeypatch):
+    writer = open_sink(sink)
+    writer.write(rows(spark, a=1, b=1), batch(0))
+    monkeypatch.setattr(writer, "_mark", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.write(rows(spark, a=2), batch(1))
+    with capture_logs() as said:
+        correct(sink, rows(spark, a=99, b=99))
+    assert documents(sink) == {"a": 2, "b": 99}
+    (warning,) = [each for each in said if each["log_level"] == "warning"]
+    assert warning["documents"] == 1
+
+
+def test_corrections_go_where_readers_look(spark, sink):
+    open_sink(sink).write(rows(spark, a=1), batch(0))
+    correct(sink, rows(spark, a=2), 1)
+    open_sink(sink, generation=2, shadow=True).write(rows(spark, a=3), batch(0))
+    sink.output_generations("orders").swap(2)
+    correct(sink, rows(spark, a=4), 2)
+    assert documents(sink) == {"a": 4}
+    sink.output_generations("orders").swap(1)
+    assert documents(sink) == {"a": 2}
+
+
+def test_a_swap_in_the_middle_of_a_correction_fails_it(spark, sink):
+    open_sink(sink).write(rows(spark, a=1), batch(0))
+    open_sink(sink, generation=2, shadow=True).write(rows(spark, a=3), batch(0))
+    late = open_sink(sink, Delivery.AT_LEAST_ONCE, job="orders.late")
+    sink.output_generations("orders").swap(2)
+    with pytest.raises(SinkError, match="swapped meanwhile"):
+        late.write(rows(spark, a=4), Batch(batch_id=1))
+    correct(sink, rows(spark, a=4), 1)
+    assert documents(sink) == {"a": 4}
+
+
+def test_what_no_job_wrote_is_not_corrected(spark, sink):
+    with pytest.raises(SinkError, match="no documents of orders"):
+        correct(sink, rows(spark, a=1))
+
+
+def test_of_several_rows_of_a_key_the_last_one_of_their_partition_wins(spark, sink):
+    """Of one request, of several, and of several Arrow batches."""
+    writer = open_sink(sink)
+    found = [(f"k{number % 10}", number) for number in range(12_000)]
+    frame = spark.createDataFrame(found, "k STRING, v INT").coalesce(1)
+    writer.write(frame, batch(0))
+    expected = {f"k{digit}": 11_990 + digit for digit in range(10)}
+    assert documents(sink) == expected
+
+
+def test_rows_of_a_key_without_an_order_are_refused(spark, sink):
+    def of_two_tasks(*found):
+        return spark.createDataFrame(found, "k STRING, v INT").repartitionByRange(2, "v")
+
+    writer = open_sink(sink)
+    assert of_two_tasks(("a", 1), ("a", 2)).rdd.getNumPartitions() == 2
+    with pytest.raises(Exception, match=r"several rows.*id 'a'.*version"):
+        writer.write(of_two_tasks(("a", 1), ("a", 2)), batch(0))
+    assert open_sink(sink).stored == StoredProgress(epoch=2)

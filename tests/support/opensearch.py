@@ -1,5 +1,6 @@
 """A real OpenSearch, from Maven's distribution for tests, on loopback, as a plain user."""
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -8,8 +9,11 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from support.processes import LOOPBACK, free_port, wait_until
 
@@ -20,6 +24,20 @@ _ARCHIVE = Path(
 _DOWNLOAD_SECONDS = 240
 _START_SECONDS = 180
 _HEAP = "-Xms384m -Xmx384m"
+
+
+@contextlib.contextmanager
+def running_opensearch() -> Iterator["OpenSearchServer"]:
+    """Run a server meanwhile; where Maven has it not, the test is skipped, and says so."""
+    archive = opensearch_archive()
+    if archive is None:
+        pytest.skip("OPENSEARCH IS MISSING: Maven has it not; its sink is NOT TESTED")
+    server = OpenSearchServer(archive)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
 
 
 def opensearch_archive() -> Path | None:

@@ -33,7 +33,7 @@ from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.session import SessionError, open_session
-from headrace_jobs.sinks.protocol import Run, SinkError
+from headrace_jobs.sinks.protocol import LATE, Run, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,7 +231,7 @@ def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) ->
         results = results.withColumn("revision", F.lit(int(time.time())).cast("long"))
     results = results.persist()
     run = Run(
-        job=f"{job.name}.late",
+        job=f"{job.name}{LATE}",
         generation=1,
         delivery=Delivery.AT_LEAST_ONCE,
         bootstrap_servers=settings.bootstrap_servers,

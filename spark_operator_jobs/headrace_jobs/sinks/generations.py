@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from headrace_jobs.progress.stored import NO_BATCH, StoredProgress
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import LATE, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,7 +126,7 @@ def mixing(place: str, rows: str, live: int, generation: int) -> SinkError:
 
 def refuse_others(place: str, job: str, jobs: Iterable[str]) -> None:
     """Raise `SinkError` if jobs other than this one, and its corrections, write there."""
-    others = sorted(set(jobs) - {job, f"{job}.late"})
+    others = sorted(set(jobs) - {job, f"{job}{LATE}"})
     if others:
         raise SinkError(
             f"{place} has rows of other jobs, too ({', '.join(others)}): they cannot be told apart"

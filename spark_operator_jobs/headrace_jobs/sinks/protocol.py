@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from headrace_jobs.delivery import Delivery
     from headrace_jobs.progress.stored import Batch, StoredProgress
 
-__all__ = ["ProgressWriter", "Run", "Sink", "SinkError", "SinkWriter"]
+__all__ = ["LATE", "ProgressWriter", "Run", "Sink", "SinkError", "SinkWriter"]
+
+#: The end of the name under which a job's results are corrected. No job's own name has a dot.
+LATE = ".late"
 
 
 class SinkError(Exception):
@@ -39,6 +42,11 @@ class Run:
     group: str | None = None
     #: Whether a new generation starts beside the live output.
     is_shadow: bool = False
+
+    @property
+    def corrects(self) -> str | None:
+        """The job whose results this run corrects; None for a job's own run."""
+        return self.job.removesuffix(LATE) if self.job.endswith(LATE) else None
 
 
 class SinkWriter(Protocol):

@@ -10,6 +10,9 @@ Readers see a batch arrive document by document; other sinks offer whole batches
 version is forgotten after `index.gc_deletes` (60 s by default): a zombie that writes a deleted
 document later than that brings it back, until its key's next change. Set it to longer than a driver
 can hang.
+
+A correction of late records is newer than all that the job has marked, and older than the batch
+that the job writes next: that one knows more.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import structlog
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
@@ -39,6 +44,10 @@ HOSTS_VARIABLE = "OPENSEARCH_URL"
 # A version consists of the number of the batch and the epoch of its driver: a replay overwrites
 # what an earlier driver wrote for the same batch, even if the batch was partitioned otherwise.
 _EPOCH_BITS = 24
+# The highest of these is set for corrections; a marker has no such epoch.
+_CORRECTION = 1 << (_EPOCH_BITS - 1)
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +59,9 @@ class SearchIndex:
 
     `hosts`: URLs, with user and password if needed, separated by commas; by default from the
     environment (`OPENSEARCH_URL`). `version`: a column (an integer, or a timestamp as milliseconds)
-    whose greater value wins, null as 0; without it the later batch wins. `deleted`: a boolean
-    column; true deletes the document.
+    whose greater value wins, null as 0. Without it the later batch wins, and of one batch the last
+    row of a partition; rows of one key in several partitions have no order and fail the batch.
+    `deleted`: a boolean column; true deletes the document.
     """
 
     index: str
@@ -99,7 +109,17 @@ class SearchWriter:
         self._marker = Marker(self._hosts, run.job, run.generation, sink.index)
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(sink.index)
-        self._marker.claim(lambda client, epoch: place_of(client, sink.index, run, epoch))
+        self._generations = sink.output_generations(run.corrects or run.job)
+        #: The marker of the generation that is corrected.
+        self._live = self._generations.live() if run.corrects else None
+        self._marker.claim(
+            lambda client, epoch: (
+                (self._live.index, self._live.alias)
+                if self._live is not None
+                else place_of(client, sink.index, run, epoch)
+            ),
+            is_moving=self._live is not None,
+        )
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(self._marker.index)
         self._epoch = self._marker.stored.epoch
@@ -136,27 +156,53 @@ class SearchWriter:
         if judge(self._marker.stored, self._epoch, batch) is Verdict.SKIP:
             return
         self._marker.require_index()
+        if self._live is not None:
+            self._correct(frame, self._live)
+            self._mark(batch)
+            return
         if self._run.delivery is Delivery.AT_MOST_ONCE:
             if self._mark(batch) is Verdict.APPLY:
-                self._index(frame, self._marker.sequence)
+                self._index(frame, self._marker.sequence << _EPOCH_BITS)
             return
-        self._index(frame, self._marker.sequence + 1)
+        self._index(frame, (self._marker.sequence + 1) << _EPOCH_BITS)
         self._mark(batch)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._marker.close()
+        if self._live is not None:
+            self._live.close()
 
-    def _index(self, frame: DataFrame, sequence: int) -> None:
-        version = (sequence << _EPOCH_BITS) | (self._epoch & ((1 << _EPOCH_BITS) - 1))
+    def _correct(self, frame: DataFrame, live: Marker) -> None:
+        """Replace documents as the job has them now. Raises `SinkError` after a swap."""
+        live.load()
+        newer = self._index(frame, live.sequence << _EPOCH_BITS | _CORRECTION)
+        if newer:
+            _log.warning(
+                "the job wrote newer documents than their corrections meanwhile, and these stay",
+                sink=self.describe(),
+                documents=newer,
+            )
+        seen = self._generations.live()
+        seen.close()
+        if seen.index != live.index:
+            raise SinkError(
+                f"{self.describe()} was swapped meanwhile, from {live.index} to {seen.index}:"
+                " replay again, so that readers see the corrections"
+            )
+
+    def _index(self, frame: DataFrame, version: int) -> int:
+        """Index the rows; return how many were older than what the index has."""
+        version |= self._epoch & (_CORRECTION - 1)
         what = Documents(
             index=self._marker.alias or self._marker.index,
             is_alias=bool(self._marker.alias),
             key=self._sink.key,
             version=self._sink.version,
             deleted=self._sink.deleted,
+            is_correction=self._live is not None,
         )
-        index_rows(frame, self._hosts, what, version)
+        return index_rows(frame, self._hosts, what, version)
 
     def _mark(self, batch: Batch) -> Verdict:
         """Write the marker. After a lost answer it is read: its own conflict shows the outcome."""

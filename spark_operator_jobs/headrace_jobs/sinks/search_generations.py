@@ -164,6 +164,16 @@ class SearchGenerations:
         with self._client() as client:
             return _generations(client, self.job, self.name)
 
+    def live(self) -> Marker:
+        """Return the marker of the generation that readers see. Raises `SinkError`."""
+        with self._client() as client:
+            live = [each for each in _generations(client, self.job, self.name) if each.is_live]
+            if not live:
+                raise SinkError(f"search index {self.name} has no documents of {self.job}")
+            marker = Marker(self.hosts, self.job, live[0].generation, self.name)
+            marker.load()
+        return marker
+
     def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
         """Compare two, document by document. Raises `SinkError`."""
         with self._client() as client:

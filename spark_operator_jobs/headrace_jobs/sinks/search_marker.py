@@ -85,17 +85,20 @@ class Marker:
                 " the past again"
             )
 
-    def claim(self, place: Callable[[Any, int], tuple[str, str]]) -> None:
+    def claim(
+        self, place: Callable[[Any, int], tuple[str, str]], *, is_moving: bool = False
+    ) -> None:
         """Take the next epoch. Raises `SinkError`.
 
-        `place` gets a client and the epoch, and returns index and alias for a new generation.
+        `place` gets a client and the epoch, and returns index and alias for a new generation; with
+        `is_moving` it is asked each time.
         """
         from opensearchpy.exceptions import OpenSearchException
 
         try:
             while True:
                 self.load()
-                if not self.index:
+                if is_moving or not self.index:
                     self.index, self.alias = place(self._client, self.stored.epoch + 1)
                 stored = self.stored
                 try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from pyspark.sql import Column, DataFrame
 
@@ -44,12 +45,13 @@ class Documents:
     key: tuple[str, ...]
     version: str | None
     deleted: str | None
+    is_correction: bool = False
 
 
 def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version: int) -> int:
-    """Index a frame's rows; return their number. All are durable on return.
+    """Index a frame's rows; return how many were older than what the index has.
 
-    `version` applies to rows that have none of their own.
+    All are durable on return. `version` applies to rows that have none of their own.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
@@ -60,9 +62,15 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
         _version(frame, what.version, version).alias("version"),
         (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
     )
-    task = _BulkTask(hosts=tuple(hosts), index=what.index, is_alias=what.is_alias)
-    done = documents.mapInArrow(task.run, "documents bigint").collect()
-    return sum(int(row.documents) for row in done)
+    task = _BulkTask(
+        hosts=tuple(hosts),
+        index=what.index,
+        is_alias=what.is_alias,
+        has_versions=what.version is not None,
+        is_correction=what.is_correction,
+    )
+    done = documents.mapInArrow(task.run, "older bigint").collect()
+    return sum(int(row.older) for row in done)
 
 
 def document_id(key: Sequence[str]) -> Column:
@@ -116,37 +124,60 @@ def _requests(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class _BulkTask:
-    """What a task does with its partition. It is pickled to executors."""
+    """What a task does with its partition. It is pickled to executors.
+
+    Without versions all rows of a batch have the same one, and the last row of a partition wins.
+    """
 
     hosts: tuple[str, ...]
     index: str
     is_alias: bool
+    has_versions: bool
+    is_correction: bool
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Send the documents; yield how many there were."""
+        """Send the documents; yield how many were older than what the index has."""
         import pyarrow as pa
 
         from headrace_jobs.sinks.search_marker import search_client
 
         count = 0
         client = search_client(self.hosts)
+        sent: set[str] = set()
+        doubtful: dict[str, dict[str, Any]] = {}
         for batch in batches:
             rows = batch.to_pylist()
+            if not self.has_versions:
+                rows = list({row["id"]: row for row in rows}.values())
             for request in _requests(rows):
-                self._send(client, request)
-            count += len(rows)
+                older = self._send(client, request, sent)
+                count += len(older)
+                if not self.has_versions:
+                    for row in request:
+                        doubtful.pop(row["id"], None)
+                    doubtful |= {row["id"]: row for row in older}
+            if not self.has_versions:
+                sent.update(row["id"] for row in rows)
+        if doubtful and not self.is_correction:
+            self._refuse_unordered(client, list(doubtful.values()))
         client.close()
-        yield pa.RecordBatch.from_pydict({"documents": [count]})
+        yield pa.RecordBatch.from_pydict({"older": [count]})
 
-    def _send(self, client: Any, rows: list[dict[str, Any]]) -> None:
-        """Send rows until each is accepted, or exists in this version or a later one."""
+    def _send(
+        self, client: Any, rows: list[dict[str, Any]], sent: AbstractSet[str]
+    ) -> list[dict[str, Any]]:
+        """Send rows until each is accepted, or exists in this version or a later one.
+
+        `sent` are ids that this task has written. Returns the rows that the index did not take.
+        """
         reason = ""
+        older: list[dict[str, Any]] = []
         parameters = {"require_alias": "true"} if self.is_alias else {}
         for attempt in range(_ATTEMPTS):
-            lines = [line for row in rows for line in self._lines(row)]
+            lines = [line for row in rows for line in self._lines(row, is_sent=row["id"] in sent)]
             answer = client.bulk(body="\n".join(lines) + "\n", params=parameters)
             if not answer["errors"]:
-                return
+                return older
             results = [next(iter(item.values())) for item in answer["items"]]
             refused = [
                 result
@@ -156,23 +187,49 @@ class _BulkTask:
             if refused:
                 reason = json.dumps(refused[0]["error"])[:500]
                 raise BulkError(f"{len(refused)} documents were refused, the first: {reason}")
+            older += _with_status(rows, results, _CONFLICT)
             # The server is overloaded, or its disk is full.
-            waiting = [result["status"] == _TOO_MANY_REQUESTS for result in results]
-            rows = [row for row, waits in zip(rows, waiting, strict=True) if waits]
+            waiting = [result for result in results if result["status"] == _TOO_MANY_REQUESTS]
+            rows = _with_status(rows, results, _TOO_MANY_REQUESTS)
             if not rows:
-                return
-            reason = json.dumps(results[waiting.index(True)].get("error"))[:500]
+                return older
+            reason = json.dumps(waiting[0].get("error"))[:500]
             time.sleep(_RETRY_SECONDS * 2**attempt)
         raise BulkError(f"the server does not take {len(rows)} documents now: {reason}")
 
-    def _lines(self, row: dict[str, Any]) -> tuple[str, ...]:
+    def _refuse_unordered(self, client: Any, rows: list[dict[str, Any]]) -> None:
+        """Raise `BulkError` if another task of this batch wrote other documents of these ids.
+
+        A first attempt of this task wrote the same ones, and a later driver has other versions.
+        """
+        for first in range(0, len(rows), _ROWS_A_REQUEST):
+            part = rows[first : first + _ROWS_A_REQUEST]
+            found = client.mget(index=self.index, body={"ids": [row["id"] for row in part]})
+            for row, document in zip(part, found["docs"], strict=True):
+                if document.get("_version") != row["version"]:
+                    continue
+                if row["deleted"] or document["_source"] != json.loads(row["body"]):
+                    raise BulkError(
+                        f"several rows of this batch have the id {row['id']!r}, in several"
+                        " partitions: which one is the last? Name a `version`, or aggregate by the"
+                        " key"
+                    )
+
+    def _lines(self, row: dict[str, Any], *, is_sent: bool) -> tuple[str, ...]:
+        # Of rows without a version the last one stays; a correction may have the same one.
+        is_equal_newer = self.is_correction or is_sent or not row["version"]
         action = {
             "_index": self.index,
             "_id": row["id"],
             "version": row["version"],
-            # Of rows without a version the last one stays.
-            "version_type": "external" if row["version"] else "external_gte",
+            "version_type": "external_gte" if is_equal_newer else "external",
         }
         if row["deleted"]:
             return (json.dumps({"delete": action}),)
         return (json.dumps({"index": action}), row["body"])
+
+
+def _with_status(
+    rows: list[dict[str, Any]], results: list[dict[str, Any]], status: int
+) -> list[dict[str, Any]]:
+    return [row for row, result in zip(rows, results, strict=True) if result["status"] == status]
