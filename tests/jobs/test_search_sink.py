@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace_jobs.declaration import Delivery
+from headrace_jobs.jobs.outputs import fitting
 from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import Batch, FencedError, StoredProgress
 from headrace_jobs.sinks.protocol import Run, SinkError
@@ -413,3 +414,30 @@ def test_rows_of_a_key_without_an_order_are_refused(spark, sink):
     with pytest.raises(Exception, match=r"several rows.*id 'a'.*version"):
         writer.write(of_two_tasks(("a", 1), ("a", 2)), batch(0))
     assert open_sink(sink).stored == StoredProgress(epoch=2)
+
+
+def test_what_is_no_json_number_is_set_aside(spark, sink):
+    nan, inf = float("nan"), float("inf")
+    schema = (
+        "k STRING, x DOUBLE, f FLOAT, xs ARRAY<DOUBLE>, s STRUCT<a: INT, d: FLOAT>,"
+        " m MAP<STRING, ARRAY<STRUCT<d: DOUBLE>>>"
+    )
+    good = ("good", 1.5, None, [1.0, None], (1, 2.0), {"a": [(1.0,), None], "b": None})
+    found = [
+        good,
+        ("nulls", None, None, None, None, None),
+        ("x", nan, *good[2:]),
+        ("f", 1.0, -inf, *good[3:]),
+        ("xs", 1.0, None, [None, inf], *good[4:]),
+        ("s", 1.0, None, [], (1, nan), None),
+        ("m", 1.0, None, [], None, {"a": [(1.0,), (nan,)]}),
+    ]
+    frame = spark.createDataFrame(found, schema)
+    writer = open_sink(sink)
+    reasons = {row[0]: row[1] for row in frame.select("k", writer.unfit(frame)).collect()}
+    why = "has a number that is not finite, which JSON does not have"
+    assert reasons == {"good": None, "nulls": None} | {
+        name: f"{name} {why}" for name in ("x", "f", "xs", "s", "m")
+    }
+    writer.write(fitting(writer, frame), batch(0))
+    assert documents(sink).keys() == {"good", "nulls"}

@@ -29,7 +29,7 @@ from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sinks.search_generations import SearchGenerations, place_of
 from headrace_jobs.sinks.search_marker import Marker, MarkerConflictError
 from headrace_jobs.sinks.search_task import Documents, index_rows, unfit_version
-from headrace_jobs.sinks.unfit import first_reason, no_utf8
+from headrace_jobs.sinks.unfit import first_reason, no_json_number, no_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -146,7 +146,8 @@ class SearchWriter:
 
     def unfit(self, frame: DataFrame) -> Column | None:
         """Return why the index can never take a row."""
-        return first_reason([*no_utf8(frame), *unfit_version(frame, self._sink.version)])
+        version = unfit_version(frame, self._sink.version)
+        return first_reason([*no_utf8(frame), *no_json_number(frame), *version])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
