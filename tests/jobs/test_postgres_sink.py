@@ -171,6 +171,19 @@ def test_a_row_without_a_version_is_older_than_every_other(spark, postgres, sink
     assert found == [("a", -5, "y"), ("b", None, "y"), ("c", 0, "y")]
 
 
+@EVERY_DELIVERY
+def test_several_rows_of_a_key_and_no_version_are_refused_with_the_ways_out(
+    spark, postgres, sink, open_sink, delivery
+):
+    writer = open_sink(delivery)
+    twice = spark.createDataFrame([("a", 1), ("a", 2)], "k STRING, v INT").coalesce(1)
+    with pytest.raises(Exception, match=r"several rows .* Name `version`.* aggregate by the key"):
+        writer.write(twice, batch(0))
+    assert table(postgres, sink) == {}
+    assert sink.wants_each_key_once
+    assert not dataclasses.replace(sink, version="v").wants_each_key_once
+
+
 def test_a_gap_is_refused(spark, open_sink):
     writer = open_sink()
     writer.write(rows(spark, a=1), batch(0))

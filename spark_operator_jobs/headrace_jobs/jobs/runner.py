@@ -235,6 +235,8 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
             " nothing of them goes to the dead letters",
             instead="headrace_jobs.transforms.event_time.event_time_windows",
         )
+    if not is_stateful_query:
+        _warn_of_repeated_keys(parts.job)
     if is_stateful_query and settings.real_time_ms is None:
         _warn_without_clock(settings, silence)
     if settings.real_time_ms is not None:
@@ -297,6 +299,17 @@ def _end_if_replaced(outputs: Outputs) -> None:
             outputs.driver.check()
     except FencedError as error:
         raise JobError(str(error)) from error
+
+
+def _warn_of_repeated_keys(job: Job) -> None:
+    """Without state nothing makes one row of a key's records in a batch."""
+    for sink in job.sinks:
+        if getattr(getattr(sink, "sink", sink), "wants_each_key_once", False):
+            _log.warning(
+                "a batch in which a key has several rows will be refused: name `version`, or"
+                " aggregate by the key",
+                sink=sink.describe(),
+            )
 
 
 def _warn_without_clock(settings: JobSettings, silence: Silence | None) -> None:

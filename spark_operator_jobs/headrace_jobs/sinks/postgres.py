@@ -21,6 +21,7 @@ from headrace_jobs.sinks.postgres_rows import (
     TASK_STAGING,
     column_types,
     copy_rows,
+    merge_rows,
     portable,
     unfit_key,
     unfit_values,
@@ -53,7 +54,7 @@ class PostgresTable:
     `PGPASSWORD`, `PGPASSFILE` and the like, on the driver. `key`: the columns of a unique index; a
     row replaces the one with the same key. `version`: a column whose greater value wins, in
     whatever order rows come, and null is less than any; without it a batch may have each key only
-    once.
+    once, or it is refused.
     """
 
     table: str
@@ -72,6 +73,11 @@ class PostgresTable:
         if self.version is not None and not self.key:
             return "a version without a key compares nothing"
         return None
+
+    @property
+    def wants_each_key_once(self) -> bool:
+        """Whether it refuses a batch with several rows of a key."""
+        return bool(self.key) and self.version is None
 
     def output_generations(self, job: str) -> PostgresGenerations:
         """Return the job's generations in this table."""
@@ -183,7 +189,8 @@ class PostgresWriter:
                     " meanwhile; the batch will be written again"
                 )
             if expected:
-                connection.execute(self._merge(staging, relation, frame.columns), (list(attempts),))
+                statement = self._merge(staging, relation, frame.columns)
+                merge_rows(connection, statement, list(attempts))
 
         if progress is not None:
             self._store.transact(progress, merge)

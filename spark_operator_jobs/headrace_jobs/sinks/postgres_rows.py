@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.stored import FencedError
+from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ __all__ = [
     "TaskMerge",
     "column_types",
     "copy_rows",
+    "merge_rows",
     "portable",
     "unfit_key",
     "unfit_values",
@@ -143,7 +145,21 @@ class TaskMerge:
         connection.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
         if connection.execute(self.guard, self.parameters).fetchone() is None:
             raise FencedError("a later driver or batch has written: this task is fenced")
-        connection.execute(self.statement, ([attempt],))
+        merge_rows(connection, self.statement, [attempt])
+
+
+def merge_rows(connection: Any, statement: Any, attempts: list[int]) -> None:
+    """Merge the rows of these task attempts. Raises `SinkError` if a key has several."""
+    import psycopg
+
+    try:
+        connection.execute(statement, (attempts,))
+    except psycopg.errors.CardinalityViolation as error:
+        raise SinkError(
+            "several rows of this batch have the same key: which one is to stay? Name `version`"
+            " (the record's offset is one, where a key is always in the same partition), or"
+            " aggregate by the key"
+        ) from error
 
 
 def copy_rows(
