@@ -7,6 +7,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from headrace_jobs.declaration import Job, Topic, problems
@@ -15,6 +16,7 @@ from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import Batch, FencedError, StoredProgress
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.postgres import PostgresTable
+from headrace_jobs.sinks.postgres_shadow import make_like, refuse_bound, take_rights
 from headrace_jobs.sinks.protocol import Run, SinkError
 
 P0 = TopicPartition("in", 0)
@@ -292,3 +294,148 @@ def test_the_command_line_lists_compares_swaps_and_discards(spark, postgres, tmp
     assert seen(postgres, sink) == {"a": 1, "b": 2}
     assert headrace_jobs("discard", "1", "--yes")[0] == 0
     assert headrace_jobs("diff", "1", "2")[0] == 1
+
+
+@pytest.mark.spark
+def test_readers_of_a_swapped_table_keep_what_its_owner_gave_them(spark, postgres):
+    """Rights, row security, types, defaults and indexes, which belong to a table, not to a name."""
+    name, reader = (f"{kind}_{uuid.uuid4().hex[:8]}" for kind in ("t", "reader"))
+    sink = PostgresTable(table=name, key=("k",), dsn=postgres.dsn)
+    for statement in (
+        f"CREATE TABLE {name} (id serial, k text PRIMARY KEY, v numeric(10,2), secret text)",
+        f"ALTER TABLE {name} ADD COLUMN note text DEFAULT 'x'",
+        f"CREATE INDEX {name}_v ON {name} (v)",
+        f"CREATE ROLE {reader} LOGIN",
+        f"GRANT SELECT (k, v, note, id) ON {name} TO {reader}",
+        f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY",
+        f"CREATE POLICY not_b ON {name} FOR SELECT TO {reader} USING (k <> 'b')",
+    ):
+        postgres.query(statement)
+    old, new = open_sink(sink, 1), open_sink(sink, 2, shadow=True)
+    old.write(rows(spark, a=1, b=1), batch(0))
+    frame = spark.createDataFrame([("a", 2, 0.5), ("b", 2, 0.5)], "k STRING, v INT, more DOUBLE")
+    new.write(frame, batch(0))
+    generations = sink.output_generations("orders")
+    theirs = postgres_of(postgres, reader)
+    for generation, value in ((2, 2), (1, 1), (2, 2)):
+        generations.swap(generation)
+        assert theirs(f"SELECT k, v, note FROM {name}") == [("a", value, "x")]  # noqa: S608
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            theirs(f"SELECT secret FROM {name}")  # noqa: S608 - as above
+        (kind,) = postgres.query(
+            f"SELECT format_type(atttypid, atttypmod) FROM pg_attribute"  # noqa: S608 - as above
+            f" WHERE attrelid = '{name}'::regclass AND attname = 'v'"
+        )
+        assert kind == ("numeric(10,2)",)
+        indexed = f"SELECT indexdef FROM pg_indexes WHERE tablename = '{name}'"  # noqa: S608
+        assert any("(v)" in text for (text,) in postgres.query(indexed))
+    assert postgres.query(f"SELECT DISTINCT more FROM {name}") == [(0.5,)]  # noqa: S608 - as above
+    old.close()
+    new.close()
+    # The sequence of the serial column goes with the table that is live.
+    generations.discard(1)
+    postgres.query(f"INSERT INTO {name} (k) VALUES ('c')")  # noqa: S608 - as above
+
+
+def like(postgres, columns, written, key=("k",)):
+    """Make a live table of these columns, and a shadow for a frame; returns the shadow's types."""
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    postgres.query(f"CREATE TABLE {name} ({columns})")
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        if not make_like(connection, f"{name}_g2", name, written, key):
+            return None
+    kinds = "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+    return dict(postgres.query(f"{kinds} WHERE attrelid = '{name}_g2'::regclass AND attnum > 0"))
+
+
+def test_a_shadows_columns_have_the_live_types_where_these_hold_what_is_written(postgres):
+    live = "k uuid PRIMARY KEY, a integer DEFAULT 1, b bigint, c varchar(9), d jsonb, e text"
+    written = {"k": "text", "a": "double precision", "b": "integer", "c": "text", "d": "text"}
+    found = like(postgres, live, written | {"e": "bigint", "f": "timestamptz"})
+    assert found == {
+        "k": "uuid",
+        "a": "double precision",
+        "b": "bigint",
+        "c": "character varying(9)",
+        "d": "jsonb",
+        "e": "text",
+        "f": "timestamp with time zone",
+    }
+
+
+def test_a_shadow_with_another_key_is_not_made_like_the_live_table(postgres):
+    live = "k text PRIMARY KEY, n integer, UNIQUE (n, k)"
+    written = {"k": "text", "n": "integer"}
+    assert like(postgres, live, written, ("n",)) is None
+    assert like(postgres, live, written, ("n", "k")) is not None
+    assert like(postgres, live, written, ()) is not None
+    assert like(postgres, "k text, n integer", written) is None
+
+
+def test_what_would_stay_with_the_former_table_is_named_before_a_swap(postgres):
+    name = f"t_{uuid.uuid4().hex[:8]}"
+    for statement in (
+        f"CREATE TABLE {name} (k text PRIMARY KEY)",
+        f"CREATE TABLE {name}_g2 (LIKE {name} INCLUDING ALL)",
+    ):
+        postgres.query(statement)
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        refuse_bound(connection, name, f"{name}_g2")
+        for statement in (
+            f"CREATE VIEW v_{name} AS SELECT * FROM {name}",  # noqa: S608 - a test's own name
+            f"CREATE TABLE other_{name} (k text CONSTRAINT fk_{name} REFERENCES {name})",
+            f"CREATE FUNCTION f_{name}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'",
+            f"CREATE TRIGGER tr AFTER INSERT ON {name} EXECUTE FUNCTION f_{name}()",
+        ):
+            connection.execute(statement)
+        found = rf"fk_{name} of other_{name}, view v_{name}, trigger tr: would stay"
+        with pytest.raises(SinkError, match=found):
+            refuse_bound(connection, name, f"{name}_g2")
+        connection.execute(f"DROP VIEW v_{name}")
+        connection.execute(f"DROP TABLE other_{name}")
+        with pytest.raises(SinkError, match=rf"give {name}_g2 the same \(trigger tr\)"):
+            refuse_bound(connection, name, f"{name}_g2")
+        connection.execute(
+            f"CREATE TRIGGER tr AFTER INSERT ON {name}_g2 EXECUTE FUNCTION f_{name}()"
+        )
+        refuse_bound(connection, name, f"{name}_g2")
+
+
+def test_a_swapped_in_table_gives_nobody_more_than_the_live_one_did(postgres):
+    name, owner, reader = (f"{kind}_{uuid.uuid4().hex[:8]}" for kind in ("t", "owner", "reader"))
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        for statement in (
+            f"CREATE ROLE {owner}",
+            f"CREATE ROLE {reader}",
+            f"GRANT CREATE ON SCHEMA public TO {owner}",
+            f"CREATE TABLE {name} (k text)",
+            f"CREATE TABLE {name}_g2 (k text)",
+            f"ALTER TABLE {name} OWNER TO {owner}",
+            f"GRANT SELECT, INSERT ON {name} TO {reader} WITH GRANT OPTION",
+            f"GRANT UPDATE ON {name}_g2 TO {reader}, PUBLIC",
+            f"GRANT SELECT ON {name}_g2 TO {reader}",
+            f"CREATE POLICY p ON {name}_g2 USING (true)",
+        ):
+            connection.execute(statement)
+        take_rights(connection, name, f"{name}_g2")
+        take_rights(connection, name, f"{name}_g2")
+        acls = connection.execute(
+            "SELECT pg_get_userbyid(relowner)::text, relacl::text FROM pg_class"
+            " WHERE relname = ANY(%s)",
+            ([name, f"{name}_g2"],),
+        ).fetchall()
+        assert len(acls) == 2
+        assert acls[0] == acls[1]
+        policies = "SELECT count(*) FROM pg_policies WHERE tablename = %s"
+        assert connection.execute(policies, (f"{name}_g2",)).fetchone() == (0,)
+
+
+def postgres_of(postgres, role):
+    """A function that asks as a role."""
+
+    def query(statement):
+        dsn = postgres.dsn.replace("user=headrace", f"user={role}")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return connection.execute(statement).fetchall()
+
+    return query

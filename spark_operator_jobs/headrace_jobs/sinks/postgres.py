@@ -26,6 +26,7 @@ from headrace_jobs.sinks.postgres_rows import (
     unfit_key,
     unfit_values,
 )
+from headrace_jobs.sinks.postgres_shadow import make_like
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     PostgresStore,
@@ -242,9 +243,10 @@ class PostgresWriter:
         """Create the table if it is missing, and check that an existing one can take the rows."""
         from psycopg import sql
 
+        kinds = column_types(frame)
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in column_types(frame).items()
+            for name, kind in kinds.items()
         ]
         if self._sink.key:
             key = sql.SQL(", ").join(map(sql.Identifier, self._sink.key))
@@ -254,8 +256,13 @@ class PostgresWriter:
         def make(connection: Any, relation: str) -> None:
             # By its present name: a swap or a discard may have happened meanwhile. Asked first:
             # who may not create tables may write into one that is there.
-            if not exists(connection, relation):
+            if exists(connection, relation):
+                return
+            live = self._sink.table
+            is_shadow = relation != live
+            if not is_shadow or not make_like(connection, relation, live, kinds, self._sink.key):
                 connection.execute(create.format(identifier(relation), sql.SQL(", ").join(columns)))
 
-        self._store.once(make)
+        with saying_why(self._sink.table):
+            self._store.once(make)
         self._is_made = True

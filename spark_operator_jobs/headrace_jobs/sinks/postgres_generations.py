@@ -21,10 +21,12 @@ from headrace_jobs.sinks.generations import (
     refuse_unwritten,
     seen_by_readers,
 )
+from headrace_jobs.sinks.postgres_shadow import refuse_bound, take_rights
 from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     check_name,
     connect,
+    exists,
     identifier,
     lock_relation,
     progress_table_exists,
@@ -92,6 +94,9 @@ class PostgresGenerations:
                 return
             refuse_unwritten(self.table, generation, new)
             live = next((each for each in found.values() if each.is_live), None)
+            if live is not None and all(exists(connection, each.output) for each in (live, new)):
+                refuse_bound(connection, live.output, new.output)
+                take_rights(connection, live.output, new.output)
             if live is not None:
                 self._move(connection, live, f"{self.table}_g{live.generation}")
             self._move(connection, new, self.table)
