@@ -1,7 +1,8 @@
 """The job `newest`: full-state events in, the newest of each key out to a compacted topic.
 
 The output's record key is the event's key alone, so compaction keeps one record for each key: the
-newest by event time, in whatever order events arrived.
+newest by event time, in whatever order events arrived. Compaction keeps what was written last, so a
+driver that hung and wakes must write nothing: the broker fences a transaction's producer alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from headrace_jobs.declaration import Job, Parameter, Topic
+from headrace_jobs.declaration import Delivery, Job, Parameter, Topic
 from headrace_jobs.jobs.arguments import duration
 from headrace_jobs.jobs.declared import run_declared
 from headrace_jobs.sinks.kafka import KafkaSink
@@ -40,6 +41,7 @@ JOB = Job(
     sources=(Topic(),),
     transform=_newest,
     sinks=(KafkaSink(key_columns=("key",), value_column="value"),),
+    delivery=Delivery.EXACTLY_ONCE,
     output_mode="update",
     parameters=(
         Parameter(name="key-field", default="id", help="the event's key (default: id)"),
