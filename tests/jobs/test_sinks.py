@@ -40,6 +40,16 @@ def test_a_broken_standard_output_fails_no_batch_that_the_topic_has(spark):
 
 
 @pytest.mark.spark
+def test_what_a_terminal_cannot_show_fails_no_batch_that_the_topic_has(spark):
+    output = io.StringIO()
+    sink = ConsoleSink(output=output)
+    sink.write(spark.sql("SELECT timestamp_seconds(300000000000) AS at"), Batch(batch_id=1))
+    assert output.getvalue() == ""
+    sink.write(spark.range(1), Batch(batch_id=2))
+    assert output.getvalue() == "batch 2\nid\n 0\n"
+
+
+@pytest.mark.spark
 def test_a_record_has_its_key_columns_and_a_json_value_with_nulls_kept(spark):
     frame = spark.createDataFrame([("web-1", 3, None)], "hostname STRING, cpu INT, usage DOUBLE")
     (record,) = as_json_records(frame, ("hostname", "cpu")).collect()

@@ -41,11 +41,16 @@ class ConsoleSink:
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """Print the batch; rows beyond the maximum are only counted.
 
-        A closed output is reported once: it must not fail a batch that the other sinks have.
+        What goes wrong is reported: it must not fail a batch that the other sinks have.
         """
         if self._is_broken:
             return
-        rows = frame.take(self.rows_max + 1)
+        try:
+            rows = frame.take(self.rows_max + 1)
+        except Exception as error:  # noqa: BLE001 - a year beyond 9999 is a ValueError, and so on
+            reason = str(error).partition("\n")[0]
+            _log.warning("a batch is not shown", batch=batch.batch_id, error=reason)
+            return
         if not rows:
             return
         # Partitions come in any order; sort by time, then by host, for readers.
