@@ -9,10 +9,19 @@ from collections import Counter
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as ClientTopicPartition
 
 from faults.disk import can_mount, fill, small_disk
+from headrace_jobs.declaration import Job, Topic
 from headrace_jobs.delivery import Delivery
+from headrace_jobs.jobs.declared import parse_declared
+from headrace_jobs.jobs.outputs import open_outputs
+from headrace_jobs.jobs.reconcile import reconcile
+from headrace_jobs.jobs.startup import JobError, prepare
 from headrace_jobs.progress import offsets
+from headrace_jobs.progress.generations import RESET_NOTE, Reset
+from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.protocol import Run, SinkError
@@ -197,10 +206,10 @@ def test_a_broker_killed_around_the_commit_has_the_batch_once(spark, tmp_path, m
                 broker.kill()
                 broker.restart()
 
-        def kill_when_sent(progress):
+        def kill_when_sent(progress, **more):
             assert writer._producer.flush(30) == 0
             kill()
-            send(progress)
+            send(progress, **more)
 
         def kill_around():
             if when == "before":
@@ -295,3 +304,77 @@ def test_a_topics_own_limit_holds_and_not_the_clients(spark, broker, source, bat
     if delivery is Delivery.EXACTLY_ONCE:
         with pytest.raises(SinkError, match=r"more than its max.message.bytes \(1000000\): raise"):
             write(1_000_000, large)
+
+
+@pytest.fixture
+def two_topics(broker, new_topic, source, group, tmp_path):
+    """A job of two topics, and its settings."""
+    sinks = tuple(KafkaSink(topic=new_topic(2), key_columns=("k",)) for _ in range(2))
+    job = Job(
+        name=f"two-{uuid.uuid4().hex[:8]}",
+        sources=(Topic(source),),
+        transform=lambda records: records,
+        sinks=sinks,
+        delivery=Delivery.EXACTLY_ONCE,
+    )
+    arguments = ["--bootstrap-servers", broker.bootstrap, "--group", group]
+    arguments += ["--checkpoint", str(tmp_path / "checkpoint")]
+    return parse_declared(job, arguments)[:2]
+
+
+def test_the_group_waits_for_the_last_of_several_sinks(spark, broker, stands, batch, two_topics):
+    job, settings = two_topics
+    topics = [sink.topic for sink in job.sinks]
+
+    def open_all(stack):
+        outputs = open_outputs(job, settings, stack)
+        outputs._batch = batch
+        return outputs
+
+    with contextlib.ExitStack() as stack:
+        outputs = open_all(stack)
+        outputs.write(rows(spark, "a"), 0)
+        assert stands() == [10]
+        last = outputs.writers[-1]
+        # The driver dies between the first sink's step and the last one's.
+        last.write = lambda *_: 1 / 0
+        with pytest.raises(ZeroDivisionError):
+            outputs.write(rows(spark, "b"), 1)
+    found = [committed(broker.bootstrap, topic) for topic in topics]
+    assert found == [Counter("ab"), Counter("a")]
+    assert stands() == [10]
+    with contextlib.ExitStack() as stack:
+        outputs = open_all(stack)
+        assert [each.stored.batch_id for each in outputs.stored()] == [1, 0]
+        assert stands() == [10]
+        outputs.write(rows(spark, "b"), 1)
+    assert [committed(broker.bootstrap, topic) for topic in topics] == [Counter("ab")] * 2
+    assert stands() == [20]
+
+
+class Running:
+    """A process that nobody asked to stop."""
+
+    is_requested = False
+
+
+def test_a_reset_that_is_refused_stays_in_the_group(spark, broker, source, batch, two_topics):
+    job, settings = two_topics
+    group = settings.group
+    with contextlib.ExitStack() as stack:
+        outputs = open_outputs(job, settings, stack)
+        outputs._batch = batch
+        outputs.write(rows(spark, "a"), 0)
+    client = GroupClient(broker.bootstrap, client_id="reset")
+    place = ClientTopicPartition(source, 0)
+    noted = {place: OffsetAndMetadata(0, f"{RESET_NOTE}request-1", -1)}
+    client._call(lambda admin: admin.alter_group_offsets(group, noted))
+    for _ in range(2):
+        with contextlib.ExitStack() as stack:
+            start = prepare(settings, Running())
+            stack.callback(start.client.close)
+            outputs = open_outputs(job, settings, stack)
+            with pytest.raises(JobError, match="the group was reset"):
+                reconcile(settings, start, outputs, is_stateful=False)
+        assert client.resets(group) == {offsets.TopicPartition(source, 0): Reset(0, "request-1")}
+    client.close()

@@ -6,7 +6,7 @@ twice; and a driver that was replaced writes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -188,7 +188,8 @@ def open_outputs(job: Job, settings: JobSettings, cleanup: contextlib.ExitStack)
         raise SinkError(f"the checkpoint {folder} cannot be written: {error}") from error
     writers: list[SinkWriter] = []
     for sink in job.sinks:
-        writer = sink.open(run)
+        # The group is behind every sink: the last one's step may move it.
+        writer = sink.open(run if sink is job.sinks[-1] else replace(run, group=None))
         cleanup.callback(writer.close)
         if folder is None and writer.keeps_progress:
             raise SinkError(

@@ -8,9 +8,10 @@ price is the throughput of one producer: the results of a batch pass through the
 The transactional id belongs to (job, generation, topic). The process that initialises it is the
 driver: the broker fences the previous one. The transaction commits, for a group with that name, a
 marker (an offset of the output topic's partition 0 with the progress as metadata) and the batch's
-end offsets, and also the end offsets for the job's own group. A new driver reads them back, so the
-outcome of a commit is never guessed: initialising ends a pending transaction, and then the group
-shows it.
+end offsets; in the job's last sink also the end offsets for the job's own group. A driver that only
+takes its epoch leaves that group alone: a reset noted there may still be refused. A new driver
+reads them back, so the outcome of a commit is never guessed: initialising ends a pending
+transaction, and then the group shows it.
 
 A group without members loses its offsets after `offsets.retention.minutes` (a week): a job that was
 down for longer finds no progress, and needs `--adopt-checkpoint`.
@@ -96,7 +97,7 @@ class TransactionalWriter:
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start."""
-        self._transact(progress, ())
+        self._transact(progress, (), moves_group=False)
 
     def unfit(self, frame: DataFrame) -> Column | None:  # noqa: ARG002 - every sink's shape
         """Return None: a record's key and value are bytes."""
@@ -196,18 +197,20 @@ class TransactionalWriter:
         claimed = replace(self._stored, epoch=self._stored.epoch + 1)
         self._epoch = claimed.epoch
         try:
-            self._transact(claimed, ())
+            self._transact(claimed, (), moves_group=False)
         except _InDoubtError as error:
             raise SinkError(f"{self.describe()}: {error}") from error
 
-    def _transact(self, progress: StoredProgress, batches: Any) -> None:
+    def _transact(
+        self, progress: StoredProgress, batches: Any, *, moves_group: bool = True
+    ) -> None:
         """Commit records and progress. Raises `FencedError`, `_InDoubtError`, `SinkError`."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
             self._producer.begin_transaction()
             self._produce(batches)
-            self._send_offsets(progress)
+            self._send_offsets(progress, moves_group=moves_group)
             self._commit()
         except KafkaException as error:
             reason = error.args[0]
@@ -238,7 +241,7 @@ class TransactionalWriter:
                 if index % _POLL_RECORDS == 0:
                     self._producer.poll(0)
 
-    def _send_offsets(self, progress: StoredProgress) -> None:
+    def _send_offsets(self, progress: StoredProgress, *, moves_group: bool) -> None:
         from confluent_kafka import Consumer
         from confluent_kafka import TopicPartition as Place
 
@@ -256,7 +259,7 @@ class TransactionalWriter:
         ]
         groups = [(self._identity, [marker, *noted_ends])]
         ends = [Place(at.topic, at.partition, end) for at, end in progress.offsets.items()]
-        if self._group is not None and ends:
+        if self._group is not None and moves_group and ends:
             groups.append((self._group, ends))
         for group, offsets in groups:
             # The group has no members: the metadata has no generation.

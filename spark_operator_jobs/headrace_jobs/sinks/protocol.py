@@ -38,7 +38,8 @@ class Run:
     #: For a job with one output topic: the topic given instead of the declared one.
     output_topic: str | None = None
     input_topics: tuple[str, ...] = ()
-    #: The group to which progress is committed, besides the sink's own progress.
+    #: The group to which progress is committed, besides the sink's own progress; None in all sinks
+    #: of a job but the last one.
     group: str | None = None
     #: Whether a new generation starts beside the live output.
     is_shadow: bool = False
