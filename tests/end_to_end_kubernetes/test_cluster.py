@@ -136,6 +136,7 @@ def test_a_roll_takes_away_no_broker_that_could_not_come_back(cluster):
     assert cluster.condition("Stalled")["status"] == "False"
 
 
+@pytest.mark.slow
 def test_a_change_that_no_broker_comes_up_with_is_taken_back(cluster):
     before = uids(cluster)
     with judged(cluster, "an image that is not there, taken back"):

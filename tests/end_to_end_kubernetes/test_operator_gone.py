@@ -139,6 +139,7 @@ def test_deletion_leaves_nothing_in_any_order(namespace, order):
     )
 
 
+@pytest.mark.slow
 def test_with_the_operator_gone_first_a_namespace_still_goes(namespace, operator):
     """Pain 1 of operators' users: a namespace that hangs in Terminating for ever."""
     cluster = KubeCluster(namespace)
