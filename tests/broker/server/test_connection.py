@@ -7,16 +7,14 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
-from headrace_broker.server.broker import Broker
-from headrace_broker.server.config.broker_config import parse_config
 from headrace_broker.server.network import listener as listener_module
+from support.listening import listening, until
 
 API_VERSIONS = 18
 REQUEST = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
@@ -28,31 +26,12 @@ def run(request):
     return request.param
 
 
-@contextlib.asynccontextmanager
-async def listening(directory, settings=""):
-    """A broker's listener."""
-    text = f"node.id=1\nlisteners=PLAINTEXT://127.0.0.1:0\nlog.dirs={directory}\n{settings}"
-    broker = Broker(parse_config(text), on_failure=print)
-    await broker.start()
-    try:
-        yield broker.listeners[0]
-    finally:
-        await broker.stop()
-
-
 def answer_later(listener) -> list[asyncio.Future[Any]]:
     """Have requests wait for a future each; returns these."""
     entry = listener.apis[API_VERSIONS]
     entry.handle = lambda *_: waiting.append(listener.loop.create_future()) or waiting[-1]
     waiting: list[asyncio.Future[Any]] = []
     return waiting
-
-
-async def until(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def test_a_request_that_was_given_up_ends_its_connection_so_that_the_client_asks_again(

@@ -6,7 +6,7 @@ connection costs none. A handler that returns its response at once (produce, mos
 touches a task or a future. No handler may keep views of a request: the next read overwrites them.
 
 Back-pressure: reading stops while the client leaves its responses unread, while too many of its
-requests wait, or while the broker's memory budget is used up.
+requests wait, or while the broker's memory budget does not let its buffer grow.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from headrace_broker.server.network.delayed import DelayedOperation
 from headrace_broker.server.network.frames import (
     HEADER,
     LENGTH,
+    OWN_BUFFER_BYTES,
     REQUEST_BYTES_MIN,
     buffer_bytes,
     client_id_of,
@@ -92,9 +93,6 @@ class Owner(Protocol):
     def give_buffer(self, buffer: memoryview) -> None:
         """Return a buffer to the pool."""
 
-    def wait_for_budget(self, connection: Connection) -> None:
-        """Call `connection.resume` when the budget has room again."""
-
     def unsupported_api_versions(self) -> Any:
         """Return the response to an unsupported version of ApiVersions (KIP-511)."""
 
@@ -121,6 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         "identity",
         "is_writing_paused",
         "last_active",
+        "short_since",
         "write_paused_at",
         "write_size_seen",
     )
@@ -141,6 +140,8 @@ class Connection(asyncio.BufferedProtocol):
         self.address = ""
         self.identity = 0
         self.last_active = 0.0
+        self.short_since: float | None = None
+        """Since when its full buffer waits for the memory budget."""
         self.write_paused_at = 0.0
         self.write_size_seen = 0
 
@@ -173,7 +174,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 (asyncio's signature)
         """Return the buffer for the next bytes."""
-        return self._server.shared_buffer if self._own is None else self._own[self._filled :]
+        if self._own is not None:
+            return self._own[self._filled :]
+        shared = self._server.shared_buffer
+        # Without room in the budget no more is read than a connection's first buffer holds.
+        return shared[:OWN_BUFFER_BYTES] if self._server.budget.is_spent else shared
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the complete requests in the buffer."""
@@ -229,24 +234,43 @@ class Connection(asyncio.BufferedProtocol):
         if not left:
             self._release_own()
             return
+        if position and self._own is not None:
+            self._server.budget.leave(self)  # a frame is complete
         own = self._own
-        if own is None or (len(own) < needed and left == len(own)) or len(own) == left:
-            grown = self._server.take_buffer(buffer_bytes(needed, left))
-            grown[:left] = view[position:end]
-            if own is not None:
-                self._server.give_buffer(own)
-            self._own = grown
+        if own is None or len(own) == left or (position and self._is_too_large(own)):
+            self._grow(view[position:end], needed)
         elif position:
             own[:left] = view[position:end]
         self._filled = left
-        if self._server.budget.is_spent and not self._paused:
+        if self.short_since is not None or (self._held and left > _HELD_BYTES_MAX):
             self._pause()
-            self._server.wait_for_budget(self)
-        elif self._held and left > _HELD_BYTES_MAX:
-            self._pause()
+
+    def _grow(self, kept: memoryview, needed: int) -> None:
+        """Keep the bytes in a buffer with room for more, as far as the budget has memory."""
+        budget, own, left = self._server.budget, self._own, len(kept)
+        size = buffer_bytes(needed, left)
+        growth = size - (0 if own is None else len(own))
+        # The first 64 KiB are everybody's: small requests are served whatever others take.
+        is_small = size <= OWN_BUFFER_BYTES
+        if not is_small and (self._held or not budget.admits(self, growth)):
+            size = max(left, OWN_BUFFER_BYTES)
+            if size == left and not self._held:
+                budget.wait(self, missing=needed - left, growth=growth, now=self._server.now())
+            if own is not None and len(own) == size:
+                own[:left] = kept
+                return
+        grown = self._server.take_buffer(size)
+        grown[:left] = kept
+        if own is not None:
+            self._server.give_buffer(own)
+        self._own = grown
+
+    def _is_too_large(self, own: memoryview) -> bool:
+        return len(own) > OWN_BUFFER_BYTES and self._server.budget.is_spent
 
     def _release_own(self) -> None:
         if self._own is not None:
+            self._server.budget.leave(self)
             self._server.give_buffer(self._own)
             self._own = None
             self._filled = 0
@@ -446,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _count_unsent(self, size: int) -> None:
-        self._server.budget.used += size - self._unsent_counted
+        self._server.budget.give(self._unsent_counted - size)
         self._unsent_counted = size
 
     def resume(self) -> None:
@@ -467,8 +491,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_ended and not self._held and not self._slots:
             self.close()
         elif self._paused and not self._held and self._transport is not None:
+            if self.short_since is not None:
+                return
             self._paused = False
+            self.last_active = self._server.now()  # not the client's silence until now
             self._transport.resume_reading()
+
+    @property
+    def is_sent_a_frame(self) -> bool:
+        """Whether a frame is incomplete, and nothing but its client prevents the rest."""
+        return self._own is not None and not self._paused and not self._held
 
     @property
     def is_waited_for(self) -> bool:

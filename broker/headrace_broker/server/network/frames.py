@@ -16,7 +16,8 @@ PREFIX_FLEXIBLE = Struct(">iiB")  # and no tagged fields
 REQUEST_BYTES_MIN = HEADER.size
 
 OWN_BUFFER_BYTES = 65536
-OWN_BUFFER_BYTES_AT_ONCE_MAX = 1048576  # a longer frame's buffer grows as its bytes arrive
+_GROWTH = 4  # up to 1 MiB: a frame of this size, the usual largest, is copied twice at most
+_FAST_GROWTH_BYTES_MAX = 1048576
 
 
 def flexible_frame(correlation_id: int, parts: Sequence[Any]) -> list[Any]:
@@ -26,15 +27,17 @@ def flexible_frame(correlation_id: int, parts: Sequence[Any]) -> list[Any]:
 
 
 def buffer_bytes(needed: int, filled: int) -> int:
-    """Return the buffer size for a frame of `needed` bytes of which `filled` have arrived."""
-    if needed <= OWN_BUFFER_BYTES and filled < OWN_BUFFER_BYTES:
-        return OWN_BUFFER_BYTES
-    if needed <= OWN_BUFFER_BYTES_AT_ONCE_MAX:
-        capacity = OWN_BUFFER_BYTES
-        while capacity < needed or capacity <= filled:
-            capacity *= 2
-        return capacity
-    return max(min(needed, max(OWN_BUFFER_BYTES_AT_ONCE_MAX, filled * 2)), filled + 1)
+    """Return the buffer size for a frame of `needed` bytes of which `filled` have arrived.
+
+    It follows what has arrived: a length is announced with four bytes, by anybody.
+    """
+    if filled * 2 > _FAST_GROWTH_BYTES_MAX:
+        return max(min(needed, filled * 2), filled + 1)
+    enough = min(needed, filled * _GROWTH, _FAST_GROWTH_BYTES_MAX)
+    capacity = OWN_BUFFER_BYTES
+    while capacity < enough or capacity <= filled:
+        capacity *= 2
+    return capacity
 
 
 def client_id_of(frame: memoryview, length: int) -> tuple[bytes, str]:

@@ -1,7 +1,7 @@
 """A bound address: accepts connections within the limits and owns what they share.
 
 That is the shared receive buffer, the pool of frame buffers, the memory budget, and the sweep that
-closes idle connections and slow readers.
+closes idle connections, slow readers and connections whose request does not get on.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ log = structlog.get_logger()
 SHARED_BUFFER_BYTES = 262144
 POOLED_BUFFERS_MAX = 64
 SWEEP_INTERVAL_SECONDS = 2.0
+UNFINISHED_SECONDS_MAX = 30.0
+"""Without a further byte of a request, or while no memory is free for it."""
+BLOCKING_SECONDS_MAX = 5.0
+"""Likewise, but while other requests wait for this one's memory."""
 WARNINGS_PER_SECOND_MAX = 20
 DESCRIPTORS_SHARE_MAX = 0.75
 """Of the process's file descriptors; segments hold one each, and need the rest."""
@@ -89,10 +93,11 @@ class Acceptor:
         self._connections: dict[Connection, None] = {}
         self._per_address: Counter[str] = Counter()
         self._pool: list[memoryview] = []
-        self._waiting: list[Connection] = []
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = self.now()
+        self._was_late = False
         self._next_identity = 1
         self._warned_at = 0.0
         self._warned = 0
@@ -170,32 +175,26 @@ class Acceptor:
             buffer = self._pool.pop()
         else:
             buffer = memoryview(bytearray(size))
-        self.budget.used += len(buffer)
+        self.budget.take(len(buffer))
         return buffer
 
     def give_buffer(self, buffer: memoryview) -> None:
         """Return a buffer to the pool."""
-        self.budget.used -= len(buffer)
+        self.budget.give(len(buffer))
         if len(buffer) == OWN_BUFFER_BYTES and len(self._pool) < POOLED_BUFFERS_MAX:
             self._pool.append(buffer)
-        if self._waiting and not self.budget.is_spent:
-            waiting, self._waiting = self._waiting, []
-            for connection in waiting:
-                self.loop.call_soon(connection.resume)
-
-    def wait_for_budget(self, connection: Connection) -> None:
-        """Call `connection.resume` when the budget has room again."""
-        self._waiting.append(connection)
 
     # the sweep
 
     def _sweep(self) -> None:
         now = self.now()
+        # After a halt of the process, bytes that came meanwhile are read before the next sweep.
+        is_late = now - self._swept_at > 2 * SWEEP_INTERVAL_SECONDS and not self._was_late
+        self._swept_at, self._was_late = now, is_late
         for connection in list(self._connections):
             self._check(connection, now)
-        waiting, self._waiting = self._waiting, []
-        for connection in waiting:
-            connection.resume()
+            if not is_late:
+                self._check_request(connection, now)
         SHORTAGES.look(now)
         self._sweeper = self.loop.call_later(SWEEP_INTERVAL_SECONDS, self._sweep)
 
@@ -214,6 +213,27 @@ class Acceptor:
         if not connection.is_waited_for and now - connection.last_active > self.idle_timeout:
             # Not `close`: it would wait for a client that does not read what it was answered.
             connection.abort()
+
+    def _check_request(self, connection: Connection, now: float) -> None:
+        """Close a connection whose request does not get on: it holds memory that others need."""
+        if connection.short_since is not None:
+            if now - connection.short_since > UNFINISHED_SECONDS_MAX:
+                self._close_unfinished(connection, "no memory for its request")
+        elif connection.is_sent_a_frame:
+            blocks = self.budget.blocks_others(connection)
+            silent_seconds = now - connection.last_active
+            if silent_seconds > (BLOCKING_SECONDS_MAX if blocks else UNFINISHED_SECONDS_MAX):
+                self._close_unfinished(connection, "the rest of its request did not come")
+
+    def _close_unfinished(self, connection: Connection, reason: str) -> None:
+        self.warn(
+            "connection closed",
+            reason=reason,
+            client=connection.address,
+            memory_used=self.budget.used,
+            memory_max=self.budget.limit,
+        )
+        connection.abort()
 
     def unsupported_api_versions(self) -> Any:
         """Return the response to an unsupported version of ApiVersions (KIP-511)."""
