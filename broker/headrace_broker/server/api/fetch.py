@@ -130,7 +130,6 @@ class _Fetch:
         now = not self._wanted
         isolation = self.request.isolation_level
         remaining = min(self._limit, self._budget.left)
-        at_least_one = not self._budget.is_spent
         for wanted in self._wanted:
             data = PartitionData(partition_index=wanted.index)
             try:
@@ -145,7 +144,8 @@ class _Fetch:
                         wanted.fetch_offset,
                         max(0, min(remaining, wanted.partition_max_bytes)),
                         isolation=isolation,
-                        at_least_one=at_least_one and not self.bytes_found,
+                        # Whatever memory is left: a consumer must get on (KIP-74).
+                        at_least_one=not self.bytes_found,
                     )
                     if partition.is_cut_off:
                         _check_may_wait(partition, wanted.fetch_offset, isolation)
