@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import struct
+from itertools import pairwise
+from random import Random
 
 import pytest
 import structlog
@@ -214,5 +216,49 @@ def test_a_connection_that_the_broker_does_not_read_is_not_closed(run, tmp_path)
             waiting[1].set_result(answer)
             assert await answered(listener, client)
             client.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_requests_are_answered_however_they_share_the_memory(run, tmp_path, seed):
+    """Requests of all sizes, many on one connection, in pieces; answers take their time."""
+    random = Random(seed)
+    settings = f"{SETTING}\nheadrace.max.in.flight.requests.per.connection=3"
+    sizes = [10, 1_000, 50_000, 65_532, 65_536, 200_000, 262_140, 1_000_000, 3_000_000]
+
+    async def talk(listener, requests, pieces):
+        client = await client_of(listener)
+        reader = asyncio.create_task(read_all(listener, client, len(requests)))
+        data = b"".join(map(frame_of, requests))
+        for start, end in pairwise(sorted({0, *pieces, len(data)})):
+            await listener.loop.sock_sendall(client, data[start:end])
+            await asyncio.sleep(0.01)
+        await reader
+        client.close()
+
+    async def read_all(listener, client, count):
+        received, answers = b"", 0
+        while answers < count:
+            part = await asyncio.wait_for(listener.loop.sock_recv(client, 65536), 20)
+            assert part, "disconnected"
+            received += part
+            while len(received) >= 4 and len(received) >= (
+                size := 4 + struct.unpack_from(">i", received)[0]
+            ):
+                received, answers = received[size:], answers + 1
+
+    async def scenario():
+        async with listening(tmp_path, settings) as listener:
+            answer = listener.unsupported_api_versions()
+            pauses = iter(lambda: random.choice([0, 0.01, 0.1]), None)
+            listener.apis[API_VERSIONS].handle = lambda *_: asyncio.sleep(next(pauses), answer)
+            talks = []
+            for _ in range(15):
+                requests = random.choices(sizes, k=6)
+                pieces = [random.randrange(sum(requests)) for _ in range(10)]
+                talks.append(talk(listener, requests, pieces))
+            await asyncio.gather(*talks)
+            await until(lambda: listener.budget.used == 0)
 
     run(scenario())
