@@ -69,7 +69,7 @@ def served(found: Cluster, former: Cluster, identity: Identity, *addresses: str)
 
 def test_a_new_listener_waits_for_all_its_addresses_and_the_rest_of_the_spec_does_not() -> None:
     former, two = made(2, PLAIN), brokers_of(2)
-    config = {**CONFIG, "num.io.threads": 3}
+    config = {**CONFIG, "num.partitions": 3}
     found = made(3, PLAIN, BALANCED, config=config)
     assert served(found, former, two) == ["plain"]
     assert served(found, former, two, "198.51.100.1") == ["plain"]
@@ -154,7 +154,7 @@ def rolled(**joining: Any) -> list[int]:
         *(broker(each, ordinal=each - 1) for each in (1, 2, 3)),
         broker(4, **{"ordinal": 3, "is_registered": False, "is_ready": False, **joining}),
     )
-    config = {**CONFIG, "num.io.threads": 3}
+    config = {**CONFIG, "num.partitions": 3}
     wanted = cluster([{"name": "a", "replicas": 4}], config=config)
     seen = ObservedCluster(brokers=brokers, quorum=ObservedQuorum(leader_id=1, voters=()))
     found = plan(Observed(cluster=seen), desired(cluster=wanted))
@@ -162,7 +162,7 @@ def rolled(**joining: Any) -> list[int]:
 
 
 def test_others_are_rolled_while_a_broker_that_joins_waits_for_its_address() -> None:
-    current = {"config": {**CONFIG, "num.io.threads": "3"}}
+    current = {"config": {**CONFIG, "num.partitions": "3"}}
     assert rolled(is_running=False, **current) == [2]
     assert not rolled(is_running=False, replicas=1, **current)
     assert not rolled(**current)

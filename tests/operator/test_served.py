@@ -244,7 +244,7 @@ def test_a_pod_that_admission_refuses_is_said_in_the_api_servers_words(served: S
         return str(condition(served.get("Cluster", "refused-pods"), kind).get("message", ""))
 
     words = "no PriorityClass with name gold was found"
-    wait_until(lambda: words in said("Ready"), 30, "the words")
+    wait_until(lambda: words in said("Ready"), 90, "the words")
     wait_until(lambda: words in said("Stalled"), 120, "a minute of it")
     delete(served, "Cluster", "refused-pods")
 
