@@ -27,9 +27,9 @@ class Node(WithGroups, WithShares, Protocol):
 async def handle(
     broker: Node, context: "RequestContext", request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """Delete each group by itself."""
+    """Delete each group by itself; one that is named again is answered once, as in Kafka."""
     response = DeleteGroupsResponse()
-    for group_id in request.groups_names:
+    for group_id in dict.fromkeys(request.groups_names):
         try:
             await broker.shares.administration.delete_all(group_id)
             result = await broker.groups.delete_group(group_id, context)

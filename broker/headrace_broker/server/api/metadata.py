@@ -64,7 +64,7 @@ async def handle(
     """Answer from the latest image, for the listener of the client's connection."""
     version = context.api_version
     # Version 0 has no null: there an empty list asks for all topics.
-    asked = None if version == 0 and not request.topics else request.topics
+    asked = None if version == 0 and not request.topics else _each_once(request.topics)
     if asked and request.allow_auto_topic_creation:
         _create_behind(broker, asked)
     await wait_settled(broker)
@@ -90,6 +90,16 @@ async def handle(
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     return response
+
+
+def _each_once(asked: list[MetadataRequestTopic] | None) -> list[MetadataRequestTopic] | None:
+    """Return the requested topics without repetitions, as Kafka.
+
+    Otherwise a small request that repeats the name of a large topic had a huge response.
+    """
+    if asked is None:
+        return None
+    return list({(topic.name, topic.topic_id): topic for topic in asked}.values())
 
 
 def _create_behind(broker: Node, asked: list[MetadataRequestTopic]) -> None:
