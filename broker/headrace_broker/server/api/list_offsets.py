@@ -7,7 +7,10 @@ Versions: 1 one offset for each partition · 2 isolation level · 3 as 2 · 4 le
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode
@@ -20,6 +23,8 @@ from headrace_broker.protocol.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from headrace_broker.server.api.services import WithReplicas
     from headrace_broker.server.network.context import RequestContext
     from headrace_broker.server.partitions.partition import Partition
@@ -35,38 +40,98 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
+_NEVER: Final = 1 << 15
+
+
+# The first version that has each of these; earlier ones refuse it.
+_SINCE: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 def handle(
     broker: WithReplicas, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
-    """Answer each partition by itself."""
-    topics = []
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """Answer each partition by itself; one that is named again is refused, as in Kafka."""
+    named = Counter(
+        (topic.name, asked.partition_index)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+    response = ListOffsetsResponse()
+    searches: list[Callable[[], None]] = []
     for topic in request.topics:
-        answers = []
+        answers: list[ListOffsetsPartitionResponse] = []
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
         for asked in topic.partitions:
+            times = named.pop((topic.name, asked.partition_index), 0)
+            if not times:
+                continue  # refused where it was named first
             answer = ListOffsetsPartitionResponse(
                 partition_index=asked.partition_index, timestamp=-1, offset=-1, leader_epoch=-1
             )
-            try:
-                partition = broker.replicas.partition(topic.name, asked.partition_index)
-                partition.check_leader(asked.current_leader_epoch)
-                _look_up(partition, asked, request.isolation_level, answer)
-            except ApiError as error:
-                answer.error_code = error.code
-                if (
-                    error.code == ErrorCode.OFFSET_NOT_AVAILABLE
-                    and context.api_version < NOT_AVAILABLE_FROM
-                ):
-                    answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
-            except DecodeError:
-                # The leader wrote that batch as it is; the client did nothing wrong, and can go on.
-                answer.error_code = ErrorCode.CORRUPT_MESSAGE
-            if context.api_version < LEADER_EPOCH_FROM:
-                answer.leader_epoch = -1
             answers.append(answer)
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
-    return ListOffsetsResponse(topics=topics)
+            if times > 1:
+                answer.error_code = ErrorCode.INVALID_REQUEST
+                continue
+            search = partial(
+                _answer, broker, context, topic.name, asked, request.isolation_level, answer
+            )
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+                searches.append(search)
+            else:
+                search()
+    if len(searches) > 1:
+        return _search_in_turns(searches, response)
+    for search in searches:
+        search()
+    return response
+
+
+async def _search_in_turns(
+    searches: list[Callable[[], None]], response: ListOffsetsResponse
+) -> ListOffsetsResponse:
+    """Serve others between two searches, as each may unpack a batch of 64 MiB."""
+    for search in searches:
+        search()
+        await asyncio.sleep(0)
+    return response
+
+
+def _answer(
+    broker: WithReplicas,
+    context: RequestContext,
+    topic: str,
+    asked: ListOffsetsPartition,
+    isolation: int,
+    answer: ListOffsetsPartitionResponse,
+) -> None:
+    try:
+        if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, _NEVER):
+            raise ApiError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"timestamp {asked.timestamp} is none of version {context.api_version}",
+            )
+        partition = broker.replicas.partition(topic, asked.partition_index)
+        partition.check_leader(asked.current_leader_epoch)
+        _look_up(partition, asked, isolation, answer)
+    except ApiError as error:
+        answer.error_code = error.code
+        if (
+            error.code == ErrorCode.OFFSET_NOT_AVAILABLE
+            and context.api_version < NOT_AVAILABLE_FROM
+        ):
+            answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE
+    except DecodeError:
+        # The leader wrote that batch as it is; the client did nothing wrong, and can go on.
+        answer.error_code = ErrorCode.CORRUPT_MESSAGE
+    if context.api_version < LEADER_EPOCH_FROM:
+        answer.leader_epoch = -1
 
 
 def _look_up(
@@ -91,11 +156,9 @@ def _look_up(
         answer.leader_epoch = log.leader_epochs.epoch_for_offset(log.log_start_offset)
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return  # nothing is tiered: Kafka too answers -1 with remote storage off
-    elif timestamp == MAX_TIMESTAMP or timestamp >= 0:
+    else:
         found = partition.find_timestamp(None if timestamp == MAX_TIMESTAMP else timestamp)
         if found is not None and found[0] < partition.readable_end(isolation):
             answer.offset, answer.timestamp, answer.leader_epoch = found
         elif is_behind:
             raise ApiError(ErrorCode.OFFSET_NOT_AVAILABLE)
-    else:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, f"{timestamp} is no timestamp that is known")
