@@ -238,7 +238,11 @@ def _is_dirty_enough(
     if not dirty:
         return False
     dirty_bytes, all_bytes = _bytes(dirty), _bytes(candidates)
-    if now_ms - dirty[0].largest_timestamp > config.max_compaction_lag_ms:
+    # The oldest record has waited longest. As in Kafka, a segment's first batch stands for it.
+    first = min(
+        (each.first_timestamp for each in dirty if each.first_timestamp > 0), default=now_ms
+    )
+    if now_ms - first > config.max_compaction_lag_ms:
         return True
     return dirty_bytes > all_bytes * config.min_cleanable_dirty_ratio
 

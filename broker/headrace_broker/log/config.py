@@ -64,6 +64,13 @@ class LogConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def segment_ms_max(self) -> int:
+        """How long a segment stays active: what is active is never compacted."""
+        if self.compacts:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def stamps_append_time(self) -> bool:
         """Whether the broker's clock replaces the producer's."""
         return self.message_timestamp_type == TimestampType.LOG_APPEND_TIME

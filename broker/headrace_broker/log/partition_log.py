@@ -150,6 +150,8 @@ class PartitionLog:
         self._truncations = 0
         self._flush_turns = FlushTurns()
         self._roll_after_ms = 0
+        self._loaded: LogSegment | None = None
+        """The segment that was active at the start: nobody knows since when."""
         self.update_config(config)
 
     def _load(self, recovery_point: int, log_start_offset: int, *, was_clean: bool) -> None:
@@ -170,6 +172,7 @@ class PartitionLog:
             self.log_end_offset = Offset(log_start_offset)
         else:
             self.log_end_offset = Offset(loaded.log_end_offset)
+            self._loaded = self.segments.active
         self._active_changed()
         start = max(log_start_offset, self.segments.first.base_offset)
         self.log_start_offset = Offset(min(start, self.log_end_offset))
@@ -910,7 +913,11 @@ class PartitionLog:
             now_ms=now_ms,
         )
         active = self._active
-        since = active.first_timestamp if active.first_timestamp >= 0 else active.created_ms
+        # Old records do not make a new segment old: while such are written, it would be rolled at
+        # every pass. Appending rolls it by the records' own times.
+        since = active.first_timestamp
+        if since < 0 or active is not self._loaded:
+            since = max(since, active.created_ms)
         if active in removable or (active.size and now_ms - since > self._roll_after_ms):
             try:
                 self.roll(now_ms)

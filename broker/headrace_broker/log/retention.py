@@ -1,7 +1,7 @@
 """Which segments a log no longer keeps, and when the active segment is due to be rolled.
 
-Owns Kafka's rules of `retention.ms`, `retention.bytes`, `segment.ms` and the log start offset; it
-removes nothing itself.
+Owns Kafka's rules of `retention.ms`, `retention.bytes`, `segment.ms`, `max.compaction.lag.ms` and
+the log start offset; it removes nothing itself.
 """
 
 from crc32c import crc32c
@@ -13,11 +13,12 @@ from headrace_broker.log.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 
 
 def roll_after_ms(segment: LogSegment, config: LogConfig) -> int:
-    """`segment.ms` less a jitter that differs from segment to segment but never changes."""
+    """How long a segment stays active, less a jitter of its own that never changes."""
+    longest = config.segment_ms_max
     if config.segment_jitter_ms <= 0:
-        return config.segment_ms
+        return longest
     jitter: int = crc32c(str(segment.path).encode()) % config.segment_jitter_ms
-    return config.segment_ms - min(jitter, config.segment_ms)
+    return longest - min(jitter, longest)
 
 
 def indexes_full(segment: LogSegment, config: LogConfig) -> bool:

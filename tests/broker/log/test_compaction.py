@@ -307,6 +307,20 @@ def test_nothing_is_cleaned_below_the_dirty_ratio_or_within_the_lag(new_log):
     assert not compact(log, START_MS + 1000)
 
 
+def test_the_first_record_of_a_segment_waits_no_longer_than_the_maximum_lag(new_log):
+    settings = {"min_cleanable_dirty_ratio": 0.9, "max_compaction_lag_ms": 1000}
+    log = new_log(**(SETTINGS | settings))
+    for age in (0, 1):
+        append(log, batch_of(b"x" * 50, key=b"k", base_timestamp=START_MS + age))
+    commit(log)
+    assert compact(log, START_MS + 1001)
+    append(log, batch_of(b"x", key=b"k", base_timestamp=START_MS + 2000))
+    append(log, batch_of(b"x", key=b"k", base_timestamp=START_MS + 2900))
+    commit(log)
+    assert not compact(log, START_MS + 3000)
+    assert compact(log, START_MS + 3001), "by its first record, not by its newest"
+
+
 def test_retention_during_a_pass_wins(new_log):
     log = new_log(**SETTINGS)
     for _ in range(40):

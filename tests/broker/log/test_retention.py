@@ -4,7 +4,7 @@ import pytest
 
 from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.segments.removal import FileRemoval
-from support.log import START_MS, append, batch_of, content
+from support.log import START_MS, append, batch_of, content, open_at
 
 
 def filled(new_log, batches=20, **settings):
@@ -75,6 +75,41 @@ def test_an_active_segment_older_than_segment_ms_is_rolled(new_log):
     assert len(log.segments) == 1
     log.apply_retention(START_MS + 1001)
     assert len(log.segments) == 2
+
+
+def test_old_records_do_not_roll_a_new_segment_at_every_pass(new_log, clock):
+    log = new_log(segment_ms=60_000)
+    day_ms = 24 * 60 * 60 * 1000
+    for minute in range(5):
+        clock.time_ms = now_ms = START_MS + minute * 10_000
+        old = batch_of(b"v", base_timestamp=START_MS - day_ms + minute)
+        log.append_as_leader(old, 0, now_ms=now_ms)
+        log.apply_retention(now_ms)
+    assert len(log.segments) == 1
+    log.apply_retention(START_MS + 60_001)
+    assert len(log.segments) == 2, "nothing is written any more, and it is old itself"
+
+
+@pytest.mark.parametrize(("policy", "bases"), [("compact", [0, 2]), ("delete", [0])])
+def test_a_compacted_segment_is_rolled_within_the_compaction_lag(new_log, policy, bases):
+    log = new_log(cleanup_policy=policy, max_compaction_lag_ms=1000)
+    for age in (0, 1000, 1001):
+        append(log, batch_of(b"v", key=b"k", base_timestamp=START_MS + age))
+    assert [segment.base_offset for segment in log.segments] == bases
+    log.apply_retention(START_MS + 2002)
+    assert len(log.segments) == len(bases) + (policy == "compact"), "an idle one as well"
+
+
+def test_an_idle_segment_is_as_old_as_its_records_after_a_restart(new_log, folder, clock):
+    settings = {"cleanup_policy": "compact", "max_compaction_lag_ms": 5000}
+    log = new_log(**settings)
+    append(log, batch_of(b"v", key=b"k"))
+    log.close()
+    clock.time_ms = START_MS + 6000
+    again = open_at(folder, clock, **settings)
+    again.apply_retention(clock.time_ms)
+    assert len(again.segments) == 2
+    again.abandon()
 
 
 @pytest.mark.parametrize(

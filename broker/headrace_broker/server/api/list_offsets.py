@@ -79,17 +79,16 @@ def handle(
             if times > 1:
                 answer.error_code = ErrorCode.INVALID_REQUEST
                 continue
-            search = partial(
-                _answer, broker, context, topic.name, asked, request.isolation_level, answer
-            )
+            isolation = request.isolation_level
+            search = partial(_answer, broker, context, topic.name, asked, isolation, answer)
             if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
                 searches.append(search)
             else:
                 search()
     if len(searches) > 1:
         return _search_in_turns(searches, response)
-    for search in searches:
-        search()
+    for only in searches:
+        only()
     return response
 
 
