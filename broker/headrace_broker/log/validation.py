@@ -193,6 +193,12 @@ def prepare_records(
         batch_length=LENGTH_MIN + len(body),
         attributes=header.attributes & ~COMPRESSION_MASK | wanted,
     )
+    if header.size_bytes > config.max_message_bytes:
+        raise ApiError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"the batch has {header.size_bytes} bytes as {config.compression_type}, "
+            f"max.message.bytes is {config.max_message_bytes}",
+        )
     batch = bytearray(HEADER_LAYOUT.pack(*header))
     batch += body
     seal(batch)

@@ -436,6 +436,19 @@ def test_a_topics_own_compression_replaces_the_producers(new_log):
     assert [r.value for r in records_of(log)] == [b"value" * 20] * 50
 
 
+def test_a_batch_is_as_small_as_the_topic_says_in_the_topics_own_compression(new_log):
+    record = NewRecord(key=None, value=bytes(20_000), timestamp=START_MS)
+    size = len(build_batch([record]))
+    log = new_log(compression_type="uncompressed", max_message_bytes=size)
+    append(log, build_batch([record], compression=Compression.GZIP))
+    assert log.size_bytes == size
+    record = NewRecord(key=None, value=bytes(20_001), timestamp=START_MS)
+    with pytest.raises(ApiError) as caught:
+        append(log, build_batch([record], compression=Compression.GZIP))
+    assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.size_bytes == size
+
+
 def malformed(place, **options):
     """Build a batch whose checksum holds, and whose records do not parse."""
     records = [NewRecord(key=b"k", value=b"malformed", timestamp=START_MS)] * 3
