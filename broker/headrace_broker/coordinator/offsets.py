@@ -152,7 +152,7 @@ def _check_commit(group: Group, request: OffsetCommitRequest, *, is_transactiona
         return  # before KIP-447 producers did not know their consumers' members
     else:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members: only they may commit")
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
         # The member knows the generation but has no assignment in it yet.
         raise ApiError(ErrorCode.REBALANCE_IN_PROGRESS, "the group is rebalancing: join again")
 

@@ -8,6 +8,7 @@ from headrace_broker.coordinator.admin import decide_delete_group, describe_grou
 from headrace_broker.coordinator.decision import Caller, Ticket
 from headrace_broker.coordinator.expiry import decide_topics_deleted
 from headrace_broker.coordinator.offsets import decide_offset_delete, read_offsets
+from headrace_broker.coordinator.transactional_offsets import decide_txn_commit
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.list_groups import ListGroupsRequest
 from headrace_broker.protocol.messages.offset_delete import (
@@ -19,6 +20,12 @@ from headrace_broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from headrace_broker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from headrace_broker.protocol.types import TimestampMs
 from support.groups import GROUP, GroupSimulation, subscription
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -97,6 +104,40 @@ def test_a_member_may_commit_while_others_join_but_not_before_it_is_assigned():
     assert error_of(simulation.commit("a", 7)) == ErrorCode.NONE
     simulation.join("a")
     assert error_of(simulation.commit("a", 8)) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_transaction_may_end_in_its_generation_before_its_member_is_assigned():
+    simulation = GroupSimulation()
+    simulation.stable("a")
+    simulation.enter("b")
+    simulation.join("a")
+    assert simulation.group.state.value == "CompletingRebalance"
+    member = simulation.clients["a"].member_id
+
+    def commit(generation: int) -> ErrorCode:
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=9)
+        request = TxnOffsetCommitRequest(
+            group_id=GROUP,
+            generation_id=generation,
+            member_id=member,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        caller = Caller(ticket=Ticket(1), client_id="a", client_host="/::1", api_version=5)
+        decision = decide_txn_commit(
+            simulation.shard,
+            simulation.config,
+            request,
+            caller,
+            TimestampMs(0),
+            lambda _topic, _index: ErrorCode.NONE,
+        )
+        assert len(decision.records) == 1
+        return error_of(decision.replies[0][1])
+
+    assert commit(simulation.group.generation) is ErrorCode.NONE
+    with pytest.raises(ApiError) as caught:
+        commit(simulation.group.generation - 1)
+    assert caught.value.code is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_a_commit_is_a_sign_of_life():
