@@ -28,6 +28,7 @@ from headrace_broker.protocol.batch_header import (
 )
 from headrace_broker.protocol.compression import Compression, compress, decompress
 from headrace_broker.protocol.errors import ApiError, DecodeError, ErrorCode, RecordsRefusedError
+from headrace_broker.protocol.types import NO_TIMESTAMP
 
 
 @unique
@@ -208,18 +209,24 @@ def prepare_records(
 def _check_records(view: memoryview, config: LogConfig, now_ms: int) -> None:
     """Raise RecordsRefusedError with every record that the topic's settings do not allow."""
     oldest = now_ms - config.message_timestamp_before_max_ms
+    newest = now_ms + config.message_timestamp_after_max_ms
     checks_age = not config.stamps_append_time
     code = ErrorCode.INVALID_RECORD
     wrong: list[tuple[int, str]] = []
     for place, record in enumerate(iterate_records(view)):
         if config.compacts and record.key is None:
             wrong.append((place, "Compacted topic cannot accept message without key."))
-        elif checks_age and 0 <= record.timestamp < oldest:
+        elif (
+            checks_age
+            and record.timestamp != NO_TIMESTAMP
+            and not oldest <= record.timestamp <= newest
+        ):
             # As in Kafka: one record with an invalid timestamp fails the whole batch.
             code = ErrorCode.INVALID_TIMESTAMP
-            reason = (
-                f"timestamp {record.timestamp} is more than "
+            reason = f"timestamp {record.timestamp} is more than " + (
                 f"{config.message_timestamp_before_max_ms} ms behind the broker's, {now_ms}"
+                if record.timestamp < oldest
+                else f"{config.message_timestamp_after_max_ms} ms ahead of the broker's, {now_ms}"
             )
             wrong.append((place, reason))
     if wrong:

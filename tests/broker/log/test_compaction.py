@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.log.compaction import Compaction
+from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.segments.time_lookup import max_timestamp_record
 from headrace_broker.log.validation import AppendOrigin
@@ -515,3 +516,27 @@ def test_timestamps_too_far_in_the_past_are_refused_where_the_topic_says_so(new_
     with pytest.raises(ApiError) as caught:
         append(log, batch_of(b"v", base_timestamp=START_MS - 1001))
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("timestamp", [-2, -1000, -(10**12), -(1 << 62), 0])
+def test_timestamps_before_1970_are_as_far_in_the_past(new_log, timestamp):
+    log = new_log(message_timestamp_before_max_ms=1000)
+    with pytest.raises(ApiError) as caught:
+        append(log, batch_of(b"v", base_timestamp=timestamp))
+    assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
+    append(log, batch_of(b"v", base_timestamp=-1))  # it has none
+    log.update_config(LogConfig())
+    append(log, batch_of(b"v", base_timestamp=timestamp))
+
+
+def test_a_record_that_is_newer_than_its_batch_says_is_refused_where_records_are_read(new_log):
+    log = new_log(**SETTINGS)
+    hour_ms = 60 * 60 * 1000
+    for age, refused in ((hour_ms, False), (hour_ms + 1, True)):
+        batch = batch_of(b"v", key=b"k", base_timestamp=START_MS + age, max_timestamp=START_MS)
+        if not refused:
+            append(log, batch)
+            continue
+        with pytest.raises(ApiError) as caught:
+            append(log, batch)
+        assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
