@@ -6,6 +6,7 @@ import random
 import pytest
 
 from headrace_broker.log.batches import iterate_headers
+from headrace_broker.protocol.batch import NewRecord, build_batch
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from support.log import START_MS, append, batch_of, content, headers_from
 
@@ -167,3 +168,23 @@ def test_records_without_a_time_have_the_largest_one_until_others_come(new_log):
 def test_readers_of_both_ends_see_the_same_bytes(new_log):
     log, batches = filled(new_log)
     assert [h.base_offset for h in headers_from(log, 0, 700)] == [h.base_offset for h, _ in batches]
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 400], ids=["one segment", "several"])
+@pytest.mark.parametrize("per_batch", [1, 3])
+def test_the_newest_record_is_the_newest_of_those_that_are_left(new_log, segment_bytes, per_batch):
+    log = new_log(segment_bytes=segment_bytes)
+    times = [START_MS + age for age in (5000, 9000, 1000, 7000, 7000, 3000, 4000, 2000, 6000, 500)]
+    times = times[: len(times) // per_batch * per_batch]
+    for first in range(0, len(times), per_batch):
+        batch = [NewRecord(None, b"x" * 60, time) for time in times[first : first + per_batch]]
+        append(log, build_batch(batch))
+    assert (len(log.segments) > 1) == (segment_bytes == 400)
+    log.high_watermark = log.log_end_offset
+    for start in range(len(times)):
+        log.delete_records_before(start)
+        newest = max(times[start:])
+        found = log.max_timestamp_offset()
+        assert (found.offset, found.timestamp) == (times.index(newest, start), newest)
+    log.delete_records_before(len(times))
+    assert log.max_timestamp_offset() is None

@@ -17,7 +17,7 @@ from headrace_broker.protocol.batch_header import (
     LOG_APPEND_TIME_FLAG,
 )
 from headrace_broker.protocol.errors import DecodeError
-from headrace_broker.protocol.types import LeaderEpoch, Offset, TimestampMs
+from headrace_broker.protocol.types import NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 
 
 class UnreadableRecordsError(DecodeError):
@@ -54,11 +54,40 @@ def first_offset_at_or_after(
 
 
 def max_timestamp_record(segments: LogSegments, start_offset: int) -> TimestampOffset | None:
-    """Return the first record that has the largest timestamp of all; -1 is one, as in Kafka."""
+    """Return the first record from `start_offset` on that has the largest timestamp of those.
+
+    -1 is one, as in Kafka. Raises UnreadableRecordsError.
+    """
     largest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
     if largest is None:
         return None
-    return _search_segment(largest, largest.max_timestamp, start_offset)
+    found = _search_segment(largest, largest.max_timestamp, start_offset)
+    if found is not None:
+        return found
+    # DeleteRecords removed it: look among what is left. Only the first segment has to be read.
+    for segment in segments.from_offset(start_offset):
+        newest = segment.max_timestamp
+        if segment.base_offset < start_offset:
+            newest = _newest_from(segment, start_offset)
+        if found is None or newest > found.timestamp:
+            found = _search_segment(segment, newest, start_offset) or found
+    return found
+
+
+def _newest_from(segment: LogSegment, start_offset: int) -> int:
+    """Return the largest timestamp of the records from an offset on, by headers where possible."""
+    newest: int = NO_TIMESTAMP
+    for position, header in segment.headers(segment.position_of(start_offset)):
+        if header.base_offset >= start_offset or header.attributes & LOG_APPEND_TIME_FLAG:
+            newest = max(newest, newest_timestamp(header))
+            continue
+        try:
+            for record in iterate_records(segment.read_batch(position, header)):
+                if record.offset >= start_offset:
+                    newest = max(newest, record.timestamp)
+        except DecodeError as error:
+            raise UnreadableRecordsError(start_offset, error) from error
+    return newest
 
 
 def _search_segment(
