@@ -71,6 +71,23 @@ class LogConfig:
         return self.segment_ms
 
     @property
+    def compression_level(self) -> int | None:
+        """The level of `compression.type`; None is the codec's default.
+
+        As in Kafka, 9 is the name of lz4's default, its fast compressor.
+        """
+        match self.compression_type:
+            case "gzip":
+                return None if self.compression_gzip_level < 0 else self.compression_gzip_level
+            case "lz4":
+                is_fast = self.compression_lz4_level == LogConfig.compression_lz4_level
+                return None if is_fast else self.compression_lz4_level
+            case "zstd":
+                return self.compression_zstd_level
+            case _:
+                return None
+
+    @property
     def stamps_append_time(self) -> bool:
         """Whether the broker's clock replaces the producer's."""
         return self.message_timestamp_type == TimestampType.LOG_APPEND_TIME

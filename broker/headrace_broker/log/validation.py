@@ -189,7 +189,7 @@ def prepare_records(
         packed = decompress(header.compression, view[HEADER_SIZE:])
     except DecodeError as error:
         raise ApiError(ErrorCode.INVALID_RECORD, str(error)) from error
-    body = compress(Compression(wanted), packed)
+    body = compress(Compression(wanted), packed, config.compression_level)
     header = header._replace(
         batch_length=LENGTH_MIN + len(body),
         attributes=header.attributes & ~COMPRESSION_MASK | wanted,

@@ -44,22 +44,25 @@ _XERIAL_BLOCK_SIZE: Final = 32 * 1024
 _CHUNK_LENGTH: Final = Layout(">i")
 
 
-def compress(compression: Compression, data: Buffer) -> bytes:
-    """Compress as Kafka's Java client would, so that every client can read it."""
+def compress(compression: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """Compress as Kafka's Java client would, so that every client can read it.
+
+    Without a `level` of the codec it is as Kafka's default; snappy has none.
+    """
     match compression:
         case Compression.NONE:
             return bytes(data)
         case Compression.GZIP:
-            return bytes(cramjam.gzip.compress(data))
+            return bytes(cramjam.gzip.compress(data, level=level))
         case Compression.SNAPPY:
             return _compress_xerial(memoryview(data))
         case Compression.LZ4:
             # Kafka's Java client refuses frames whose blocks depend on each other.
-            compressor = cramjam.lz4.Compressor(block_linked=False)
+            compressor = cramjam.lz4.Compressor(level=level, block_linked=False)
             compressor.compress(bytes(data))
             return bytes(compressor.finish())
         case Compression.ZSTD:
-            return bytes(cramjam.zstd.compress(data, level=3))
+            return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
 
 
 def decompress(compression: int, data: Buffer, size_max: int = DECOMPRESSED_SIZE_MAX) -> bytes:

@@ -437,6 +437,26 @@ def test_a_topics_own_compression_replaces_the_producers(new_log):
     assert [r.value for r in records_of(log)] == [b"value" * 20] * 50
 
 
+@pytest.mark.parametrize(
+    ("codec", "levels"), [("gzip", [1, 9]), ("lz4", [1, 17]), ("zstd", [-100, 1, 19])]
+)
+def test_a_topics_own_compression_has_a_level(new_log, codec, levels):
+    rng = random.Random(5)
+    words = [rng.randbytes(rng.randrange(3, 9)) for _ in range(300)]
+    values = [b" ".join(rng.choices(words, k=200)) for _ in range(40)]
+    log = new_log(compression_type=codec)
+    append(log, batch_of(*values))
+    sizes = [log.size_bytes]
+    for level in levels:
+        setting = f"compression_{codec}_level"
+        log.update_config(LogConfig(**{"compression_type": codec, setting: level}))
+        append(log, batch_of(*values))
+        sizes.append(log.size_bytes - sum(sizes))
+    by_level = sizes[1:]
+    assert by_level == sorted(set(by_level), reverse=True), "a higher level makes it smaller"
+    assert [r.value for r in records_of(log)] == values * len(sizes)
+
+
 def test_a_batch_is_as_small_as_the_topic_says_in_the_topics_own_compression(new_log):
     record = NewRecord(key=None, value=bytes(20_000), timestamp=START_MS)
     size = len(build_batch([record]))
