@@ -120,14 +120,16 @@ def test_a_list_is_appended_to_from_its_inherited_value_and_subtracted_from(imag
         (TOPIC, "none", ("retention.ms", SET, "1"), "UNKNOWN_TOPIC_OR_PARTITION", "none"),
         (TOPIC, "a b", ("retention.ms", SET, "1"), "INVALID_TOPIC_EXCEPTION", "a b"),
         (TOPIC, "t", ("no.such", SET, "1"), "INVALID_CONFIG", "no.such"),
-        (TOPIC, "t", ("no.such", DELETE, None), "INVALID_CONFIG", "no.such"),
+        (TOPIC, "", ("retention.ms", SET, "1"), "INVALID_REQUEST", "Default topic"),
         (TOPIC, "t", ("retention.ms", SET, "x"), "INVALID_CONFIG", "retention.ms"),
         (TOPIC, "t", ("retention.ms", SET, None), "INVALID_REQUEST", "Null"),
         (TOPIC, "t", ("retention.ms", APPEND, "1"), "INVALID_CONFIG", "not LIST"),
         (TOPIC, "t", ("retention.ms", 9, "1"), "INVALID_REQUEST", "Unknown operation 9"),
         (BROKER, "x", ("log.retention.ms", SET, "1"), "INVALID_REQUEST", "'x'"),
-        (BROKER, "9", ("log.retention.ms", SET, "1"), "BROKER_ID_NOT_REGISTERED", "9"),
+        (BROKER, "9", ("log.retention.ms", SET, "1"), "INVALID_REQUEST", "9"),
         (BROKER, "1", ("num.partitions", SET, "1"), "INVALID_REQUEST", "dynamically"),
+        (BROKER, "1", ("broker.id", SET, "1"), "INVALID_REQUEST", "dynamically"),
+        (BROKER, "", ("request.timeout.ms", SET, "1"), "INVALID_REQUEST", "dynamically"),
         (BROKER, "1", ("queued.max.requests", SET, "1"), "INVALID_REQUEST", "dynamically"),
         (BROKER, "1", ("max.connections", SET, "0"), "INVALID_CONFIG", "max.connections"),
         (BROKER, "", ("log.retention.ms", SET, "-5"), "INVALID_CONFIG", "log.retention.ms"),
@@ -152,6 +154,22 @@ def test_a_change_that_may_not_be_is_refused_with_its_reason(
     assert response.error_code == ErrorCode[code]
     assert says in response.error_message
     assert after.configs == image.configs
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting"),
+    [(TOPIC, "t", "no.such"), (BROKER, "1", "broker.id"), (ConfigResourceType.GROUP, "g", "no")],
+)
+def test_what_is_not_set_may_be_deleted(image, kind, name, setting):
+    after, response = _alter(image, kind, name, (setting, DELETE, None))
+    assert response.error_code == ErrorCode.NONE
+    assert after.configs == image.configs
+
+
+def test_a_policy_may_be_named_again(image):
+    image, response = _alter(image, TOPIC, "t", ("cleanup.policy", SET, "delete,compact,delete"))
+    assert response.error_code == ErrorCode.NONE
+    assert image.config(topic_resource("t"))["cleanup.policy"] == "delete,compact,delete"
 
 
 def test_a_setting_twice_in_one_resource_is_refused(image):

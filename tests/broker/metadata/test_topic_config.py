@@ -78,7 +78,6 @@ def test_every_setting_accepts_its_own_default_and_says_what_it_means():
         ("retention.ms", "9223372036854775808", "Not a number"),
         ("max.message.bytes", "2147483648", "Not a number of type INT"),
         ("cleanup.policy", "shrink", "compact, delete"),
-        ("cleanup.policy", "delete,delete", "twice"),
         ("compression.type", "zip", "zstd, lz4, snappy, gzip, producer"),
         ("compression.gzip.level", "0", "at least 1, or -1"),
         ("compression.gzip.level", "10", "no more than 9"),

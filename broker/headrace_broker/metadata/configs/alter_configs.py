@@ -166,7 +166,9 @@ def _incremental(
     before = image.config(resource)
     after = dict(before)
     for change in changes:
-        rules.check_name(change.name, is_set=change.name in before)
+        # As in Kafka, anything may be deleted: what is not there is gone already.
+        is_gone = change.operation == ConfigOperation.DELETE
+        rules.check_name(change.name, is_set=is_gone or change.name in before)
         value = _applied(rules, after.get(change.name), change)
         if value is None:
             after.pop(change.name, None)
@@ -267,6 +269,8 @@ _Rules = _TopicRules | BrokerRules | GroupRules
 def _rules(image: MetadataImage, settings: BrokerSettings, resource: ConfigResource) -> _Rules:
     """Return the rules for `resource`; raises ApiError if it does not exist."""
     if resource.type == ConfigResourceType.TOPIC:
+        if not resource.name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         validate_topic_name(resource.name)
         if resource.name not in image.topics:
             raise ApiError(
@@ -284,9 +288,7 @@ def _rules(image: MetadataImage, settings: BrokerSettings, resource: ConfigResou
         return BrokerRules(image, source, layers[2:], settings)
     node_id = broker_of(resource)
     if node_id not in image.brokers:
-        raise ApiError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {node_id} is registered."
-        )
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"No broker with id {node_id} is registered.")
     layers = broker_layers(image, node_id, settings.static)
     return BrokerRules(image, ConfigSource.DYNAMIC_BROKER_CONFIG, layers[1:], settings)
 

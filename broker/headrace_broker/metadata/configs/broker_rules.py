@@ -23,7 +23,10 @@ from headrace_broker.metadata.settings.broker_settings import (
     REPLICATION_THROTTLES,
     BrokerSettings,
 )
-from headrace_broker.metadata.settings.kafka_names import FIXED_KAFKA_SETTINGS
+from headrace_broker.metadata.settings.kafka_names import (
+    FIXED_KAFKA_SETTINGS,
+    READ_ONLY_KAFKA_SETTINGS,
+)
 from headrace_broker.metadata.settings.resources import ConfigSource, ConfigType, broker_resource
 from headrace_broker.metadata.settings.setting_types import (
     LONG_MAX,
@@ -94,7 +97,7 @@ class BrokerRules:
                 ErrorCode.INVALID_REQUEST,
                 f"Cannot update these configs dynamically: {name}; only the broker's file sets it",
             )
-        if name in FIXED_KAFKA_SETTINGS:
+        if name in FIXED_KAFKA_SETTINGS or name in READ_ONLY_KAFKA_SETTINGS:
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {name}"
             )

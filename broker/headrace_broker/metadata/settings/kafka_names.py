@@ -161,6 +161,22 @@ FIXED_KAFKA_SETTINGS: Final = frozenset(
     }
 )
 
+#: Likewise, of names that a settings file has for a reason: broker.id, and those of security.
+READ_ONLY_KAFKA_SETTINGS: Final = frozenset(
+    {
+        "broker.id",
+        "connections.max.reauth.ms",
+        "kafka.metrics.polling.interval.secs",
+        "kafka.metrics.reporters",
+        "request.timeout.ms",
+        "sasl.server.callback.handler.class",
+        "sasl.server.max.receive.size",
+        "ssl.allow.dn.changes",
+        "ssl.allow.san.changes",
+        "ssl.principal.mapping.rules",
+    }
+)
+
 #: In Kafka these change at runtime.
 DYNAMIC_KAFKA_SETTINGS: Final = frozenset(
     {

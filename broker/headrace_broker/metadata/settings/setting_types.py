@@ -41,9 +41,11 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of these strings; in a list, each item is one of them, and none is repeated."""
+    """One of these strings; in a list, each item is one of them."""
 
     allowed: tuple[str, ...]
+    may_repeat: bool = False
+    """Whether a list may have an item twice."""
 
     def check(self, value: Any) -> None:
         """Raise ValueError for another string."""
@@ -51,7 +53,7 @@ class OneOf:
         for item in items:
             if item not in self.allowed:
                 raise ValueError(f"{item!r} is none of the allowed {', '.join(self.allowed)}")
-        if len(set(items)) != len(items):
+        if len(set(items)) != len(items) and not self.may_repeat:
             raise ValueError("a value is in the list twice")
 
 

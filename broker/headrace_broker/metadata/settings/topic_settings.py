@@ -67,7 +67,7 @@ _TABLE = (
         ["delete"],
         "What happens to old segments: delete drops them past the retention limits, compact keeps "
         "the last record of each key, both do both, and an empty list keeps everything.",
-        OneOf(("compact", "delete")),
+        OneOf(("compact", "delete"), may_repeat=True),  # as in Kafka
     ),
     _setting(
         "compression.gzip.level",
