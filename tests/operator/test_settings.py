@@ -101,8 +101,10 @@ def as_ours(broker_type, check, factor=1):
             broker_type, low = ConfigType.INT, None if low is not None and low < 0 else low
         high = None if high in (INT_MAX, LONG_MAX) else high
         return Setting(type=SettingType[broker_type.name], low=low, high=high, also=check.also)
-    words = check.allowed if isinstance(check, broker_types.OneOf) else ()
-    return Setting(type=SettingType[broker_type.name], words=words)
+    kind = SettingType[broker_type.name]
+    if isinstance(check, broker_types.OneOf):
+        return Setting(type=kind, words=check.allowed, may_repeat=check.may_repeat)
+    return Setting(type=kind)
 
 
 def without_pattern(setting):

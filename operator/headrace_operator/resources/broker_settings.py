@@ -102,7 +102,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
     "log.cleaner.max.compaction.lag.ms": long_of(1),
     "log.cleaner.min.cleanable.ratio": double_of(0, 1),
     "log.cleaner.min.compaction.lag.ms": long_of(0),
-    "log.cleanup.policy": list_of("compact", "delete"),
+    "log.cleanup.policy": list_of("compact", "delete", may_repeat=True),
     "log.flush.interval.messages": long_of(1),
     "log.flush.interval.ms": long_of(0),
     "log.flush.offset.checkpoint.interval.ms": long_of(1),

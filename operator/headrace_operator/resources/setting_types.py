@@ -25,7 +25,8 @@ class Setting:
     """The accepted values of one setting.
 
     `low` and `high` are inclusive; `also` has single values outside. `words` are the accepted words
-    of a string, or of a list's items; () accepts all. The whole text matches `pattern`.
+    of a string, or of a list's items; () accepts all. `may_repeat`: a list may have one twice. The
+    whole text matches `pattern`.
     """
 
     type: SettingType
@@ -33,6 +34,7 @@ class Setting:
     high: float | None = None
     also: tuple[int, ...] = ()
     words: tuple[str, ...] = ()
+    may_repeat: bool = False
     pattern: str = ""
 
 
@@ -58,9 +60,9 @@ def one_of(*words: str) -> Setting:
     return Setting(type=SettingType.STRING, words=words)
 
 
-def list_of(*words: str) -> Setting:
-    """Return a list of these words, none of them twice; it may be empty."""
-    return Setting(type=SettingType.LIST, words=words)
+def list_of(*words: str, may_repeat: bool = False) -> Setting:
+    """Return a list of these words, none of them twice unless they may; it may be empty."""
+    return Setting(type=SettingType.LIST, words=words, may_repeat=may_repeat)
 
 
 FLAG = Setting(type=SettingType.BOOLEAN)

@@ -22,7 +22,7 @@ THROTTLED_REPLICAS = Setting(
 )
 
 TOPIC_SETTINGS: dict[str, Setting] = {
-    "cleanup.policy": list_of("compact", "delete"),
+    "cleanup.policy": list_of("compact", "delete", may_repeat=True),
     "compression.gzip.level": int_of(1, 9, also=(-1,)),
     "compression.lz4.level": int_of(1, 17),
     "compression.type": one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),

@@ -121,7 +121,8 @@ def _word_problem(setting: Setting, value: str) -> str:
         words = [part.strip() for part in value.split(",")] if value else []
     if any(word not in setting.words for word in words):
         return f"{value!r} is not one of {', '.join(setting.words)}"
-    return f"{value!r} has a word twice" if len(set(words)) < len(words) else ""
+    is_wrong = len(set(words)) < len(words) and not setting.may_repeat
+    return f"{value!r} has a word twice" if is_wrong else ""
 
 
 def _number_problem(setting: Setting, value: str) -> str:
