@@ -159,11 +159,10 @@ def _check_commit(group: Group, request: OffsetCommitRequest, *, is_transactiona
 
 def _check_metadata(config: GroupConfig, partition: OffsetCommitRequestPartition) -> ErrorCode:
     metadata = partition.committed_metadata or ""
-    # Kafka counts characters; the setting's name says bytes, and bytes take up memory.
-    size = len(metadata.encode())
-    if size > config.offset_metadata_bytes_max:
+    # The setting's name says bytes, but Kafka counts characters, as Java does: two bytes of UTF-16.
+    if len(metadata.encode("utf-16-le")) // 2 > config.offset_metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    if size > config.record_bytes_max - _RECORD_OVERHEAD_BYTES:
+    if len(metadata.encode()) > config.record_bytes_max - _RECORD_OVERHEAD_BYTES:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return ErrorCode.NONE
 

@@ -157,10 +157,13 @@ def test_a_generation_in_a_group_that_is_not_there_is_refused_and_makes_no_group
 
 def test_long_metadata_is_refused_and_nothing_kept():
     simulation = GroupSimulation(offset_metadata_bytes_max=10)
-    assert error_of(simulation.commit("tool", 1, metadata="é" * 6)) == (
-        ErrorCode.OFFSET_METADATA_TOO_LARGE
-    )
+    for metadata in ("é" * 11, "😀" * 6):
+        assert error_of(simulation.commit("tool", 1, metadata=metadata)) == (
+            ErrorCode.OFFSET_METADATA_TOO_LARGE
+        )
     assert not simulation.shard.groups
+    for metadata in ("é" * 10, "😀" * 5):
+        assert error_of(simulation.commit("tool", 1, metadata=metadata)) == ErrorCode.NONE
 
 
 def test_all_offsets_of_a_group_are_fetched_when_no_topics_are_named():
