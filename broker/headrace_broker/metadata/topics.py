@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from headrace_broker.metadata.decision import MetadataDecision, RandomSource
+from headrace_broker.metadata.entities import CLUSTER_METADATA_TOPIC
 from headrace_broker.metadata.image import MetadataImage
 from headrace_broker.metadata.layers import broker_layers
 from headrace_broker.metadata.names import (
@@ -114,6 +115,10 @@ class _Creation:
         """
         if times > 1:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        if topic.name == CLUSTER_METADATA_TOPIC:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, f"'{topic.name}' is the metadata quorum's own log."
+            )
         validate_topic_name(topic.name)
         self._check_free(topic.name)
         overrides = self._config(topic)

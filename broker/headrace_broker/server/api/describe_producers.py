@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace_broker.metadata.entities import CLUSTER_METADATA_TOPIC
+from headrace_broker.metadata.names import is_valid_topic_name
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -45,6 +47,8 @@ def handle(
 
 def _describe(broker: WithReplicas, topic: str, index: int) -> PartitionResponse:
     try:
+        if not is_valid_topic_name(topic) and topic != CLUSTER_METADATA_TOPIC:
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic!r} is no topic's name")
         partition = broker.replicas.partition(topic, index)
         partition.check_leader(ANY_EPOCH)
     except ApiError as error:

@@ -36,7 +36,10 @@ def handle(
 ) -> DescribeTopicPartitionsResponse:
     """Return one page of topics by name; the cursor says where the next page begins."""
     cursor = request.cursor
-    if cursor is not None and cursor.partition_index < 0:
+    names = {topic.name for topic in request.topics}
+    if cursor is not None and (
+        cursor.partition_index < 0 or (names and cursor.topic_name not in names)
+    ):
         return DescribeTopicPartitionsResponse(
             topics=[
                 DescribeTopicPartitionsResponseTopic(
@@ -46,12 +49,12 @@ def handle(
             ]
         )
     view = ClusterView(broker.metadata, context.listener)
-    names = sorted({topic.name for topic in request.topics} or view.image.topics)
+    pages = sorted(names or view.image.topics)
     if cursor is not None:
-        names = [name for name in names if name >= cursor.topic_name]
+        pages = [name for name in pages if name >= cursor.topic_name]
     left = max(1, min(request.response_partition_limit, _PARTITIONS_MAX))
     response = DescribeTopicPartitionsResponse()
-    for name in names:
+    for name in pages:
         first = 0
         if cursor is not None and name == cursor.topic_name:
             first = cursor.partition_index

@@ -4,6 +4,7 @@ Versions: 0 · 1 key type and error message · 2 as 1 · 3 flexible · 4 several
 5 TRANSACTION_ABORTABLE (KIP-890) · 6 share groups (KIP-932).
 """
 
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -45,7 +46,8 @@ class KeyType(IntEnum):
 
 _VERSION_WITH_SEVERAL_KEYS: Final = 4
 _NO_PORT: Final = -1
-_SHARE_KEY_COLONS: Final = 2
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}")
 
 
 class Node(WithController, WithGroups, WithMetadata, WithShares, WithTransactions, Protocol):
@@ -100,15 +102,20 @@ def _topic(key_type: int, key: str) -> str:
         case KeyType.GROUP:
             return GROUP_METADATA_TOPIC
         case KeyType.TRANSACTION:
-            if not key:
-                raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
             return TRANSACTION_STATE_TOPIC
         case KeyType.SHARE:
-            if key.count(":") < _SHARE_KEY_COLONS:
+            if not _is_share_key(key):
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"{key!r} is not group:topicId:partition")
             return SHARE_GROUP_STATE_TOPIC
         case _:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"{key_type} is not a type of coordinator")
+
+
+def _is_share_key(key: str) -> bool:
+    """Whether it is group:topicId:partition; the group may have colons of its own."""
+    head, _, partition = key.rpartition(":")
+    group, _, topic_id = head.rpartition(":")
+    return bool(group.strip() and _TOPIC_ID.fullmatch(topic_id) and _NUMBER.fullmatch(partition))
 
 
 def _leader_of(

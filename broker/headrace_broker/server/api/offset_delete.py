@@ -6,7 +6,7 @@ Version: 0.
 from typing import TYPE_CHECKING, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.errors import ApiError
+from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -29,6 +29,8 @@ async def handle(
     """Each partition has its own error; one of the group stands for all."""
     topics = broker.metadata.topics
     try:
+        if not request.group_id:
+            raise ApiError(ErrorCode.INVALID_GROUP_ID, "a group id is not empty")
         return await broker.groups.delete_offsets(request, context, topics.__contains__)
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)
