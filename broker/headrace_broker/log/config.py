@@ -14,6 +14,7 @@ INFINITE: Final = (1 << 63) - 1
 
 _HOUR_MS: Final = 60 * 60 * 1000
 _WEEK_MS: Final = 7 * 24 * _HOUR_MS
+_LZ4_LEVEL: Final = 9
 
 
 class TimestampType(StrEnum):
@@ -30,7 +31,7 @@ class LogConfig:
     cleanup_policy: str = "delete"
     compression_type: str = "producer"
     compression_gzip_level: int = -1
-    compression_lz4_level: int = 9
+    compression_lz4_level: int = _LZ4_LEVEL
     compression_zstd_level: int = 3
     delete_retention_ms: int = 24 * _HOUR_MS
     file_delete_delay_ms: int = 60_000
@@ -80,7 +81,7 @@ class LogConfig:
             case "gzip":
                 return None if self.compression_gzip_level < 0 else self.compression_gzip_level
             case "lz4":
-                is_fast = self.compression_lz4_level == LogConfig.compression_lz4_level
+                is_fast = self.compression_lz4_level == _LZ4_LEVEL
                 return None if is_fast else self.compression_lz4_level
             case "zstd":
                 return self.compression_zstd_level

@@ -457,6 +457,16 @@ def test_a_topics_own_compression_has_a_level(new_log, codec, levels):
     assert [r.value for r in records_of(log)] == values * len(sizes)
 
 
+@pytest.mark.parametrize(("codec", "level"), [("gzip", None), ("lz4", None), ("zstd", 3)])
+def test_the_default_level_is_the_codecs_own(new_log, codec, level):
+    config = LogConfig(compression_type=codec)
+    assert config.compression_level == level
+    record = NewRecord(key=None, value=b"some words " * 200, timestamp=START_MS)
+    log = new_log(compression_type=codec)
+    append(log, build_batch([record]))
+    assert log.size_bytes == len(build_batch([record], compression=Compression[codec.upper()]))
+
+
 def test_a_batch_is_as_small_as_the_topic_says_in_the_topics_own_compression(new_log):
     record = NewRecord(key=None, value=bytes(20_000), timestamp=START_MS)
     size = len(build_batch([record]))
