@@ -72,7 +72,8 @@ class GroupConfig:
     groups_max: int = 100_000  # headrace.max.groups
     pending_members_max: int = 1_000
     member_protocols_max: int = 64
-    member_metadata_bytes_max: int = 256 * 1024
+    # Of all protocols. Kafka has no limit; Kafka Streams sends the state of each of its tasks.
+    member_metadata_bytes_max: int = 4 * 1024 * 1024
     record_bytes_max: int = 900 * 1024  # below message.max.bytes; one record holds a whole group
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS  # a constant in Kafka
     consumer: ConsumerGroupConfig = field(default_factory=ConsumerGroupConfig)

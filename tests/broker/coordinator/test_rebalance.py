@@ -257,6 +257,13 @@ def test_pending_members_are_limited():
     assert answers == [ErrorCode.MEMBER_ID_REQUIRED] * 3 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
 
 
+def test_the_metadata_of_a_large_application_is_taken():
+    simulation = GroupSimulation(initial_rebalance_delay_ms=0)
+    protocols = [(name, bytes(800_000)) for name in ("a", "b", "c", "d", "e")]
+    simulation.join("a")  # gets its id
+    assert simulation.join("a", protocols=protocols).error_code == ErrorCode.NONE
+
+
 def test_member_metadata_is_limited():
     simulation = GroupSimulation(member_metadata_bytes_max=1_000)
     answer = simulation.join("a", protocols=[("range", bytes(600)), ("robin", bytes(600))])
