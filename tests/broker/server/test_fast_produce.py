@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.protocol.batch import NewRecord, build_batch
-from headrace_broker.protocol.codec import encode_bytes
+from headrace_broker.protocol.codec import decode, encode_bytes
 from headrace_broker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
 )
 from headrace_broker.server.api.dispatch import (
@@ -282,5 +283,28 @@ def test_a_version_above_the_fast_codecs_is_left_to_the_general_one(tmp_path):
         fast(frame, 13, 7, body)  # teaches it where the partition is
         assert fast(frame, 14, 7, body) is None
         assert fast(frame, 13, 7, body) is not None
+
+    asyncio.run(with_broker(tmp_path, check))
+
+
+@pytest.mark.parametrize("copies", [1, 2], ids=["in one topic's data", "topic and all"])
+def test_a_partition_that_is_named_again_is_appended_to_again(tmp_path, copies):
+    """Kafka keeps the last one only, and answers once: records would be lost without a word."""
+    data = [(0, batch_of(1)), (0, batch_of(2))] if copies == 1 else [(0, batch_of(1))]
+
+    def check(broker):
+        topic = broker.metadata.topics["left"]
+        answer = compare(
+            broker, lambda topic: [frame_of(request_to(topic, data, copies=copies), 9)]
+        )
+        decoded = decode(ProduceResponse, answer[4 + 4 + 1 :], 9)[0]
+        offsets = [
+            (each.error_code, each.base_offset)
+            for found in decoded.responses
+            for each in found.partition_responses
+        ]
+        assert offsets == [(0, 0), (0, 1)]
+        log = broker.replicas.partition(topic.name, 0).log
+        assert log.log_end_offset == (3 if copies == 1 else 2)
 
     asyncio.run(with_broker(tmp_path, check))
