@@ -21,13 +21,14 @@ from headrace_jobs.sinks.postgres_rows import (
     TASK_STAGING,
     column_types,
     copy_rows,
+    drop_staging,
     merge_rows,
     portable,
+    staging_prefix,
     unfit_key,
     unfit_values,
 )
 from headrace_jobs.sinks.postgres_shadow import make_like
-from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     PostgresStore,
     escaped,

@@ -21,8 +21,8 @@ from headrace_jobs.sinks.generations import (
     refuse_unwritten,
     seen_by_readers,
 )
+from headrace_jobs.sinks.postgres_rows import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_shadow import refuse_bound, take_rights
-from headrace_jobs.sinks.postgres_staging import drop_staging, staging_prefix
 from headrace_jobs.sinks.postgres_store import (
     check_name,
     connect,

@@ -2,10 +2,15 @@
 
 pyarrow turns Arrow batches into CSV in C++, which goes to the server unchanged: no Python object
 per row.
+
+A staging table belongs to one batch of one driver. It is created while the job's progress row is
+locked and the driver's epoch is checked, so none is created after a successor has dropped the old
+ones, which it finds by their names.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +28,10 @@ __all__ = [
     "TaskMerge",
     "column_types",
     "copy_rows",
+    "drop_staging",
     "merge_rows",
     "portable",
+    "staging_prefix",
     "unfit_key",
     "unfit_values",
 ]
@@ -233,3 +240,22 @@ def _as_csv(batch: Any, attempt: int) -> memoryview:
     text = io.BytesIO()
     arrow_csv.write_csv(rows, text, arrow_csv.WriteOptions(include_header=False))
     return text.getbuffer()
+
+
+def staging_prefix(job: str, generation: int, table: str) -> str:
+    """Return the common prefix of all staging tables of this generation."""
+    identity = f"{job}/{generation}/{table}"
+    return f"headrace_staging_{hashlib.sha256(identity.encode()).hexdigest()[:12]}_"
+
+
+def drop_staging(connection: Any, prefix: str) -> None:
+    """Drop the staging tables whose names begin so."""
+    from psycopg import sql
+
+    found = connection.execute(
+        "SELECT tablename FROM pg_tables WHERE schemaname = ANY(current_schemas(false))"
+        " AND starts_with(tablename, %s)",
+        (prefix,),
+    ).fetchall()
+    for (name,) in found:
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(str(name))))
