@@ -1,8 +1,9 @@
 """Brings a frame's records to the driver in their order, in pieces that fit into its memory.
 
-A small frame comes as a whole, by one job. Of a large one, each job brings at most a piece of one
-partition; a piece is a few of Spark's Arrow batches, of which none is split. The frame has to be
-persisted: a later piece begins where the one before ended, in the same rows.
+One job computes all partitions, and brings the first piece of each; that is all of a small batch.
+Each further job brings the next piece of one partition. A piece is a few of Spark's Arrow batches,
+of which none is split. The frame has to be persisted: a piece begins where the one before ended, in
+the same rows.
 """
 
 from __future__ import annotations
@@ -21,30 +22,35 @@ __all__ = ["PIECE_BYTES", "arrow_batches"]
 
 #: A driver with 512 MiB has room for some of these: in the JVM, on the way, and in Python.
 PIECE_BYTES = 16 * 1024 * 1024
+# There is one for each partition at once.
+_FIRST_BYTES = 512 * 1024
+_ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _PIECE = "at INT, number INT, is_last BOOLEAN, digest BIGINT, records BINARY"
 
 
 def arrow_batches(records: DataFrame, *, piece_bytes: int = PIECE_BYTES) -> Iterator[Any]:
     """Yield Arrow's record batches of a frame of `key, value` as bytes. Raises `SinkError`."""
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
-
-    size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(
-        F.octet_length("value"), F.lit(0)
-    )
-    # It also computes all partitions, in parallel; what follows reads what was persisted.
-    total = records.agg(F.sum(size.cast("bigint"))).first()
-    if total is None or (total[0] or 0) <= piece_bytes:
-        yield from records.toArrow().to_batches()
-        return
-    for piece in records.mapInArrow(_pieces(piece_bytes), _PIECE).toLocalIterator():
+    for first in _collect(records, _pieces(min(piece_bytes, _FIRST_BYTES))):
+        piece = first
         yield from _record_batches(piece.records)
         while not piece.is_last:
             following = _pieces(piece_bytes, piece.at, piece.number, piece.digest)
-            found = records.mapInArrow(following, _PIECE).collect()
+            found = _collect(records, following)
             if len(found) != 1:
                 raise SinkError(f"partition {piece.at} of the batch has no piece after the last")
-            (piece,) = found  # noqa: PLW2901 - the next one of this partition
+            (piece,) = found
             yield from _record_batches(piece.records)
+
+
+def _collect(records: DataFrame, task: Callable[[Iterator[Any]], Iterator[Any]]) -> list[Any]:
+    """Return the rows of a task for each partition. Its Arrow batches are the same each time."""
+    conf = records.sparkSession.conf
+    before = str(conf.get(_ARROW_BYTES))
+    conf.set(_ARROW_BYTES, str(_FIRST_BYTES))
+    try:
+        return records.mapInArrow(task, _PIECE).collect()
+    finally:
+        conf.set(_ARROW_BYTES, before)
 
 
 def _record_batches(content: bytes) -> Iterator[Any]:
