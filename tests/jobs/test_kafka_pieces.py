@@ -45,12 +45,19 @@ def rows(batches):
     return [(row["key"], row["value"]) for batch in batches for row in batch.to_pylist()]
 
 
-@pytest.mark.parametrize("piece_bytes", [1, 20_000, 10_000_000])
-def test_every_record_comes_once_and_in_order_whatever_a_piece_has(spark, records, piece_bytes):
+@pytest.mark.parametrize(
+    ("piece_bytes", "whole_bytes"), [(1, 1), (20_000, 1), (10_000_000, 1), (1, None)]
+)
+def test_every_record_comes_once_and_in_order_whatever_a_piece_has(
+    spark, records, piece_bytes, whole_bytes
+):
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     try:
         frame = records(1_000, 3, 64)
-        found = rows(kafka_pieces.arrow_batches(frame, piece_bytes=piece_bytes))
+        batches = kafka_pieces.arrow_batches(
+            frame, piece_bytes=piece_bytes, whole_bytes=whole_bytes
+        )
+        found = rows(batches)
         assert found == rows(frame.toArrow().to_batches())
         assert list(kafka_pieces.arrow_batches(frame.limit(0), piece_bytes=piece_bytes)) == []
     finally:

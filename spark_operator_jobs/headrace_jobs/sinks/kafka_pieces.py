@@ -1,9 +1,9 @@
-"""Brings a frame's records to the driver in their order, in pieces that fit into its memory.
+"""Brings a frame's records to the driver in their order, in pieces where they do not fit into it.
 
-One job computes all partitions, and brings the first piece of each; that is all of a small batch.
-Each further job brings the next piece of one partition. A piece is a few of Spark's Arrow batches,
-of which none is split. The frame has to be persisted: a piece begins where the one before ended, in
-the same rows.
+What is at most a quarter of the driver's heap comes as a whole, by one job that Spark ends if it is
+more. Then one job brings the first piece of each partition, and each further job the next piece of
+one. A piece is a few of Spark's Arrow batches, of which none is split. The frame has to be
+persisted: a piece begins where the one before ended, in the same rows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,21 @@ PIECE_BYTES = 16 * 1024 * 1024
 # There is one for each partition at once.
 _FIRST_BYTES = 512 * 1024
 _ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_RESULT_BYTES = "spark.driver.maxResultSize"
 _PIECE = "at INT, number INT, is_last BOOLEAN, digest BIGINT, records BINARY"
 
 
-def arrow_batches(records: DataFrame, *, piece_bytes: int = PIECE_BYTES) -> Iterator[Any]:
-    """Yield Arrow's record batches of a frame of `key, value` as bytes. Raises `SinkError`."""
+def arrow_batches(
+    records: DataFrame, *, piece_bytes: int = PIECE_BYTES, whole_bytes: int | None = None
+) -> Iterator[Any]:
+    """Yield Arrow's record batches of a frame of `key, value` as bytes. Raises `SinkError`.
+
+    `whole_bytes`: what may come at once, instead of a quarter of the heap.
+    """
+    whole = _whole(records, whole_bytes)
+    if whole is not None:
+        yield from whole.to_batches()
+        return
     for first in _collect(records, _pieces(min(piece_bytes, _FIRST_BYTES))):
         piece = first
         yield from _record_batches(piece.records)
@@ -40,6 +50,31 @@ def arrow_batches(records: DataFrame, *, piece_bytes: int = PIECE_BYTES) -> Iter
                 raise SinkError(f"partition {piece.at} of the batch has no piece after the last")
             (piece,) = found
             yield from _record_batches(piece.records)
+
+
+def _whole(records: DataFrame, bytes_max: int | None) -> Any | None:
+    """Return all records, or None if they are too large.
+
+    To know their size before would cost each batch another job.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    context: Any = records.sparkSession.sparkContext
+    heap_bytes = context._jvm.java.lang.Runtime.getRuntime().maxMemory()  # noqa: SLF001 - no public way
+    # The context's own, which each job reads.
+    conf = context._jsc.sc().conf()  # noqa: SLF001 - as above
+    before, given = conf.get(_RESULT_BYTES, "1g"), conf.getSizeAsBytes(_RESULT_BYTES, "1g")
+    limit = bytes_max or heap_bytes // 4
+    conf.set(_RESULT_BYTES, str(min(limit, given) if given else limit))
+    try:
+        return records.toArrow()
+    except (Py4JJavaError, PySparkException) as error:
+        if _RESULT_BYTES not in str(error):
+            raise
+        return None
+    finally:
+        conf.set(_RESULT_BYTES, before)
 
 
 def _collect(records: DataFrame, task: Callable[[Iterator[Any]], Iterator[Any]]) -> list[Any]:
