@@ -51,9 +51,8 @@ def killed_at_steps(cluster, operator, kills_max):
     return kills
 
 
-@pytest.mark.parametrize(
-    "kills_max", [2, pytest.param(100, marks=pytest.mark.slow, id="at every step")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kills_max", [2, pytest.param(100, id="at every step")])
 def test_an_operator_that_is_killed_in_a_rolling_update_leaves_it_to_the_next(
     namespace, operator, kills_max
 ):

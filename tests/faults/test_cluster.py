@@ -17,10 +17,8 @@ from support.headrace_cluster import HeadraceCluster
 
 _SECONDS = float(os.environ.get("HEADRACE_FAULTS_SECONDS", "15"))
 _LONG_SECONDS = 60
-# Every order in the long form; two that differ in everything in the short one.
-_ORDERS = (
-    [*itertools.permutations((1, 2, 3))] if _SECONDS > _LONG_SECONDS else [(1, 2, 3), (3, 1, 2)]
-)
+# Every order in the long form; one that is not their own in the short one.
+_ORDERS = [*itertools.permutations((1, 2, 3))] if _SECONDS > _LONG_SECONDS else [(3, 1, 2)]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180 + 3 * _SECONDS)]
 
