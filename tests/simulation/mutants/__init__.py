@@ -133,7 +133,7 @@ FOUND_AT = {
     "an older last epoch does not diverge": 8,
     "logs keep the settings that they were opened with": 6000000,
     "a leader keeps the minimum of in-sync replicas that it began with": 6000000,
-    "a setting that comes with a change of one partition is that one's alone": 6400124,
+    "a setting that comes with a change of one partition is that one's alone": 6400444,
     "an fsync that ends tells nobody": 1,
     "a truncation leaves the producers of what it cut": 3,
     "a truncation leaves the recovery point above the end": 4,
@@ -151,7 +151,7 @@ FOUND_AT = {
     "requests behind those that lacked replicas are told of a gap": 7000313,
     "a producer that is new to a leader begins anywhere": 7000303,
     "a log start that a kill brought back is without its leader epochs": 7100609,
-    "a checkpoint leaves out a log start before the segments below are gone": 8001066,
+    "a checkpoint leaves out a log start before the segments below are gone": 8002889,
     "an end of an older client is taken for the one that moved the epoch": 8000015,
 }
 
