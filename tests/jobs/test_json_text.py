@@ -43,7 +43,7 @@ def well_formed(job, records):
     if job == "cpu-load":
         taken = well_formed_readings(parse_readings(records)).select("hostname")
     elif job == "retail":
-        taken = _judged(SALE, records).where("reason IS NULL").select("id")
+        taken = _judged(SALE, records, None).where("reason IS NULL").select("id")
     elif job == "newest":
         fields = {"key_field": "hostname", "time_field": "occurred_at", "ttl_ms": 1}
         taken = newest_by_key(records, **fields).select("key")
