@@ -18,6 +18,7 @@ from support.kafka_peer import KafkaPeer
 from support.members import Member
 from support.peer import GivenPeer, Peer
 from support.processes import wait_until
+from support.wire import RawConnection
 
 NewTopicOf = Callable[..., str]
 
@@ -42,6 +43,12 @@ def peer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
 @pytest.fixture
 def bootstrap(peer: Peer) -> str:
     return peer.bootstrap
+
+
+@pytest.fixture
+def connection(bootstrap: str) -> Iterator[RawConnection]:
+    with RawConnection(bootstrap) as found:
+        yield found
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import uuid
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v11 import request as fetch_v11
@@ -73,12 +72,6 @@ def _append(connection, topic, *batches):
         partition = _partition(connection.call(_produce(topic, batch)))
         assert partition.error_code is ErrorCode.none, partition
     return partition.base_offset
-
-
-@pytest.fixture
-def connection(bootstrap):
-    with RawConnection(bootstrap) as found:
-        yield found
 
 
 def test_every_advertised_version_range_contains_apache_kafkas_clients(connection):

@@ -15,15 +15,8 @@ from kio.schema.produce.v9 import request as produce
 
 from support.batches import NewRecord, build_batch
 from support.processes import wait_until
-from support.wire import RawConnection
 
 _SECONDS = 30
-
-
-@pytest.fixture
-def connection(bootstrap):
-    with RawConnection(bootstrap) as found:
-        yield found
 
 
 def test_produce_names_each_record_that_a_compacted_topic_refuses(connection, new_topic):

@@ -19,15 +19,8 @@ from kio.schema.list_offsets.v7.request import (
 from kio.schema.metadata.v9 import request as metadata
 
 from support.processes import wait_until
-from support.wire import RawConnection
 
 _SECONDS = 30
-
-
-@pytest.fixture
-def connection(bootstrap):
-    with RawConnection(bootstrap) as found:
-        yield found
 
 
 def test_metadata_answers_each_topic_once(connection, new_topic):

@@ -17,18 +17,11 @@ from kio.schema.offset_commit.v8 import request as offset_commit
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 from support.processes import wait_until
-from support.wire import RawConnection
 
 _SECONDS = 30
 TOPIC, BROKER = 2, 4
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 A_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-
-
-@pytest.fixture
-def connection(bootstrap):
-    with RawConnection(bootstrap) as found:
-        yield found
 
 
 def _coordinator(connection, key_type, key):

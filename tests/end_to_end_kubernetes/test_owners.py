@@ -88,30 +88,42 @@ def test_what_is_not_wanted_any_more_goes(kept: Served, kind: str) -> None:
     wait_until(lambda: not uid(kept, kind, "kept-former"), 20, "it to go")
 
 
+@contextmanager
+def quota(served: Served, name: str, what: str) -> Iterator[None]:
+    """Let a quota refuse each new object of a kind meanwhile; what is there stays."""
+    apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": name, "namespace": served.namespace},
+            "spec": {"hard": {what: "0"}},
+        }
+    )
+    wait_until(
+        lambda: get(served.namespace, "resourcequota", name).get("status", {}).get("used"), 30
+    )
+    try:
+        yield
+    finally:
+        kubectl("-n", served.namespace, "delete", "resourcequota", name)
+
+
 def test_a_refused_child_is_named_in_the_api_servers_words_and_all_else_goes_on(
     served: Served,
 ) -> None:
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "none", "namespace": served.namespace},
-        "spec": {"hard": {"count/networkpolicies.networking.k8s.io": "0"}},
-    }
-    apply(quota)
-    wait_until(
-        lambda: get(served.namespace, "resourcequota", "none").get("status", {}).get("used"), 30
-    )
-    made(served, "refused")
-    apply(resource("Topic", served.namespace, "late", clusterRef={"name": "refused"}))
-    wait_until(lambda: "exceeded quota: none" in stalled(served, "refused"), 60, "the words")
-    assert stalled(served, "refused").startswith("ApplyFailed: NetworkPolicy refused-brokers: ")
-    assert condition(served.get("Cluster", "refused"), "Reconciling")["status"] == "False"
-    assert uid(served, "statefulset", "refused-a")
-    wait_until(lambda: served.reason("Topic", "late") == "WaitingForCluster", 30, "the Topic")
-    events = get(served.namespace, "events")["items"]
-    mine = [each for each in events if each["involvedObject"]["name"] == "refused"]
-    assert any("exceeded quota" in each["message"] and each["type"] == "Warning" for each in mine)
-    kubectl("-n", served.namespace, "delete", "resourcequota", "none")
+    with quota(served, "none", "count/networkpolicies.networking.k8s.io"):
+        made(served, "refused")
+        apply(resource("Topic", served.namespace, "late", clusterRef={"name": "refused"}))
+        wait_until(lambda: "exceeded quota: none" in stalled(served, "refused"), 60, "the words")
+        assert stalled(served, "refused").startswith("ApplyFailed: NetworkPolicy refused-brokers: ")
+        assert condition(served.get("Cluster", "refused"), "Reconciling")["status"] == "False"
+        assert uid(served, "statefulset", "refused-a")
+        wait_until(lambda: served.reason("Topic", "late") == "WaitingForCluster", 30, "the Topic")
+        events = get(served.namespace, "events")["items"]
+        mine = [each for each in events if each["involvedObject"]["name"] == "refused"]
+        assert any(
+            "exceeded quota" in each["message"] and each["type"] == "Warning" for each in mine
+        )
     kubectl("-n", served.namespace, "annotate", "cluster", "refused", "again=now")
     wait_until(lambda: uid(served, "networkpolicy", "refused-brokers"), 60, "the policy")
     wait_until(lambda: not stalled(served, "refused"), 30, "nothing to be refused")
@@ -165,27 +177,8 @@ def test_a_cluster_that_cannot_start_says_why(served: Served) -> None:
     assert "Unschedulable" in stalled(served, "nowhere")
 
 
-@contextmanager
-def no_room_for_pods(served: Served) -> Iterator[None]:
-    """Let a quota refuse each new pod meanwhile; what runs goes on."""
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "full", "namespace": served.namespace},
-        "spec": {"hard": {"pods": "0"}},
-    }
-    apply(quota)
-    wait_until(
-        lambda: get(served.namespace, "resourcequota", "full").get("status", {}).get("hard"), 30
-    )
-    try:
-        yield
-    finally:
-        kubectl("-n", served.namespace, "delete", "resourcequota", "full")
-
-
 def test_a_pod_that_a_quota_refuses_is_said_in_the_api_servers_words(served: Served) -> None:
-    with no_room_for_pods(served):
+    with quota(served, "full", "pods"):
         made(served, "roomless")
         wait_until(lambda: "exceeded quota: full" in served_message(served, "roomless"), 60, "it")
         assert "FailedCreate" in served_message(served, "roomless")
@@ -201,7 +194,7 @@ def test_a_pod_that_a_quota_refuses_is_said_in_the_api_servers_words(served: Ser
 
 @pytest.mark.slow
 def test_a_pod_that_is_refused_for_a_minute_needs_a_person(served: Served) -> None:
-    with no_room_for_pods(served):
+    with quota(served, "full", "pods"):
         made(served, "waiting")
         wait_until(lambda: "BrokersFailing" in stalled(served, "waiting"), 150, "a minute of it")
         assert "exceeded quota: full" in stalled(served, "waiting")

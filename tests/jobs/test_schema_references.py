@@ -3,8 +3,6 @@
 import base64
 import io
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fastavro
 import pyarrow as pa
@@ -16,7 +14,7 @@ from google.protobuf.message_factory import GetMessageClass
 from headrace_jobs.schemas.avro import AvroValues
 from headrace_jobs.schemas.protobuf import ProtobufValues
 from headrace_jobs.schemas.registry import Registry
-from support.processes import free_port
+from support.schema_registry import serving_schemas
 
 CURRENCY = {"type": "enum", "name": "Currency", "namespace": "shop", "symbols": ["EUR", "CHF"]}
 MONEY = {
@@ -89,44 +87,24 @@ SUBJECTS = {
 }
 
 
-class _Api(BaseHTTPRequestHandler):
-    """Schemas by id, and the ids of subjects' versions, of Confluent's API."""
-
-    asked: list[str]
-
-    def do_GET(self):
-        self.asked.append(self.path)
-        parts = self.path.partition("?")[0].split("/")
-        if parts[1] == "subjects":
-            schema_id = SUBJECTS.get(parts[2].removeprefix("s%2F"))
-            answer = None if schema_id is None else {"id": schema_id, "version": int(parts[4])}
-        elif self.path.endswith("?format=serialized"):
-            file, references = PROTOBUF[int(parts[3])]
-            text = base64.b64encode(file.SerializeToString()).decode()
-            answer = {"schema": text, "references": references}
-        else:
-            schema, references = AVRO[int(parts[3])]
-            answer = {"schema": json.dumps(schema), "references": references}
-        body = json.dumps(answer or {"error_code": 40402}).encode()
-        self.send_response(200 if answer else 404)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        """Say nothing."""
+def answer(path, query):
+    """Schemas by id, and the ids of subjects' versions."""
+    parts = path.split("/")
+    if parts[1] == "subjects":
+        schema_id = SUBJECTS.get(parts[2].removeprefix("s%2F"))
+        return None if schema_id is None else {"id": schema_id, "version": int(parts[4])}
+    if query == "format=serialized":
+        file, references = PROTOBUF[int(parts[3])]
+        text = base64.b64encode(file.SerializeToString()).decode()
+        return {"schema": text, "references": references}
+    schema, references = AVRO[int(parts[3])]
+    return {"schema": json.dumps(schema), "references": references}
 
 
 @pytest.fixture
 def registry():
-    handler = type("Handler", (_Api,), {"asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", handler.asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_schemas(answer) as found:
+        yield found
 
 
 def header(schema_id):

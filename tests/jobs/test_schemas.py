@@ -6,7 +6,6 @@ import json
 import socketserver
 import threading
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fastavro
 import pyarrow as pa
@@ -23,6 +22,7 @@ from headrace_jobs.schemas.protobuf import ProtobufValues
 from headrace_jobs.schemas.registry import Registry, RegistryError, SchemaFiles
 from headrace_jobs.transforms import tagged
 from support.processes import LOOPBACK, free_port
+from support.schema_registry import serving_schemas
 
 COLUMNS = "id BIGINT, name STRING, price DOUBLE, tags ARRAY<STRING>, at TIMESTAMP"
 ROW = pa.struct(
@@ -110,47 +110,25 @@ def loose_file():
     return file
 
 
-class _RegistryApi(BaseHTTPRequestHandler):
-    """`GET /schemas/ids/{id}` of Confluent's API."""
-
-    asked: list[str]
-
-    def do_GET(self):
-        self.asked.append(self.path)
-        path, _, query = self.path.partition("?")
-        schema_id = int(path.rpartition("/")[2])
-        if schema_id in AVRO:
-            answer = {"schema": json.dumps(AVRO[schema_id])}
-        elif schema_id == 10 and query == "format=serialized":
-            serialized = base64.b64encode(order_file().SerializeToString()).decode()
-            answer = {"schema": serialized, "schemaType": "PROTOBUF"}
-        elif schema_id == 11:
-            answer = {"schema": base64.b64encode(b"no descriptor").decode()}
-        elif schema_id == 12:
-            answer = {"schema": base64.b64encode(loose_file().SerializeToString()).decode()}
-        else:
-            self.send_error(404)
-            return
-        body = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        """Say nothing."""
+def answer(path, query):
+    """`GET /schemas/ids/{id}`."""
+    schema_id = int(path.rpartition("/")[2])
+    if schema_id in AVRO:
+        return {"schema": json.dumps(AVRO[schema_id])}
+    if schema_id == 10 and query == "format=serialized":
+        serialized = base64.b64encode(order_file().SerializeToString()).decode()
+        return {"schema": serialized, "schemaType": "PROTOBUF"}
+    if schema_id == 11:
+        return {"schema": base64.b64encode(b"no descriptor").decode()}
+    if schema_id == 12:
+        return {"schema": base64.b64encode(loose_file().SerializeToString()).decode()}
+    return None
 
 
 @pytest.fixture
 def registry():
-    handler = type("Handler", (_RegistryApi,), {"asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", free_port()), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", handler.asked
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving_schemas(answer) as found:
+        yield found
 
 
 def decoded(decoder, *values):
