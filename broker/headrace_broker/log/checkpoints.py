@@ -67,16 +67,15 @@ def _checked_lines(data: bytes) -> list[str]:
     # Version 0 torn within its last number would read as a smaller number.
     if rest:
         raise ValueError(f"it ends in {rest!r}, without a new line")
-    match lines[:1]:
-        case [version] if version == _VERSION_WITHOUT_CHECKSUM:
-            return lines
-        case [version] if version == _VERSION:
-            last = f"{lines.pop()}\n".encode()
-            if last != _checksum_line(data[: -len(last)]):
-                raise ValueError(f"its checksum is not {last.decode().strip()!r}")
-            return lines
-        case found:
-            raise ValueError(f"version {found}")
+    version = lines[0] if lines else ""
+    if version == _VERSION_WITHOUT_CHECKSUM:
+        return lines
+    if version != _VERSION:
+        raise ValueError(f"version {version!r}")
+    last = f"{lines.pop()}\n".encode()
+    if last != _checksum_line(data[: -len(last)]):
+        raise ValueError(f"its checksum is not {last.decode().strip()!r}")
+    return lines
 
 
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:

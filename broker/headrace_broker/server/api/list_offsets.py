@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace_broker.protocol.apis import ApiKey
@@ -23,11 +22,13 @@ from headrace_broker.protocol.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
 
     from headrace_broker.server.api.services import WithReplicas
     from headrace_broker.server.network.context import RequestContext
     from headrace_broker.server.partitions.partition import Partition
+
+    _Lookup = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
 
 API_KEY = ApiKey.LIST_OFFSETS
 
@@ -64,7 +65,7 @@ def handle(
         for asked in topic.partitions
     )
     response = ListOffsetsResponse()
-    searches: list[Callable[[], None]] = []
+    lookups: list[_Lookup] = []
     for topic in request.topics:
         answers: list[ListOffsetsPartitionResponse] = []
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
@@ -78,26 +79,29 @@ def handle(
             answers.append(answer)
             if times > 1:
                 answer.error_code = ErrorCode.INVALID_REQUEST
-                continue
-            isolation = request.isolation_level
-            search = partial(_answer, broker, context, topic.name, asked, isolation, answer)
-            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
-                searches.append(search)
             else:
-                search()
-    if len(searches) > 1:
-        return _search_in_turns(searches, response)
-    for only in searches:
-        only()
+                lookups.append((topic.name, asked, answer))
+    if sum(_reads_records(asked) for _, asked, _ in lookups) > 1:
+        return _answer_in_turns(broker, context, request.isolation_level, lookups, response)
+    for lookup in lookups:
+        _answer(broker, context, request.isolation_level, *lookup)
     return response
 
 
-async def _search_in_turns(
-    searches: list[Callable[[], None]], response: ListOffsetsResponse
+def _reads_records(asked: ListOffsetsPartition) -> bool:
+    return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+
+
+async def _answer_in_turns(
+    broker: WithReplicas,
+    context: RequestContext,
+    isolation: int,
+    lookups: list[_Lookup],
+    response: ListOffsetsResponse,
 ) -> ListOffsetsResponse:
     """Serve others between two searches, as each may unpack a batch of 64 MiB."""
-    for search in searches:
-        search()
+    for lookup in lookups:
+        _answer(broker, context, isolation, *lookup)
         await asyncio.sleep(0)
     return response
 
@@ -105,9 +109,9 @@ async def _search_in_turns(
 def _answer(
     broker: WithReplicas,
     context: RequestContext,
+    isolation: int,
     topic: str,
     asked: ListOffsetsPartition,
-    isolation: int,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
     try:
