@@ -31,7 +31,6 @@ ADDRESS_BYTES = {IPV4: 4, IPV6: 16}
 GRANTED, NOT_ALLOWED, HOST_UNREACHABLE, NOT_SUPPORTED = 0, 2, 4, 7
 #: Version, answer, reserved, and an address that no client reads.
 _ANSWER = struct.Struct(">BBxB4xH")
-_FORBIDDEN = 403
 #: Clients ask for a host again and again; pods are listed at most this often.
 LOOK_SECONDS = 1.0
 
@@ -185,6 +184,6 @@ class Tunnel:
 
 
 def _explain(error: Exception, pod: str, port: int) -> str:
-    if isinstance(error, KubernetesError) and error.status == _FORBIDDEN:
+    if isinstance(error, KubernetesError) and error.is_forbidden:
         return f"you may not forward ports of pods (get and create on pods/portforward): {error}"
     return f"pod {pod}, port {port}: {error}"

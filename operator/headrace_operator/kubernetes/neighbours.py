@@ -30,7 +30,6 @@ GRACE_SECONDS = 60.0
 EVERYTHING = "*"
 LEASE_LABEL = "headrace.dev/operator-lease"
 _SERVES = "headrace.dev/serves"
-_FORBIDDEN = 403
 
 _log = structlog.get_logger("headrace.operator.neighbours")
 
@@ -95,7 +94,7 @@ class Neighbours:
             )
         except KubernetesError as error:
             # Without the right nobody is known; without an answer everybody stays as known.
-            log = _log.warning if error.status != _FORBIDDEN else _log.info
+            log = _log.info if error.is_forbidden else _log.warning
             log("other operators are not looked for", error=str(error))
             return
         self._take(found)

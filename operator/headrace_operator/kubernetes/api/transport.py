@@ -69,6 +69,11 @@ class KubernetesError(Exception):
         return self.status == _NOT_FOUND
 
     @property
+    def is_forbidden(self) -> bool:
+        """Whether the account may not do this, or admission does not let anybody."""
+        return self.status == _FORBIDDEN
+
+    @property
     def is_conflict(self) -> bool:
         """Whether another client changed or created the object first."""
         return self.status == _CONFLICT

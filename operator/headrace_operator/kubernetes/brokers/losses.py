@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Losses", "hostname_of"]
 
 _HOSTNAME_LABEL = "kubernetes.io/hostname"
-_FORBIDDEN = 403
 
 
 class Losses:
@@ -53,7 +52,7 @@ class Losses:
                 if loss is not None:
                     found[node.node_id] = loss
         except KubernetesError as error:
-            if error.status != _FORBIDDEN:
+            if not error.is_forbidden:
                 raise
         return found
 

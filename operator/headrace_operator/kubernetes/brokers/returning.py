@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_admission", "is_only_full", "next_pod", "why_not_placed"]
 
-_FORBIDDEN = 403
 _QUOTA = re.compile(
     r"exceeded quota: [^,]+, requested: .+, used: (?P<used>.+), limited: (?P<limited>.+)$"
 )
@@ -51,7 +50,7 @@ async def why_not_placed(client: KubernetesClient, pod: Object) -> str:
             if name and await _is_bound(client, pod["metadata"]["namespace"], name, node):
                 return f"volume {name} is on node {node}, which takes no pod: it is cordoned"
     except KubernetesError as error:
-        if error.status != _FORBIDDEN:
+        if not error.is_forbidden:
             raise
     return ""
 

@@ -43,7 +43,6 @@ FAILED_CREATE_SECONDS_MAX = 1200.0
 AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 10.0, 300.0
 
 FAILED_CREATE, SUCCESSFUL_CREATE = "FailedCreate", "SuccessfulCreate"
-_FORBIDDEN = 403
 #: The API server itself is busy or away: that says nothing about a pod.
 _PASSING = frozenset({429, 503, 504})
 _OUR_OWN_RIGHT = 'cannot create resource "pods"'
@@ -180,7 +179,7 @@ class Unstarted:
                 field_selector=f"regarding.uid={metadata['uid']}",
             )
         except KubernetesError as error:
-            if error.status != _FORBIDDEN:
+            if not error.is_forbidden:
                 raise
             return None
         newest = newest_event([each for each in listed if is_wanted(each)])

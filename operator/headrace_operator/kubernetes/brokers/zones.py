@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["Zones"]
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-_FORBIDDEN = 403
 
 
 class Zones:
@@ -68,7 +67,7 @@ class Zones:
         try:
             found = await self._client.get("v1", "Node", None, pod["spec"]["nodeName"])
         except KubernetesError as error:
-            if error.status != _FORBIDDEN:
+            if not error.is_forbidden:
                 raise
             return None
         zone = ((found or {}).get("metadata", {}).get("labels") or {}).get(ZONE_LABEL)
