@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FOR ?=
 SEEDS ?= 20
-NODES ?= 1
+NODES ?= mix
 JOBS ?= 2
 MUTANTS ?= 100000
 # Above the number of cores: most of the tests' time is waiting.
@@ -71,7 +71,7 @@ fuzz: jars ## mutants of real clients' requests: MUTANTS=100000; SEED=7 for the 
 	HEADRACE_FUZZ_MUTANTS=$(MUTANTS) $(if $(SEED),HEADRACE_FUZZ_SEED=$(SEED)) \
 	  $(BIN)/python -m pytest -s tests/conformance/test_fuzz.py
 
-simulate: setup ## seeds in virtual time: SEED=7 replays one; SEEDS=1000 FIRST=1 NODES=3 runs a range
+simulate: setup ## seeds in virtual time: SEED=7 NODES=3 replays one; SEEDS=1000 FIRST=1 runs a range
 	cd tests && PYTHONHASHSEED=0 ../$(BIN)/python -m simulation.run --nodes $(NODES) --jobs $(JOBS) \
 	  $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 

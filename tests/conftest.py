@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     mark_clusters(items)
     if hasattr(config, "workerinput"):
-        long_files_first(items)
+        long_files_first(items, config.option.markexpr)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Run seeds: `python -m simulation.run --seed 7`, or `--first 1 --seeds 1000 --jobs 2`.
+"""Run seeds: `python -m simulation.run --seed 7`, or `--seeds 1000 --jobs 2`.
 
 `--nodes mix` gives each seed its number of nodes: of ten, four run 1, four run 3, and two run 5.
 `--record FILE` keeps what each seed gave, so that a range can be run in pieces: seeds in the file
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from simulation.marks import MARKS
 from simulation.scenario import Outcome, simulate
+from simulation.workloads.workload import COMPLETE_SINCE, first_of_range
 
 _SEEDS_BETWEEN_WORDS = 500
 MIX = (1, 3, 1, 3, 5, 1, 3, 1, 3, 5)
@@ -34,7 +35,17 @@ def main() -> int:
     """Run the seeds asked for; 1 where any of them found a violation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this one and show what happened")
-    parser.add_argument("--first", type=int, help="the first of a range; a fresh one otherwise")
+    parser.add_argument(
+        "--first",
+        type=int,
+        help=f"the first of a range, counted from {COMPLETE_SINCE} where it is below; a fresh one "
+        "otherwise",
+    )
+    parser.add_argument(
+        "--former",
+        action="store_true",
+        help="take --first as it is: seeds of former simulators, with fewer clients and faults",
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--nodes", default="mix", help="a number, or mix")
     parser.add_argument("--jobs", type=int, default=1)
@@ -55,6 +66,7 @@ def main() -> int:
     first = options.first
     if first is None:
         first = int.from_bytes(os.urandom(4), "big")
+    first = first_of_range(first, with_former=options.former)
     say(f"seeds {first} to {first + options.seeds - 1}, {options.nodes} nodes")
     began = time.monotonic()
     failed = 0

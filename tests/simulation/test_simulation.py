@@ -1,4 +1,4 @@
-"""The simulator on fixed seeds, on fresh ones, on itself, and on planted bugs."""
+"""The simulator on fixed seeds, on fresh ones, and on itself."""
 
 import os
 from collections import Counter
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from simulation.marks import FREQUENT, MARKS
-from simulation.mutants import FOUND_AT, MUTANTS, Mutant, find
 from simulation.run import nodes_of
 from simulation.scenario import Outcome, simulate
+from simulation.workloads import WORKLOADS
+from simulation.workloads.workload import COMPLETE_SINCE, first_of_range
 
 # Seeds that found something once, and the first few.
 FIXED_SEEDS = [
@@ -56,10 +57,6 @@ FIXED_SEEDS = [
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 
 
-#: How many seeds a search of the ordinary run looks through: a minute at most.
-_SEEDS_AGAIN = 20
-
-
 def assert_holds(outcome: Outcome, nodes: int) -> None:
     print(f"seed {outcome.seed}: {outcome.acknowledged} acknowledged, trace {outcome.trace:08x}")  # noqa: T201 - the seed must be in the output
     story = "\n".join([*outcome.said[-40:], *outcome.violations])
@@ -99,12 +96,6 @@ def test_a_seed_leaves_as_many_descriptors_as_it_found(nodes):
     assert descriptors() == before
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_planted_bug_fits_the_source_that_there_is(mutant: Mutant):
-    with mutant.installed():
-        pass
-
-
 @pytest.mark.slow
 def test_a_few_seeds_reach_what_is_frequent():
     """All of the marks, over 1,000 seeds, are `make simulate-reached`'s."""
@@ -118,13 +109,9 @@ def test_a_few_seeds_reach_what_is_frequent():
     assert not [mark for mark in FREQUENT if not reached[mark]]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FOUND_AT)
-def test_a_planted_bug_is_found_again(name: str):
-    """From the seed that found it on; `make simulate-mutants` searches for all, to their bounds."""
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
-    first = FOUND_AT[name]
-    assert find(mutant, first=first, seeds_max=_SEEDS_AGAIN), (
-        f"not found in {_SEEDS_AGAIN} seeds from {first} on: what the seeds do has changed."
-        f' make simulate-mutants FIRST={first} NAME="{name}" finds the next one for FOUND_AT'
-    )
+def test_a_range_begins_where_a_seed_may_draw_all_that_there_is():
+    assert first_of_range(1) == COMPLETE_SINCE + 1
+    assert first_of_range(COMPLETE_SINCE + 7) == COMPLETE_SINCE + 7
+    assert first_of_range(684, with_former=True) == 684
+    later = [each.name for each in WORKLOADS if each.since > COMPLETE_SINCE]
+    assert not later, "COMPLETE_SINCE must follow"

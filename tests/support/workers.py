@@ -2,13 +2,18 @@
 
 What a file's tests share (a cluster, a broker) is then made once. Tests that share a Spark session
 stay with one worker; in a run of Spark's tests alone, those that start drivers of their own go to
-whoever is free. Long files begin first, so that the short ones fill the end.
+whoever is free. Long files begin first, so that the short ones fill the end: `long_files.json` says
+how many seconds the longest took (`python -m support.workers JUNIT.xml …` writes it), and marks
+stand for what is not in it.
 The mark `cluster` is given here, by what a test's module imports.
 """
 
 import ast
 import functools
+import json
 import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
@@ -18,8 +23,10 @@ from xdist.scheduler import LoadScopeScheduling
 _ROOT = Path(__file__).parent.parent.parent
 #: Where jobs are tested: files share a Spark session, or start drivers of their own.
 _JOBS = "tests/jobs/"
-#: Which marks say that a file takes long, the longest first.
-_LONG = ("spark", "slow", "java")
+_LONG_FILES = Path(__file__).with_name("long_files.json")
+_LONG_SECONDS = 20
+#: Which marks say that a file takes long, and how many seconds at least, where nothing is known.
+_LONG = {"spark": 15, "slow": 10, "java": 5}
 #: Helpers that start brokers, or what talks to them, as processes.
 _STARTERS = (
     *("headrace_broker", "headrace_cluster", "kafka_cluster", "kafka_peer", "kube", "kube_cluster"),
@@ -63,15 +70,33 @@ def _uses_the_session(path: str) -> bool:
     return any(each.arg == "spark" for function in functions for each in function.args.args)
 
 
-def long_files_first(items: list[pytest.Item]) -> None:
-    """Sort by file; within a file the order stays."""
-    ranks: dict[str, int] = {}
+def long_files_first(items: list[pytest.Item], chosen: str) -> None:
+    """Sort by what stays with one worker, the longest first; within it the order stays."""
+    known = json.loads(_LONG_FILES.read_text())
+    paths: dict[str, str] = {}
+    guessed = Counter[str]()
     for item in items:
+        path = item.nodeid.split("::", 1)[0]
+        paths[path] = scope_of(path, chosen)
         marks = {mark.name for mark in item.iter_markers()}
-        rank = next((rank for rank, name in enumerate(_LONG) if name in marks), len(_LONG))
-        path = str(item.path)
-        ranks[path] = min(rank, ranks.get(path, rank))
-    items.sort(key=lambda item: ranks[str(item.path)])
+        least = max((seconds for name, seconds in _LONG.items() if name in marks), default=0)
+        guessed[path] = max(guessed[path], least)
+    seconds = Counter[str]()
+    for path, scope in paths.items():
+        seconds[scope] += known.get(path, guessed[path])
+    items.sort(key=lambda item: -seconds[paths[item.nodeid.split("::", 1)[0]]])
+
+
+def take(reports: list[str]) -> None:
+    """Write the files' seconds from JUnit reports of whole runs (`pytest --junit-xml`)."""
+    seconds = Counter[str]()
+    for report in reports:
+        for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own report
+            parts = case.attrib["classname"].split(".")
+            end = next(at for at, part in enumerate(parts) if part.startswith("test_"))
+            seconds["/".join(parts[: end + 1]) + ".py"] += float(case.attrib["time"])
+    found = {path: round(each) for path, each in sorted(seconds.items()) if each >= _LONG_SECONDS}
+    _LONG_FILES.write_text(json.dumps(found, indent=2) + "\n")
 
 
 def mark_clusters(items: list[pytest.Item]) -> None:
@@ -96,3 +121,7 @@ def _starts_processes(name: str, known: dict[str, bool]) -> bool:
             for value in values
         )
     return known[name]
+
+
+if __name__ == "__main__":
+    take(sys.argv[1:])

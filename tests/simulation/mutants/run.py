@@ -11,13 +11,19 @@ import sys
 import time
 
 from simulation.mutants import FOUND_AT, MUTANTS, find
+from simulation.workloads.workload import first_of_range
 
 
 def main() -> int:
     """Name the seed that finds each mutant; 1 where one is not found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--name", default="", help="only mutants whose name has this in it")
-    parser.add_argument("--first", type=int, help="search from here, whatever seed is known")
+    parser.add_argument(
+        "--first",
+        type=int,
+        help="search from here, whatever seed is known; as `simulation.run` takes it",
+    )
+    parser.add_argument("--former", action="store_true", help="as `simulation.run` has it")
     parser.add_argument("--seeds", type=int, help="instead of each mutant's own bound")
     parser.add_argument("--jobs", type=int, default=1, help="how many mutants at a time")
     parser.add_argument("--unfound", action="store_true", help="only those without a known seed")
@@ -26,7 +32,10 @@ def main() -> int:
     left_out = FOUND_AT if options.unfound else ()
     names = [each.name for each in MUTANTS if options.name in each.name]
     names = [name for name in names if name not in left_out]
-    search = functools.partial(_search, first=options.first, seeds_max=options.seeds)
+    first = options.first
+    if first is not None:
+        first = first_of_range(first, with_former=options.former)
+    search = functools.partial(_search, first=first, seeds_max=options.seeds)
     missed = 0
     with multiprocessing.Pool(options.jobs, maxtasksperchild=1) as pool:
         for is_found, text in pool.imap_unordered(search, names):

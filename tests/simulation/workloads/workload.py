@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 AIMED_SINCE, _AIMED_END, _AIMED_AGAIN = 800_000, 1_000_000, 3_000_000
 POWER_CUTS_SINCE = 8_000_000
 """The first seed with cuts of power that are aimed (`simulation.power_cuts`)."""
+COMPLETE_SINCE = 9_000_000
+"""From here on a seed may draw all that there is; what is known of those before stays true."""
+
+
+def first_of_range(asked: int, *, with_former: bool = False) -> int:
+    """Return the first seed of a range: one that may draw all that there is.
+
+    A small number is counted from there. `with_former` takes it as it is.
+    """
+    return asked if with_former or asked >= COMPLETE_SINCE else COMPLETE_SINCE + asked
 
 
 def is_aimed(seed: int) -> bool:
