@@ -184,8 +184,6 @@ def test_a_pod_that_a_quota_refuses_is_said_in_the_api_servers_words(served: Ser
         assert "FailedCreate" in served_message(served, "roomless")
         assert condition(served.get("Cluster", "roomless"), "Reconciling")["status"] == "True"
         assert not uid(served, "pod", "roomless-a-0")
-    # Its controller would try again in its own time.
-    kubectl("-n", served.namespace, "annotate", "statefulset", "roomless-a", "again=now")
     wait_until(lambda: uid(served, "pod", "roomless-a-0"), 60, "the pod")
     wait_until(
         lambda: "exceeded quota" not in served_message(served, "roomless"), 60, "other words"
@@ -198,7 +196,6 @@ def test_a_pod_that_is_refused_for_a_minute_needs_a_person(served: Served) -> No
         made(served, "waiting")
         wait_until(lambda: "BrokersFailing" in stalled(served, "waiting"), 150, "a minute of it")
         assert "exceeded quota: full" in stalled(served, "waiting")
-    kubectl("-n", served.namespace, "annotate", "statefulset", "waiting-a", "again=now")
     wait_until(lambda: not stalled(served, "waiting"), 60, "nothing to be refused")
 
 

@@ -12,6 +12,8 @@ from headrace_operator.kubernetes.api.client import KubernetesClient
 from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.kubernetes.brokers.unstarted import (
+    FAILED_CREATE,
+    WOKEN,
     Hindrance,
     Unstarted,
     newest_event,
@@ -64,6 +66,13 @@ def event(
     return {"metadata": metadata, "deprecatedLastTimestamp": text(seconds), **named}
 
 
+KINDS = {
+    "/api/v1": {"kind": "Pod", "name": "pods"},
+    "/apis/apps/v1": {"kind": "StatefulSet", "name": "statefulsets"},
+    "/apis/events.k8s.io/v1": {"kind": "Event", "name": "events"},
+}
+
+
 class Answers:
     """An API server that admits pods or says why not, and has Events by their objects' uids."""
 
@@ -72,14 +81,15 @@ class Answers:
         self.events: dict[str, list[dict[str, Any]]] = {}
         self.may_list = True
         self.dry_runs: list[str] = []
+        self.woken: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
-        if request.path == "/api/v1":
-            kinds = [{"kind": "Pod", "name": "pods", "namespaced": True}]
-            return web.json_response({"resources": kinds})
-        if request.path == "/apis/events.k8s.io/v1":
-            kinds = [{"kind": "Event", "name": "events", "namespaced": True}]
-            return web.json_response({"resources": kinds})
+        if kind := KINDS.get(request.path):
+            return web.json_response({"resources": [{**kind, "namespaced": True}]})
+        if request.path.endswith("/statefulsets/c-a"):
+            assert request.method == "PATCH"
+            self.woken.append((await request.json())["metadata"]["annotations"][WOKEN])
+            return web.json_response(owner())
         if request.path.endswith("/pods"):
             assert request.query["dryRun"] == "All"
             pod = await request.json()
@@ -107,7 +117,11 @@ def looked(
             connection = Connection(server=str(server.make_url("")).rstrip("/"))
             async with KubernetesClient(connection) as client:
                 unstarted = Unstarted(client)
-                return [dict(await unstarted.look(WANTED, identity, each)) for each in views]
+                found = []
+                for each in views:
+                    found.append(dict(await unstarted.look(WANTED, identity, each)))
+                    await unstarted.wake(WANTED)
+                return found
 
     return asyncio.run(scenario())
 
@@ -179,6 +193,21 @@ def test_what_says_nothing_about_the_pod_is_not_reported(refusal: tuple[int, str
     answers.refusal = refusal
     answers.may_list = False
     assert looked(answers, seen(0), seen(90))[1] == {}
+
+
+def test_a_set_whose_pods_are_admitted_again_is_woken_ever_more_seldom() -> None:
+    answers = forbidden()
+    answers.events["set"] = [event(2, "create Pod c-a-0 in StatefulSet c-a failed", FAILED_CREATE)]
+    looked(answers, seen(0), seen(20), seen(40))
+    assert answers.woken == []
+    answers.refusal = None
+    looked(answers, seen(0), *(seen(20 + second) for second in range(70)))
+    assert answers.woken == [text(20), text(30), text(50)]
+    answers.events["set"].append(
+        event(95, "create Pod c-a-0 in StatefulSet c-a", "SuccessfulCreate")
+    )
+    looked(answers, seen(0), seen(100))
+    assert answers.woken[3:] == []
 
 
 def test_what_is_not_refused_is_asked_ever_more_seldom() -> None:

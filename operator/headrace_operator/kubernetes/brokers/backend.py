@@ -210,6 +210,7 @@ class BrokersOnKubernetes:
             return ()
         memory = self._memories.setdefault(cluster.key, _Memory())
         _remember(memory, observed)
+        await self._unstarted.wake(cluster)
         identity = await self._identities.load(cluster)
         is_held = _is_held_back(cluster)
         described = as_described(cluster, identity) if is_held else None

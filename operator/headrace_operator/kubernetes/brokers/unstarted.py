@@ -1,8 +1,9 @@
 """Why wanted pods are not made, and why pods that a node was found for do not start.
 
 `observed` reads what containers say of themselves. This asks what no pod's status says: admission,
-by a dry run of the missing pod, and Events. Changes nothing. Without permission to list Events, or
-to create pods, nothing is known from there and nothing reported.
+by a dry run of the missing pod, and Events. Without permission to list Events, or to create pods,
+nothing is known from there and nothing reported. A set whose pod is admitted again is woken: its
+controller, once refused, waits for up to 1,000 s.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ FAILED_CREATE_SECONDS_MAX = 1200.0
 #: What was asked is asked again after the first of these, and at growing intervals while there is
 #: nothing to report.
 AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 10.0, 300.0
+#: On a StatefulSet: when its controller was last made to look at it.
+WOKEN = "headrace.dev/woken-at"
 
 FAILED_CREATE, SUCCESSFUL_CREATE = "FailedCreate", "SuccessfulCreate"
 #: The API server itself is busy or away: that says nothing about a pod.
@@ -67,6 +70,8 @@ class _Asked:
     again_seconds: float = AGAIN_SECONDS_MIN
     refused: str = ""
     event: Object | None = None
+    woken_at: dt.datetime = _NEVER
+    wake_seconds: float = AGAIN_SECONDS_MIN
 
 
 class Unstarted:
@@ -76,10 +81,27 @@ class Unstarted:
         """Owns, in memory, since when pods are missing, and what was last heard about them."""
         self._client = client
         self._asked: dict[Key, dict[str, _Asked]] = {}
+        self._asleep: dict[Key, tuple[dt.datetime, dict[str, Object]]] = {}
 
     def forget(self, cluster: Cluster) -> None:
         """Forget a Cluster that is deleted."""
         self._asked.pop(cluster.key, None)
+        self._asleep.pop(cluster.key, None)
+
+    async def wake(self, cluster: Cluster) -> None:
+        """Have the controllers of sets look again whose pods were refused and no longer are.
+
+        An annotation does that. Raises KubernetesError.
+        """
+        now, asleep = self._asleep.pop(cluster.key, (_NEVER, {}))
+        annotations = {WOKEN: f"{now:%Y-%m-%dT%H:%M:%SZ}"}
+        for each in asleep.values():
+            try:
+                await self._client.patch(each, {"metadata": {"annotations": annotations}})
+            except KubernetesError as error:
+                # Who refuses that refuses the set itself too, which says so.
+                if not error.is_about_object:
+                    raise
 
     async def look(
         self, cluster: Cluster, identity: Identity, seen: Seen
@@ -88,6 +110,7 @@ class Unstarted:
         former = self._asked.get(cluster.key, {})
         present: dict[str, _Asked] = {}
         found: dict[int, Hindrance] = {}
+        asleep: dict[str, Object] = {}
         for node in identity.nodes:
             name = pod_name(cluster, node)
             owner = seen.stateful_sets.get(stateful_set(cluster, node.pool))
@@ -104,12 +127,15 @@ class Unstarted:
                 hindrance = await self._of_pod(pod, asked, seen.now, is_alone=is_alone)
             elif owner is not None and node.ordinal < owner["spec"].get("replicas", 1):
                 hindrance = await self._of_missing(owner, name, asked, seen.now)
+                if _sleeps(asked, seen.now):
+                    asleep[owner["metadata"]["name"]] = owner
             else:
                 continue
             present[name] = asked
             if hindrance is not None:
                 found[node.node_id] = hindrance
         self._asked[cluster.key] = present
+        self._asleep[cluster.key] = seen.now, asleep
         return found
 
     async def _of_missing(
@@ -272,6 +298,17 @@ def _note(asked: _Asked, now: dt.datetime, *, has_words: bool) -> None:
     asked.at = now
     longer = min(2 * asked.again_seconds, AGAIN_SECONDS_MAX)
     asked.again_seconds = AGAIN_SECONDS_MIN if has_words else longer
+
+
+def _sleeps(asked: _Asked, now: dt.datetime) -> bool:
+    """Whether a set's controller is to look again, after an interval that grows each time."""
+    is_due = (now - asked.woken_at).total_seconds() >= asked.wake_seconds
+    if asked.refused or asked.event is None or not is_due:
+        return False
+    if asked.woken_at != _NEVER:
+        asked.wake_seconds = min(2 * asked.wake_seconds, AGAIN_SECONDS_MAX)
+    asked.woken_at = now
+    return True
 
 
 def _is_about(event: Object, name: str) -> bool:
