@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.sinks.generations import shadowing
+from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.protocol import whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,6 +127,10 @@ def problems(job: Job) -> list[str]:
         for place, count in places.items()
         if count > 1
     ]
+    topics = [sink for sink in map(whole_of, job.sinks) if isinstance(sink, KafkaSink)]
+    if len(topics) > 1 and any(sink.topic is None for sink in topics):
+        # --output-topic would be the topic of all of them.
+        found.append("sinks: the output topic is one of several: name it, KafkaSink(topic=…)")
     for sink in job.sinks:
         if job.shadow and shadowing(sink) is None:
             found.append(

@@ -16,11 +16,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace_cli.main import main as headrace_main
 from headrace_jobs.declaration import Job, Parameter, Topic, problems
 from headrace_jobs.jobs.cpu_load import JOB as CPU_LOAD
+from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.jobs.run import DeclarationError, load_job
 from headrace_jobs.jobs.runner import explained
 from headrace_jobs.progress.offsets import offsets_of
 from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.only import Only
 from headrace_operator.validation import validate_manifests
 from support.jobs import JobProcess
 from support.processes import wait_until
@@ -178,6 +180,7 @@ def test_a_file_whose_name_no_module_can_have_is_told_to_be_renamed(name, reason
 TWO_TOPICS = """
 from headrace_jobs.declaration import Job, Topic
 from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.only import Only
 JOB = Job(
     name="two", sources=(Topic("a", name="sales"), Topic(name="shipments")),
     transform=lambda sales, shipments: sales.unionByName(shipments),
@@ -194,6 +197,28 @@ def test_the_topics_of_several_sources_are_distinguished_by_name(tmp_path):
     assert "write sales=TOPIC, shipments=TOPIC" in wrong.stderr
     right = (*common, "--input-topic", "shipments=b", "--startup-timeout", "0s")
     assert "no broker answers" in run_module(*right, cwd=tmp_path).stderr
+
+
+PARTS = Only(rows="true", columns=("key",), sink=KafkaSink(topic="parts", key_columns=("key",)))
+COMMON = ("--checkpoint", "/nowhere", "--bootstrap-servers", "127.0.0.1:1", "--delivery")
+
+
+def test_a_job_waits_for_all_the_topics_that_it_writes_each_under_its_own_name():
+    asked = (*COMMON, "at-least-once")
+    _, settings, _ = parse_declared(declared(sinks=(OUT, PARTS)), asked)
+    assert settings.topics == {"orders", "out", "parts"}
+    # It would be every sink's.
+    assert settings.output_topic is None
+    _, settings, _ = parse_declared(declared(sinks=(PARTS,)), (*asked, "--output-topic", "other"))
+    assert settings.topics == {"orders", "other"}
+    assert settings.output_topic == "other"
+
+
+def test_of_several_topics_each_has_a_name_in_the_declaration():
+    nameless = KafkaSink(key_columns=("key",))
+    (problem,) = problems(declared(sinks=(nameless, PARTS)))
+    assert "the output topic is one of several: name it, KafkaSink(topic=" in problem
+    assert problems(declared(sinks=(nameless,))) == []
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.durations import parse_duration, parse_moment
 from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.protocol import whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,12 +65,14 @@ class JobSettings:
     stop_timeout_seconds: float
     #: The group of the generation that readers see; `group` is this driver's.
     live_group: str | None = None
+    #: All that the job writes, dead letters aside.
+    output_topics: tuple[str, ...] = ()
 
     @property
     def topics(self) -> set[str]:
         """Topics that must exist before the query starts."""
-        optional = {self.output_topic, self.dead_letter_topic} - {None}
-        return {*self.input_topics, *(topic for topic in optional if topic is not None)}
+        dead_letters = () if self.dead_letter_topic is None else (self.dead_letter_topic,)
+        return {*self.input_topics, *self.output_topics, *dead_letters}
 
 
 def add_common_arguments(
@@ -83,11 +86,14 @@ def add_common_arguments(
 def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
     """Return the settings from the common arguments. Raises `ValueError` for wrong topics."""
     a = arguments
+    output_topic = _output_topic(job, a)
+    declared = (output_topic,) if output_topic else (sink.topic for sink in _topic_sinks(job))
     settings = JobSettings(
         name=a.name,
         bootstrap_servers=a.bootstrap_servers,
         input_topics=_input_topics(job, a.input_topic or ()),
-        output_topic=_output_topic(job, a),
+        output_topic=output_topic,
+        output_topics=tuple(topic for topic in declared if topic is not None),
         delivery=Delivery(a.delivery),
         generation=a.generation,
         is_shadow=a.shadow,
@@ -113,7 +119,7 @@ def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
         startup_timeout_seconds=a.startup_timeout / 1000,
         stop_timeout_seconds=a.stop_timeout / 1000,
     )
-    _check_topics(job, settings)
+    _check_topics(settings)
     return settings
 
 
@@ -167,9 +173,14 @@ def _group_of(arguments: argparse.Namespace) -> str | None:
 
 def _output_topic(job: Job, arguments: argparse.Namespace) -> str | None:
     """Return the topic of the results, if there is exactly one."""
-    declared = [sink.topic for sink in job.sinks if isinstance(sink, KafkaSink)]
+    sinks = _topic_sinks(job)
     given: str | None = getattr(arguments, "output_topic", None)
-    return given or (declared[0] if len(declared) == 1 else None)
+    return given or (sinks[0].topic if len(sinks) == 1 else None)
+
+
+def _topic_sinks(job: Job) -> list[KafkaSink]:
+    """Return the sinks that are topics, also those that get a part of the results."""
+    return [sink for sink in map(whole_of, job.sinks) if isinstance(sink, KafkaSink)]
 
 
 def _add_topics(data: argparse._ArgumentGroup, job: Job) -> None:
@@ -180,7 +191,7 @@ def _add_topics(data: argparse._ArgumentGroup, job: Job) -> None:
         metavar="TOPIC",
         help="what to read, in place of the declared topic; NAME=TOPIC in a job with several",
     )
-    outputs = [sink for sink in job.sinks if isinstance(sink, KafkaSink)]
+    outputs = _topic_sinks(job)
     if len(outputs) == 1:
         required = outputs[0].topic is None
         data.add_argument("--output-topic", required=required, metavar="TOPIC")
@@ -389,7 +400,7 @@ def _folder(text: str) -> str:
     return text
 
 
-def _check_topics(job: Job, settings: JobSettings) -> None:
+def _check_topics(settings: JobSettings) -> None:
     """Refuse names that no topic has, and a job that reads what it writes, for ever."""
     for topic in sorted(settings.topics):
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
@@ -397,11 +408,7 @@ def _check_topics(job: Job, settings: JobSettings) -> None:
                 f"{topic!r} is no name of a topic: it has up to 249 letters, digits, '.', '_' and"
                 " '-'; a job reads one for each of its sources"
             )
-    whole = [getattr(sink, "sink", sink) for sink in job.sinks]
-    declared = [sink.topic for sink in whole if isinstance(sink, KafkaSink)]
-    outputs = {topic for topic in declared if topic is not None}
-    if settings.output_topic is not None:
-        outputs = {settings.output_topic, *(outputs if len(outputs) > 1 else ())}
+    outputs = set(settings.output_topics)
     read = set(settings.input_topics)
     if outputs & read:
         raise ValueError(f"topic {min(outputs & read)} is input and output: give another output")

@@ -36,7 +36,7 @@ from headrace_jobs.progress.offsets import offsets_of
 from headrace_jobs.progress.stored import FencedError, GapError
 from headrace_jobs.session import PAGES_ADDRESS_FILE, SessionError, open_session
 from headrace_jobs.sinks.dead_letters import DeadLetters
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import SinkError, whole_of
 from headrace_jobs.sources.kafka import KafkaSource, read_stream
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def _end_if_replaced(outputs: Outputs) -> None:
 def _warn_of_repeated_keys(job: Job) -> None:
     """Without state nothing makes one row of a key's records in a batch."""
     for sink in job.sinks:
-        if getattr(getattr(sink, "sink", sink), "wants_each_key_once", False):
+        if getattr(whole_of(sink), "wants_each_key_once", False):
             _log.warning(
                 "a batch in which a key has several rows will be refused: name `version`, or"
                 " aggregate by the key",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from headrace_jobs.progress.stored import NO_BATCH, StoredProgress
-from headrace_jobs.sinks.protocol import LATE, SinkError
+from headrace_jobs.sinks.protocol import LATE, SinkError, whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -91,7 +91,7 @@ class Shadowing(Protocol):
 
 def shadowing(sink: Sink) -> Shadowing | None:
     """Return the sink as a `Shadowing`, if it is one; also if it gets a part of the results."""
-    whole = getattr(sink, "sink", sink)
+    whole = whole_of(sink)
     return whole if isinstance(whole, Shadowing) else None
 
 

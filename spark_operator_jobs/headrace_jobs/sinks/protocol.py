@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace_jobs.delivery import Delivery
     from headrace_jobs.progress.stored import Batch, StoredProgress
 
-__all__ = ["LATE", "ProgressWriter", "Run", "Sink", "SinkError", "SinkWriter"]
+__all__ = ["LATE", "ProgressWriter", "Run", "Sink", "SinkError", "SinkWriter", "whole_of"]
 
 #: The end of the name under which a job's results are corrected. No job's own name has a dot.
 LATE = ".late"
@@ -97,3 +97,10 @@ class Sink(Protocol):
 
     def open(self, run: Run) -> SinkWriter:
         """Connect. Raises `SinkError`."""
+
+
+def whole_of(sink: Sink) -> Sink:
+    """Return the sink itself where it is to get a part of the results (`Only`). Pure."""
+    while (inner := getattr(sink, "sink", None)) is not None:
+        sink = inner
+    return sink
