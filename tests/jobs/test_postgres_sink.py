@@ -294,6 +294,52 @@ def test_a_server_that_crashes_after_staging_costs_the_batch_and_no_row(
     assert table(postgres, sink) == {"a": 1, "b": 2}
 
 
+def within(seconds, work):
+    """Do the work in a thread; whether it was done within so many seconds."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return found
+
+
+def test_a_successor_does_not_wait_for_a_driver_that_hangs_in_its_transaction(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    """Nor for one on a node that is cut off: the server keeps its connection for two hours."""
+    from headrace_jobs.sinks import postgres_rows
+
+    monkeypatch.setattr(postgres_rows, "IDLE_SECONDS_MAX", 1)
+    zombie = open_sink()
+    zombie.write(rows(spark, a=1), batch(0))
+    keep, hangs, wakes = zombie._store._store, threading.Event(), threading.Event()
+
+    def hang(progress):
+        keep(progress)
+        hangs.set()
+        wakes.wait(60)
+
+    monkeypatch.setattr(zombie._store, "_store", hang)
+    said = []
+
+    def write():
+        try:
+            zombie.write(rows(spark, a=666), batch(1))
+        except FencedError as error:
+            said.append(error)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    assert hangs.wait(60)
+    opened = within(20, open_sink)
+    wakes.set()
+    writing.join(60)
+    assert opened, "the successor waits"
+    opened[0].write(rows(spark, a=2), batch(1))
+    assert said
+    assert table(postgres, sink) == {"a": 2}
+
+
 @contextlib.contextmanager
 def table_on_a_small_disk(postgres, table):
     """The sink's table alone is on a disk of its own; yields that disk."""

@@ -26,6 +26,7 @@ __all__ = [
     "ATTEMPT",
     "TASK_STAGING",
     "TaskMerge",
+    "bound_idleness",
     "column_types",
     "copy_rows",
     "drop_staging",
@@ -40,6 +41,9 @@ __all__ = [
 ATTEMPT = "headrace_attempt"
 #: The temporary table of a task that merges its own rows.
 TASK_STAGING = "headrace_task"
+
+#: A client that hangs, or whose node is cut off, keeps its locks no longer than this.
+IDLE_SECONDS_MAX = 60
 
 _NUL = "\0"
 # Behind no backslash that it would be the text of.
@@ -148,8 +152,7 @@ class TaskMerge:
 
     def run(self, connection: Any, attempt: int) -> None:
         """Merge. Raises `FencedError`."""
-        # A client that is gone must not keep the lock from its successor.
-        connection.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")
+        bound_idleness(connection)
         if connection.execute(self.guard, self.parameters).fetchone() is None:
             raise FencedError("a later driver or batch has written: this task is fenced")
         merge_rows(connection, self.statement, [attempt])
@@ -246,6 +249,11 @@ def staging_prefix(job: str, generation: int, table: str) -> str:
     """Return the common prefix of all staging tables of this generation."""
     identity = f"{job}/{generation}/{table}"
     return f"headrace_staging_{hashlib.sha256(identity.encode()).hexdigest()[:12]}_"
+
+
+def bound_idleness(connection: Any) -> None:
+    """End this transaction if its client leaves it alone: the locks are its successor's then."""
+    connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS_MAX}s'")
 
 
 def drop_staging(connection: Any, prefix: str) -> None:

@@ -30,7 +30,7 @@ from headrace_jobs.progress.stored import (
     judge,
 )
 from headrace_jobs.sinks.generations import mixing
-from headrace_jobs.sinks.postgres_rows import TaskMerge
+from headrace_jobs.sinks.postgres_rows import TaskMerge, bound_idleness
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class PostgresStore:
     def _claim(self, run: Run, output: str) -> tuple[str, StoredProgress]:
         relation = f"{output}_g{run.generation}" if run.is_shadow else output
         check_name(relation)
-        with self._connection.transaction():
+        with self._transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ADVISORY_LOCK,))
             # Who may not create tables may use one that is there.
             if not progress_table_exists(self._connection):
@@ -278,7 +278,7 @@ class PostgresStore:
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start: after a reset, or if nothing was stored."""
-        with self._connection.transaction():
+        with self._transaction():
             self._lock()
             if self.stored.epoch != self.epoch:
                 raise FencedError(f"another driver has epoch {self.stored.epoch}")
@@ -297,7 +297,11 @@ class PostgresStore:
         while True:
             try:
                 return self._transact_once(batch, work)
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except (
+                psycopg.OperationalError,
+                psycopg.InterfaceError,
+                psycopg.errors.IdleInTransactionSessionTimeout,
+            ) as error:
                 # Refused, lost on the way, or done with a lost answer: the row will show it.
                 deadline = min(deadline, time.monotonic() + OUTAGE_SECONDS_MAX)
                 is_refused = error.sqlstate is not None
@@ -316,7 +320,7 @@ class PostgresStore:
 
     def once(self, work: Callable[[Any, str], None]) -> None:
         """Do the work in a transaction, unless this driver is fenced. No retries."""
-        with self._connection.transaction():
+        with self._transaction():
             self._lock()
             if self.stored.epoch != self.epoch:
                 raise FencedError(f"another driver has epoch {self.stored.epoch}")
@@ -331,7 +335,7 @@ class PostgresStore:
         self._connection.close()
 
     def _transact_once(self, batch: Batch, work: Callable[[Any, str], None] | None) -> Verdict:
-        with self._connection.transaction():
+        with self._transaction():
             self._lock()
             verdict = judge(self.stored, self.epoch, batch)
             if verdict is Verdict.SKIP:
@@ -342,6 +346,12 @@ class PostgresStore:
             self._store(after)
         self.stored = after
         return verdict
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._connection.transaction():
+            bound_idleness(self._connection)
+            yield
 
     def _lock(self) -> None:
         self._take(self._connection.execute(_READ + " FOR UPDATE", self._key).fetchone())
