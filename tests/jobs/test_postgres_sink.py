@@ -303,6 +303,18 @@ def within(seconds, work):
     return found
 
 
+@contextlib.contextmanager
+def hanging_copy(postgres, dsn):
+    """Hold what a task holds that hangs within its COPY: the lock of its staging table."""
+    (staging,) = postgres.query(
+        "SELECT tablename FROM pg_tables WHERE tablename LIKE 'headrace_staging_%'"
+        " ORDER BY (SELECT oid FROM pg_class WHERE relname = tablename) DESC LIMIT 1"
+    )[0]
+    with psycopg.connect(dsn) as task:
+        task.execute(f"LOCK TABLE {staging} IN ROW EXCLUSIVE MODE")
+        yield
+
+
 def test_a_successor_does_not_wait_for_a_driver_that_hangs_in_its_transaction(
     spark, postgres, sink, open_sink, monkeypatch
 ):
@@ -338,6 +350,59 @@ def test_a_successor_does_not_wait_for_a_driver_that_hangs_in_its_transaction(
     opened[0].write(rows(spark, a=2), batch(1))
     assert said
     assert table(postgres, sink) == {"a": 2}
+
+
+def test_a_successor_does_not_wait_for_a_task_that_hangs_in_its_copy(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    writer = open_sink()
+    writer.write(rows(spark, a=1), batch(0))
+    monkeypatch.setattr(writer._store, "transact", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.write(rows(spark, a=666), batch(1))
+    with hanging_copy(postgres, sink.dsn):
+        opened = within(20, open_sink)
+    assert opened, "the successor waits"
+    opened[0].write(rows(spark, a=2), batch(1))
+    assert table(postgres, sink) == {"a": 2}
+
+
+def test_a_batch_does_not_wait_for_a_task_that_hangs_and_was_tried_again(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    from headrace_jobs.sinks import postgres as module
+
+    copy_rows = module.copy_rows
+    with contextlib.ExitStack() as stack:
+
+        def copy_and_hang(*arguments):
+            attempts = copy_rows(*arguments)
+            stack.enter_context(hanging_copy(postgres, sink.dsn))
+            return attempts
+
+        writer = open_sink()
+        monkeypatch.setattr(module, "copy_rows", copy_and_hang)
+        assert within(30, lambda: writer.write(rows(spark, a=1), batch(0))), "the batch waits"
+    assert table(postgres, sink) == {"a": 1}
+
+
+def test_a_server_that_crashes_behind_the_commit_costs_no_batch(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    writer = open_sink()
+    transact = writer._store.transact
+
+    def transact_and_crash(*arguments):
+        verdict = transact(*arguments)
+        postgres.crash()
+        postgres.start()
+        return verdict
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer._store, "transact", transact_and_crash)
+        writer.write(rows(spark, a=1), batch(0))
+    writer.write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1, "b": 2}
 
 
 @contextlib.contextmanager

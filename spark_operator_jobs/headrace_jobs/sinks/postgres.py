@@ -198,7 +198,7 @@ class PostgresWriter:
             self._store.transact(progress, merge)
         else:
             self._store.once(merge)
-        self._store.execute(drop)
+        self._store.drop(staging)
 
     def _merge(self, staging: str, relation: str, columns: list[str]) -> Any:
         """Return the statement that merges rows of successful attempts, its only parameter."""

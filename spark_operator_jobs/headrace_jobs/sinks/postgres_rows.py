@@ -10,6 +10,7 @@ ones, which it finds by their names.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ __all__ = [
     "column_types",
     "copy_rows",
     "drop_staging",
+    "drop_unless_locked",
     "merge_rows",
     "portable",
     "staging_prefix",
@@ -44,6 +46,7 @@ TASK_STAGING = "headrace_task"
 
 #: A client that hangs, or whose node is cut off, keeps its locks no longer than this.
 IDLE_SECONDS_MAX = 60
+_LOCK_TIMEOUT = "1s"
 
 _NUL = "\0"
 # Behind no backslash that it would be the text of.
@@ -257,13 +260,23 @@ def bound_idleness(connection: Any) -> None:
 
 
 def drop_staging(connection: Any, prefix: str) -> None:
-    """Drop the staging tables whose names begin so."""
-    from psycopg import sql
-
+    """Drop the staging tables whose names begin so, in a transaction."""
     found = connection.execute(
         "SELECT tablename FROM pg_tables WHERE schemaname = ANY(current_schemas(false))"
         " AND starts_with(tablename, %s)",
         (prefix,),
     ).fetchall()
     for (name,) in found:
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(str(name))))
+        drop_unless_locked(connection, str(name))
+
+
+def drop_unless_locked(connection: Any, staging: str) -> None:
+    """Drop a staging table, unless a task that hangs is within its COPY: the next driver does."""
+    import psycopg
+    from psycopg import sql
+
+    with contextlib.suppress(psycopg.errors.LockNotAvailable), connection.transaction():
+        connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(staging)))
+        # Only this statement may not wait.
+        connection.execute("SET LOCAL lock_timeout = DEFAULT")

@@ -30,7 +30,7 @@ from headrace_jobs.progress.stored import (
     judge,
 )
 from headrace_jobs.sinks.generations import mixing
-from headrace_jobs.sinks.postgres_rows import TaskMerge, bound_idleness
+from headrace_jobs.sinks.postgres_rows import TaskMerge, bound_idleness, drop_unless_locked
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
@@ -326,9 +326,12 @@ class PostgresStore:
                 raise FencedError(f"another driver has epoch {self.stored.epoch}")
             work(self._connection, self.relation)
 
-    def execute(self, statement: Any) -> None:
-        """Run a single idempotent statement."""
-        self._connection.execute(statement)
+    def drop(self, staging: str) -> None:
+        """Drop a staging table. Where the server is gone just now, the next driver does."""
+        import psycopg
+
+        with contextlib.suppress(psycopg.OperationalError, psycopg.InterfaceError):
+            drop_unless_locked(self._connection, staging)
 
     def close(self) -> None:
         """Close the connection."""
