@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
 from headrace_jobs.progress import group as group_module
+from headrace_jobs.progress.drivers import DriverEpoch
 from headrace_jobs.progress.group import CommitError, GroupClient, GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics
 from headrace_jobs.progress.offsets import TopicPartition
@@ -66,6 +67,22 @@ def test_the_first_position_is_committed_before_any_batch_so_lag_is_seen_at_once
     progress.close()
     assert group_offsets(group) == {(topic, 0): 5, (topic, 1): 0}
     assert value(metrics.registry, "offset_commits_total") == 2
+
+
+def test_a_driver_that_was_replaced_moves_the_group_no_more(
+    client, metrics, group, new_topic, group_offsets, tmp_path
+):
+    place = TopicPartition(new_topic(), 0)
+    zombie = GroupProgress(client, group, metrics, DriverEpoch(tmp_path))
+    zombie.start({place: 5})
+    wait_until(lambda: list(group_offsets(group).values()) == [5], what="the first commit")
+    successor = GroupProgress(client, group, metrics, DriverEpoch(tmp_path))
+    successor.start({place: 20})
+    wait_until(lambda: list(group_offsets(group).values()) == [20], what="the successor's commit")
+    zombie.processed({place: 10})
+    zombie.close()
+    assert list(group_offsets(group).values()) == [20]
+    successor.close()
 
 
 def test_what_is_pending_is_committed_on_close(client, metrics, group, new_topic, group_offsets):

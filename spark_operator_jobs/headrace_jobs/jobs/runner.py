@@ -251,7 +251,9 @@ def _run_started_query(session: SparkSession, settings: JobSettings, parts: _Par
     parts.metrics.checkpoint_generation(start.generation.number)
     group = follower = None
     if settings.group is not None:
-        group = GroupProgress(parts.start.client, settings.group, parts.metrics)
+        group = GroupProgress(
+            parts.start.client, settings.group, parts.metrics, parts.outputs.driver
+        )
         group.start(parts.start.position)
         follower = GroupFollower(parts.job, settings, group)
     listener = ProgressListener(parts.metrics, group, silence)

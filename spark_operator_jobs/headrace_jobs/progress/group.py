@@ -24,6 +24,7 @@ from headrace_jobs.progress.offsets import LagClock, TopicPartition, lag_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from headrace_jobs.progress.drivers import DriverEpoch
     from headrace_jobs.progress.metrics import JobMetrics
 
 __all__ = ["CommitError", "GroupClient", "GroupProgress"]
@@ -158,7 +159,15 @@ class GroupClient:
 class GroupProgress:
     """Follows one query: `processed` after each committed batch, `close` at its end."""
 
-    def __init__(self, client: GroupClient, group: str, metrics: JobMetrics) -> None:
+    def __init__(
+        self,
+        client: GroupClient,
+        group: str,
+        metrics: JobMetrics,
+        driver: DriverEpoch | None = None,
+    ) -> None:
+        """`driver`: once another one has started on its checkpoint, the group is that one's."""
+        self._driver = driver
         self._client = client
         self._group = group
         self._metrics = metrics
@@ -216,7 +225,17 @@ class GroupProgress:
             if is_closing and not self._is_pending:
                 return
 
+    def _is_replaced(self) -> bool:
+        """Whether a later driver has started: its group must not go back to where this one was."""
+        if self._driver is not None:
+            # A checkpoint that cannot be read fails the next batch, not this commit.
+            with contextlib.suppress(OSError):
+                return self._driver.is_replaced
+        return False
+
     def _commit(self, position: Mapping[TopicPartition, int]) -> None:
+        if self._is_replaced():
+            return
         failure: Exception | None = None
         for attempt in range(COMMIT_ATTEMPTS):
             try:
