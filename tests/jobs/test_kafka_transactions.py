@@ -24,6 +24,7 @@ from headrace_jobs.progress.generations import RESET_NOTE, Reset
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.kafka_transactions import _InDoubtError
 from headrace_jobs.sinks.protocol import Run, SinkError
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
@@ -146,6 +147,25 @@ def test_a_zombie_is_fenced_by_the_broker(spark, seen, open_sink, batch):
     with pytest.raises(FencedError):
         zombie.write(rows(spark, "zombie"), batch(1))
     successor.write(rows(spark, "b"), batch(1))
+    assert seen() == Counter("ab")
+
+
+def test_a_zombie_in_doubt_about_its_commit_leaves_its_successor_alone(
+    spark, seen, open_sink, batch, monkeypatch
+):
+    """It hung in the commit for longer than that may take; to ask is to fence."""
+    zombie = open_sink()
+    zombie.write(rows(spark, "a"), batch(0))
+    successors = []
+
+    def hang():
+        successors.append(open_sink())
+        raise _InDoubtError("the client does not return")
+
+    monkeypatch.setattr(zombie, "_commit", hang)
+    with pytest.raises(FencedError):
+        zombie.write(rows(spark, "zombie"), batch(1))
+    successors[0].write(rows(spark, "b"), batch(1))
     assert seen() == Counter("ab")
 
 

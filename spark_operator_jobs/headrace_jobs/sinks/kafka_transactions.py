@@ -115,10 +115,11 @@ class TransactionalWriter:
         try:
             self._transact(after, arrow_batches(records))
         except _InDoubtError:
+            # Whoever initialises fences the one before, which may be this driver's successor.
+            self._refuse_replaced(self._looked_up())
             # Initialising ends the transaction, one way or the other; the group then shows which.
             self._begin()
-            if self._stored.epoch != self._epoch:
-                raise FencedError(f"another driver has epoch {self._stored.epoch}") from None
+            self._refuse_replaced(self._stored)
             if judge(self._stored, self._epoch, batch) is Verdict.APPLY:
                 self._transact(after, arrow_batches(records))
 
@@ -156,12 +157,31 @@ class TransactionalWriter:
         except KafkaException as error:
             raise SinkError(f"{self.describe()} takes no transactions: {error}") from error
 
-    def _read(self) -> StoredProgress:
+    def _looked_up(self) -> StoredProgress:
+        """Read the progress beside a transaction that is pending. Raises `SinkError`."""
+        from confluent_kafka import KafkaException
+
+        try:
+            # Otherwise the answer would wait for that transaction's end.
+            return self._read("read_uncommitted")
+        except KafkaException as error:
+            raise SinkError(f"{self.describe()}: {error}") from error
+
+    def _refuse_replaced(self, stored: StoredProgress) -> None:
+        if stored.epoch != self._epoch:
+            raise FencedError(f"another driver has epoch {stored.epoch}") from None
+
+    def _read(self, isolation_level: str = "read_committed") -> StoredProgress:
         from confluent_kafka import Consumer
         from confluent_kafka import TopicPartition as Place
 
         consumer = Consumer(
-            self._servers | {"group.id": self._identity, "enable.auto.commit": False}
+            self._servers
+            | {
+                "group.id": self._identity,
+                "enable.auto.commit": False,
+                "isolation.level": isolation_level,
+            }
         )
         try:
             metadata = consumer.list_topics(timeout=_TIMEOUT_SECONDS)
