@@ -68,6 +68,14 @@ class PostgresServer:
     def dsn(self) -> str:
         return f"host={LOOPBACK} port={self.port} user=headrace dbname=postgres"
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         command = [str(self._binaries / "postgres"), "-D", str(self.data), "-h", LOOPBACK]
         command += ["-p", str(self.port), "-k", "", "-c", "fsync=off"]
@@ -91,7 +99,7 @@ class PostgresServer:
             self._process = None
 
     def close(self) -> None:
-        if self._process is not None:
+        if self.is_running:
             self.crash()
         shutil.rmtree(self.directory, ignore_errors=True)
 

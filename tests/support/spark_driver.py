@@ -1,5 +1,6 @@
 """What a job's driver is started with in a test, as a process of its own."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ _JAVA_OPTIONS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 )
 _TESTS = Path(__file__).parents[1]
+
+
+def python_path() -> str:
+    """Return where a driver finds `support`, and whatever the tests themselves are of."""
+    return os.pathsep.join(filter(None, [str(_TESTS), os.environ.get("PYTHONPATH")]))
 
 
 def driver_environment(master: str = "local[2]") -> dict[str, str]:
@@ -33,7 +39,7 @@ def driver_environment(master: str = "local[2]") -> dict[str, str]:
         *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
     ]
     return {
-        "PYTHONPATH": str(_TESTS),
+        "PYTHONPATH": python_path(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_SUBMIT_ARGS": shlex.join(submit),
         "SPARK_LOCAL_IP": "127.0.0.1",
