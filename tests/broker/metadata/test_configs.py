@@ -97,6 +97,27 @@ def _describe(image, kind, name, keys=None, **flags):
     return result, {entry.name: entry for entry in result.configs}
 
 
+@pytest.mark.parametrize("flags", [{}, {"include_synonyms": True, "include_documentation": True}])
+def test_many_topics_are_described_as_each_of_them_alone(flags):
+    topics = [creatable(name, retention_ms="100") for name in ("t", "same")]
+    topics += [creatable(name) for name in ("other", "another")]
+    image = create(image_with_brokers(2), *topics)[0]
+    resources = [
+        DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=keys)
+        for keys in (None, ["retention.ms", "segment.ms"], [])
+        for name in ("t", "same", "other", "another", "none", "a b")
+    ]
+    together = describe_configs(
+        image, DescribeConfigsRequest(resources=resources, **flags), SETTINGS
+    )
+    alone = [
+        describe_configs(image, DescribeConfigsRequest(resources=[each], **flags), SETTINGS)
+        for each in resources
+    ]
+    assert together.results == [answer.results[0] for answer in alone]
+    assert together.results[0].configs is together.results[1].configs
+
+
 def test_settings_are_set_and_deleted_one_by_one(image):
     image, response = _alter(image, TOPIC, "t", ("segment.ms", SET, "7"))
     assert response.error_code == ErrorCode.NONE

@@ -293,6 +293,39 @@ def test_configurations_are_described_in_every_version(tmp_path):
     asyncio.run(run())
 
 
+def test_others_are_served_while_the_settings_of_many_topics_are_described(tmp_path):
+    """Tools that show a cluster's topics ask for all of them at once, again and again."""
+
+    async def run():
+        async with _broker(tmp_path) as broker:
+            await _create(broker, creatable("t"))
+            request = DescribeConfigsRequest(
+                resources=[
+                    DescribeConfigsResource(
+                        resource_type=2, resource_name=name, configuration_keys=["retention.ms"]
+                    )
+                    for name in ["t", *(f"none-{number}" for number in range(999))]
+                ]
+            )
+            turns = 0
+
+            async def count():
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.ensure_future(count())
+            await asyncio.sleep(0)
+            before = turns
+            answer = await _ask(broker, ApiKey.DESCRIBE_CONFIGS, request, 4)
+            counting.cancel()
+            assert turns - before >= 5
+            assert [len(result.configs) for result in answer.results] == [1, *[0] * 999]
+
+    asyncio.run(run())
+
+
 def test_records_of_internal_unknown_and_only_compacted_topics_are_not_deleted(tmp_path):
     async def run():
         async with _broker(tmp_path) as broker:

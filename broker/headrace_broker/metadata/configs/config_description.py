@@ -3,7 +3,7 @@
 Reads only. A value under a sensitive name is never returned, whatever its source.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from headrace_broker.metadata.configs.alter_configs import (
     broker_of,
@@ -41,26 +41,61 @@ from headrace_broker.protocol.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
+_SameTopics = tuple[frozenset[tuple[str, str]], frozenset[str]]
+"""What decides how a topic is described: its own settings, and the names that were asked for."""
+
 
 def describe_configs(
     image: MetadataImage, request: DescribeConfigsRequest, settings: BrokerSettings
 ) -> DescribeConfigsResponse:
     """Answer a DescribeConfigs request; each resource succeeds or fails by itself."""
-    results = []
-    for asked in request.resources:
+    describer = ConfigDescriber(image, request, settings)
+    return DescribeConfigsResponse(results=[describer.describe(each) for each in request.resources])
+
+
+class ConfigDescriber:
+    """Describes the resources of one request, one after the other, as one image has them.
+
+    Tools ask for all topics of a cluster at once, and most topics have the same settings of their
+    own: what describes them is made once and shared.
+    """
+
+    def __init__(
+        self, image: MetadataImage, request: DescribeConfigsRequest, settings: BrokerSettings
+    ) -> None:
+        self._image = image
+        self._request = request
+        self._settings = settings
+        self._topics: dict[_SameTopics, list[DescribeConfigsResourceResult]] = {}
+
+    def describe(self, asked: DescribeConfigsResource) -> DescribeConfigsResult:
+        """Return the description of a resource, or its error."""
         result = DescribeConfigsResult(
             error_message="",  # not null, as in Kafka
             resource_type=asked.resource_type,
             resource_name=asked.resource_name,
         )
         try:
-            described = _describe(image, asked, settings)
+            result.configs = self._describe(asked)
         except ApiError as error:
             result.error_code, result.error_message = error.code, error.message
-        else:
-            result.configs = [_trim(entry, request) for entry in described]
-        results.append(result)
-    return DescribeConfigsResponse(results=results)
+        return result
+
+    def _describe(self, asked: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        if asked.resource_type != ConfigResourceType.TOPIC:
+            return self._trimmed(_describe(self._image, asked, self._settings))
+        overrides = _overrides(self._image, asked.resource_name)
+        same = frozenset(overrides.items()), frozenset(asked.configuration_keys or ())
+        described = self._topics.get(same)
+        if described is None:
+            found = _describe_topic(self._image, overrides, self._settings, _wanted(asked))
+            described = self._topics[same] = self._trimmed(found)
+        return described
+
+    def _trimmed(
+        self, described: list[DescribeConfigsResourceResult]
+    ) -> list[DescribeConfigsResourceResult]:
+        return [_trim(entry, self._request) for entry in described]
 
 
 def _trim(
@@ -78,11 +113,7 @@ def _describe(
     image: MetadataImage, asked: DescribeConfigsResource, settings: BrokerSettings
 ) -> list[DescribeConfigsResourceResult]:
     resource = ConfigResource(asked.resource_type, asked.resource_name)
-    keys = asked.configuration_keys
-    # No keys mean all of them; so does an empty list, as in Kafka's ConfigHelper.
-    wanted: Callable[[str], bool] = (lambda _: True) if not keys else set(keys).__contains__
-    if resource.type == ConfigResourceType.TOPIC:
-        return _describe_topic(image, resource.name, settings, wanted)
+    wanted = _wanted(asked)
     if resource.type == ConfigResourceType.GROUP:
         check_group_name(resource)
         return _describe_group(image, resource.name, settings, wanted)
@@ -106,14 +137,27 @@ def _describe(
     ]
 
 
-def _describe_topic(
-    image: MetadataImage, topic: str, settings: BrokerSettings, wanted: Callable[[str], bool]
-) -> list[DescribeConfigsResourceResult]:
+def _wanted(asked: DescribeConfigsResource) -> Callable[[str], bool]:
+    # No keys mean all of them; so does an empty list, as in Kafka's ConfigHelper.
+    keys = asked.configuration_keys
+    return set(keys).__contains__ if keys else lambda _: True
+
+
+def _overrides(image: MetadataImage, topic: str) -> Mapping[str, str]:
+    """Return a topic's own settings. Raises ApiError where there is none."""
     validate_topic_name(topic)
     if topic not in image.topics:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic}' does not exist.")
+    return image.config(topic_resource(topic))
+
+
+def _describe_topic(
+    image: MetadataImage,
+    overrides: Mapping[str, str],
+    settings: BrokerSettings,
+    wanted: Callable[[str], bool],
+) -> list[DescribeConfigsResourceResult]:
     layers = broker_layers(image, settings.node_id, settings.static)
-    overrides = image.config(topic_resource(topic))
     described = []
     for name, setting in TOPIC_SETTINGS.items():
         if not wanted(name):
