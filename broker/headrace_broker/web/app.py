@@ -9,9 +9,10 @@ import asyncio
 import socket
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 
 from headrace_broker.web.balance import add_balance_routes
+from headrace_broker.web.exposition import exposition
 from headrace_broker.web.metrics import build_registry
 from headrace_broker.web.status import BrokerStatus
 
@@ -85,7 +86,7 @@ def _add_metrics(
 
     async def metrics(_: web.Request) -> web.Response:
         await status.refresh()
-        body = generate_latest(registry)
+        body = await exposition(registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app.router.add_get(path, metrics)
