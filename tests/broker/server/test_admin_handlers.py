@@ -63,6 +63,24 @@ async def _ask(broker, key, request, version):
     return decode(messages.response, encode_bytes(response, version), version)[0]
 
 
+async def _counting_turns(answering):
+    """Return the answer, and in how many turns of the event loop others ran before it."""
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.ensure_future(count())
+    await asyncio.sleep(0)
+    before = turns
+    answer = await answering
+    counting.cancel()
+    return answer, turns - before
+
+
 def _versions(key):
     return range(API_TABLE[key].min_version, API_TABLE[key].max_version + 1)
 
@@ -307,21 +325,36 @@ def test_others_are_served_while_the_settings_of_many_topics_are_described(tmp_p
                     for name in ["t", *(f"none-{number}" for number in range(999))]
                 ]
             )
-            turns = 0
-
-            async def count():
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            counting = asyncio.ensure_future(count())
-            await asyncio.sleep(0)
-            before = turns
-            answer = await _ask(broker, ApiKey.DESCRIBE_CONFIGS, request, 4)
-            counting.cancel()
-            assert turns - before >= 5
+            answer, turns = await _counting_turns(_ask(broker, ApiKey.DESCRIBE_CONFIGS, request, 4))
+            assert turns >= 5
             assert [len(result.configs) for result in answer.results] == [1, *[0] * 999]
+
+    asyncio.run(run())
+
+
+def test_others_are_served_while_records_of_many_partitions_are_deleted(tmp_path):
+    async def run():
+        async with _broker(tmp_path) as broker:
+            await _create(broker, creatable("t", 2))
+            request = DeleteRecordsRequest(
+                topics=[
+                    DeleteRecordsTopic(
+                        name="t",
+                        partitions=[
+                            DeleteRecordsPartition(partition_index=index, offset=-1)
+                            for index in range(600)
+                        ],
+                    )
+                ],
+                timeout_ms=10_000,
+            )
+            answer, turns = await _counting_turns(_ask(broker, ApiKey.DELETE_RECORDS, request, 2))
+            assert turns >= 5
+            (topic,) = answer.topics
+            assert [(item.partition_index, item.low_watermark) for item in topic.partitions] == [
+                *((index, 0) for index in range(2)),
+                *((index, -1) for index in range(2, 600)),
+            ]
 
     asyncio.run(run())
 
