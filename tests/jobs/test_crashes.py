@@ -4,6 +4,7 @@ The job appends each record's position to a sink without a key: a record that is
 shows. `HEADRACE_CRASHES=all` (`make crashes`) runs every point for every sink and delivery.
 """
 
+import contextlib
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from headrace_jobs.durable import replace_file
 from headrace_jobs.jars import resolve
 from headrace_jobs.progress.checkpoint import committed_position
 from headrace_jobs.session import LOG4J_CONFIGURATION
@@ -43,12 +45,12 @@ IS_LONG = os.environ.get("HEADRACE_CRASHES") == "all"
 SHORT = ("in-a-task", "after-commit")
 SHORT_OF_EXECUTORS = ("worker-after-a-task", "executor-in-a-task")
 #: Where a driver is stopped that wakes when its successor has gone on.
-STOPS = ("in-a-task", "staged", "before-commit", "after-commit", "group-commit")
+STOPS = ("in-a-task", "half-sent", "staged", "before-commit", "after-commit", "group-commit")
 SERVERS_POINTS = {
     "postgres": ("in-a-task", "staged", "before-commit", "answer-lost", "after-commit"),
     "search": ("in-a-task", "staged", "after-commit"),
     "kafka": (
-        *("in-a-task", "staged", "half-of-the-offsets"),
+        *("in-a-task", "half-sent", "staged", "half-of-the-offsets"),
         *("before-commit", "committing", "after-commit"),
     ),
 }
@@ -91,6 +93,13 @@ def spark_home(directory):
     return str(home)
 
 
+def status_of(process):
+    """The status of a process that is there; None of one that has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        status = process.status()
+        return None if status == psutil.STATUS_ZOMBIE else status
+
+
 class CountedJob:
     """The job's drivers, one after the other or at once, on one checkpoint and one sink."""
 
@@ -105,6 +114,7 @@ class CountedJob:
         self._struck = directory / "struck"
         self._struck.mkdir()
         self._server_pid = directory / "server.pid"
+        self._server_pid.touch()
         self.drivers = []
 
     def start(
@@ -160,14 +170,15 @@ class CountedJob:
 
         def family():
             root = psutil.Process(driver.pid)
-            return [root, *root.children(recursive=True)]
+            found = [root, *root.children(recursive=True)]
+            return {each: status for each in found if (status := status_of(each))}
 
         def has_stopped():
             assert driver.is_running, (point, self.output())
-            return all(each.status() == psutil.STATUS_STOPPED for each in family())
+            return set(family().values()) == {psutil.STATUS_STOPPED}
 
         wait_until(has_stopped, STEP_SECONDS, f"the driver to be stopped {point}")
-        return driver, family()
+        return driver, list(family())
 
     def revive(self):
         """Start the sink's server again if it was killed, and note which process it is."""
@@ -177,7 +188,8 @@ class CountedJob:
         if not server.is_running:
             time.sleep(2)  # what asks it meanwhile finds nobody
             server.start()
-        self._server_pid.write_text(str(server.pid))
+        if self._server_pid.read_text() != str(server.pid):
+            replace_file(self._server_pid, str(server.pid))
 
     def struck(self):
         """The points that were struck."""
@@ -196,7 +208,14 @@ class CountedJob:
 
     def close(self):
         for driver in self.drivers:
+            # A JVM that is stopped does not see its driver end.
+            family = (
+                psutil.Process(driver.pid).children(recursive=True) if driver.is_running else ()
+            )
             driver.kill()
+            for process in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
 
 @pytest.fixture

@@ -24,14 +24,16 @@ from headrace_jobs.sinks import (
     search_task,
 )
 
-_BEFORE = ("batch-committed", "batch-planned", "in-a-task", "staged")
+_PLANNED = ("batch-committed", "batch-planned", "in-a-task")
+_BEFORE = (*_PLANNED, "staged")
 _BEHIND = ("after-commit", "written", "group-commit")
 
 #: By sink, what each of them has left behind when the process is gone.
 #:
 #: batch-committed: the batch before is in the checkpoint; this one is not planned
 #: batch-planned: it is in the offset log, and nothing else was done
-#: in-a-task: a task has written half of its rows (a topic: the driver has sent half of them)
+#: in-a-task: a task has written half of its rows (of a topic, which the driver writes: has handed
+#:     them on)
 #: staged: the rows are there, and no reader sees them (an index has no such moment: readers see
 #:     documents as they come)
 #: before-commit: all that the sink's atomic step needs is done, up to that step
@@ -41,14 +43,18 @@ _BEHIND = ("after-commit", "written", "group-commit")
 #:
 #: And, where a sink has more steps: claimed (a driver has its epoch, and nothing was cleared away),
 #: created (the table is there without an epoch), linked (the step is done, and not durable yet),
-#: merged, compacted (around the commit of a compaction), half-of-the-offsets (the job's own group
-#: is missing in the transaction), committing (the broker was asked to, and has not answered).
+#: merged, compacted (around the commit of a compaction), half-sent (of the records),
+#: half-of-the-offsets (the job's own group is missing in the transaction), committing (the broker
+#: was asked to, and has not answered).
 POINTS = {
     "postgres": ("claimed", *_BEFORE, "before-commit", *_BEHIND),
     "delta": ("created", *_BEFORE, "before-commit", *_BEHIND, "compacted", "claimed"),
     "parquet": ("claimed", *_BEFORE, "before-commit", "linked", *_BEHIND, "merged", "compacted"),
     "search": ("claimed", *_BEFORE, *_BEHIND),
-    "kafka": ("claimed", *_BEFORE, "half-of-the-offsets", "before-commit", "committing", *_BEHIND),
+    "kafka": (
+        *("claimed", *_PLANNED, "half-sent", "staged", "half-of-the-offsets"),
+        *("before-commit", "committing", *_BEHIND),
+    ),
 }
 
 EXECUTOR_POINTS = (
@@ -216,9 +222,9 @@ def _arm_kafka(crash: Crash) -> None:
         for batch in batches:
             half = batch.num_rows // 2
             inner(self, [batch.slice(0, half)])
-            if crash.is_at("in-a-task"):
+            if crash.is_at("half-sent"):
                 self._producer.flush(30)
-                crash.at("in-a-task")
+                crash.at("half-sent")
             inner(self, [batch.slice(half)])
         if crash.is_at("staged") or crash.is_at("executors-staged"):
             self._producer.flush(30)

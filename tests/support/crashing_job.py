@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,9 +107,12 @@ def _strike(point: str, driver: int) -> None:
     _say(f"{point}: 1 struck")
     if point.startswith("server:"):
         server = psutil.Process(int(Path(os.environ["CRASH_SERVER"]).read_text()))
-        for each in (*server.children(recursive=True), server):
+        family = [*server.children(recursive=True), server]
+        for each in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
+        while not all(map(_is_gone, family)):
+            time.sleep(0.01)
     elif point.startswith("stop:"):
         root = psutil.Process(driver)
         for each in (*root.children(recursive=True), root):
@@ -116,6 +120,7 @@ def _strike(point: str, driver: int) -> None:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     each.suspend()
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1)  # it may come to another thread first, while this one goes on
     else:
         os.kill(driver, signal.SIGKILL)
         signal.pause()  # until the signal has come there, nothing goes on here
@@ -151,6 +156,12 @@ def _striking(run: Callable[..., Any], point: str, driver: int, victim: str) -> 
             yield from answer
 
     return striking
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _is_jvm(process: psutil.Process) -> bool:
