@@ -243,6 +243,33 @@ def test_a_lost_answer_to_commit_is_read_back_never_guessed(
     assert sorted(postgres.query(f"SELECT k FROM {sink.table}")) == [("a",), ("b",)]  # noqa: S608
 
 
+def test_a_connection_that_is_lost_with_each_transaction_fails_the_batch_in_time(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    """A pooler that ends what takes long, or a server that this batch crashes each time."""
+    from headrace_jobs.sinks import postgres_store
+
+    monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
+    writer = open_sink()
+    writer.write(rows(spark, a=1), batch(0))
+    store, lost = writer._store, []
+
+    def lose_it(*_):
+        lost.append(True)
+        assert len(lost) < 20, "asked without end"
+        store._lock()
+        store._connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_transact_once", lose_it)
+        with pytest.raises(SinkError, match="ends the connection with each attempt"):
+            writer.write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1}
+    open_sink().write(rows(spark, b=2), batch(1))
+    assert table(postgres, sink) == {"a": 1, "b": 2}
+
+
 def test_a_commit_that_arrives_after_its_driver_gave_up_counts_once(
     spark, postgres, sink, open_sink, monkeypatch
 ):

@@ -56,6 +56,7 @@ PROGRESS_TABLE = "headrace_progress"
 #: How long a server may be down, or refuse, before the batch fails, and with it the job.
 OUTAGE_SECONDS_MAX = 60.0
 _RETRY_SECONDS = 0.5
+_LOSES = "ends the connection with each attempt to write the batch"
 # Detects a silent loss of the server (a cut cable) within this time.
 _TCP_TIMEOUT_MS = 20_000
 # PostgreSQL cuts a longer identifier without an error (NAMEDATALEN).
@@ -289,7 +290,7 @@ class PostgresStore:
 
         `work` gets the connection and the table's name, inside the transaction. Raises
         `FencedError`, `GapError`, exceptions of `work`, and `SinkError` if the server stays down,
-        or keeps refusing (its disk is full, one of its timeouts is too short).
+        or keeps refusing (its disk is full, one of its timeouts is too short) or hanging up.
         """
         import psycopg
 
@@ -305,8 +306,9 @@ class PostgresStore:
                 # Refused, lost on the way, or done with a lost answer: the row will show it.
                 deadline = min(deadline, time.monotonic() + OUTAGE_SECONDS_MAX)
                 is_refused = error.sqlstate is not None
-                if is_refused and time.monotonic() > deadline - _RETRY_SECONDS:
-                    raise SinkError(f"PostgreSQL refuses the batch: {_brief(error)}") from error
+                if time.monotonic() > deadline - _RETRY_SECONDS:
+                    does = "refuses the batch" if is_refused else _LOSES
+                    raise SinkError(f"PostgreSQL {does}: {_brief(error)}") from error
                 structlog.get_logger(__name__).warning(
                     "the server refuses the transaction; trying again"
                     if is_refused
@@ -314,8 +316,7 @@ class PostgresStore:
                     batch=batch.batch_id,
                     error=_brief(error),
                 )
-                if is_refused:
-                    time.sleep(_RETRY_SECONDS)
+                time.sleep(_RETRY_SECONDS)
                 self._reconnect(deadline, error)
 
     def once(self, work: Callable[[Any, str], None]) -> None:
