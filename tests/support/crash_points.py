@@ -72,8 +72,8 @@ class Crash(Protocol):
 
     running: int
 
-    def at(self, point: str, batch_id: int | None = None) -> None:
-        """Strike if this is the point of the batch, by default of the one in work."""
+    def at(self, point: str, batch_id: int | None = None) -> bool:
+        """Strike if this is the point of the batch, by default of the one in work; whether so."""
 
     def is_at(self, point: str) -> bool:
         """Whether this is the point of the batch in work, or of the driver's start."""
@@ -144,10 +144,9 @@ def _arm_postgres(crash: Crash) -> None:
         crash.at("staged")
         crash.at("executors-staged")
         verdict = inner(store, batch, work)
-        if crash.is_at("answer-lost"):
+        if crash.at("answer-lost"):
             import psycopg
 
-            crash.at("answer-lost")
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         crash.at("after-commit")
         return verdict

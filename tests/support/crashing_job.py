@@ -46,16 +46,16 @@ class Crash:
             _place(each) == point and self.running >= at for at, each in self._points.items()
         )
 
-    def at(self, point: str, batch_id: int | None = None) -> None:
-        """Strike if this is the point of the batch, by default of the one in work."""
+    def at(self, point: str, batch_id: int | None = None) -> bool:
+        """Strike if this is the point of the batch, by default of the one in work; whether so."""
         found = self._next(point, batch_id)
-        if found is None:
-            return
+        if found is None or not self._is_first(found):
+            return False
         if point.startswith("executors"):
-            if self._is_first(found):
-                self._kill_executors(point)
-        elif self._is_first(found):
+            self._kill_executors(point)
+        else:
             _strike(found, os.getpid())
+        return True
 
     def in_tasks(self, task: Any, call: Callable[[], Any]) -> Any:
         """Call, and strike in one of the tasks if the point is in one."""
