@@ -210,12 +210,15 @@ class _PassTask:
         yield from batches
 
 
+def _passed(arrow_batches: Callable[..., Any], records: Any) -> list[Any]:
+    return list(arrow_batches(records.mapInArrow(_PassTask().run, records.schema)))
+
+
 def _arm_kafka(crash: Crash) -> None:
     writer = kafka_transactions.TransactionalWriter
 
     def arrow_batches(inner, records):
-        passed = records.mapInArrow(_PassTask().run, records.schema)
-        return crash.in_tasks(_PassTask, lambda: list(inner(passed)))
+        return crash.in_tasks(_PassTask, lambda: _passed(inner, records))
 
     def produce(inner, self, batches):
         for batch in batches:
