@@ -177,7 +177,9 @@ def test_a_killed_driver_and_a_backfill_give_what_the_oracle_says(retail):
     first, second = logs(sent[:noon], closes=False), logs(sent[noon:])
     retail.produce(first)
     # Topics and files have the batch, PostgreSQL has not.
-    status = retail.run(1, "--max-offsets-per-trigger", "40", point="staged", batch_id=1)
+    status = retail.run(
+        1, "--max-offsets-per-trigger", "40", point="staged-in-postgres", batch_id=1
+    )
     assert status == -signal.SIGKILL, retail.output
     retail.produce(second)
     assert retail.run(1, "--max-offsets-per-trigger", "150") == 0, retail.output

@@ -141,6 +141,7 @@ def _arm_postgres(crash: Crash) -> None:
         return crash.in_tasks(postgres_rows._CopyTask, lambda: inner(*arguments))
 
     def transact_once(inner, store, batch, work):
+        crash.at("staged-in-postgres")  # where a job has other sinks before
         crash.at("staged")
         crash.at("executors-staged")
         verdict = inner(store, batch, work)
