@@ -9,12 +9,18 @@ import pytest
 from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kio.schema.alter_partition_reassignments.v0.request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 
 from support.clusters import ClusterNode
 from support.headrace_broker import HeadraceBroker
 from support.headrace_cluster import HeadraceCluster
 from support.metrics import Scrapes, scrape, wait_metrics
 from support.processes import wait_until
+from support.wire import RawConnection
 
 pytestmark = pytest.mark.slow
 
@@ -233,6 +239,30 @@ def test_a_killed_broker_shows_as_under_replicated_and_goes_away_when_it_is_back
     # A restart does not count again what happened before it.
     own = [sample for sample in up.by_node[victim.node_id] if "isr_expands" in sample.name]
     assert own[0].value <= 6
+
+
+def test_a_replica_that_is_being_added_is_not_missed(cluster: HeadraceCluster) -> None:
+    create(cluster, "moving", 1, 1)
+    leader = cluster.leader("moving")
+    victim = next(
+        node for node in cluster.others(leader) if node is not cluster.active_controller()
+    )
+    victim.kill()  # what it should copy stays uncopied
+    scrapes_until(cluster, "headrace_cluster_brokers_fenced", lambda sum_: sum_ == 1)
+    wanted = ReassignablePartition(partition_index=0, replicas=(leader.node_id, victim.node_id))
+    request = AlterPartitionReassignmentsRequest(
+        topics=(ReassignableTopic(name="moving", partitions=(wanted,)),)
+    )
+    with RawConnection(leader.bootstrap, 30) as connection:
+        assert connection.call(request).error_code == 0
+    found = scrapes_until(
+        cluster, "headrace_cluster_reassigning_partitions", lambda sum_: sum_ == 1
+    )
+    at = {"topic": "moving", "partition": "0"}
+    assert found.one("kafka_topic_partition_replicas", **at) == 2
+    assert found.one("kafka_topic_partition_in_sync_replica", **at) == 1
+    assert found.one("kafka_topic_partition_under_replicated_partition", **at) == 0
+    assert found.sum("headrace_topic_under_replicated_partitions", topic="moving") == 0
 
 
 def test_the_controllership_moves_with_its_node(cluster: HeadraceCluster) -> None:

@@ -46,7 +46,7 @@ class PartitionMetrics:
             (
                 "under_replicated_partitions",
                 "Led partitions with a replica out of sync.",
-                sum(item.in_sync_replicas < item.replicas for item in led),
+                sum(item.is_under_replicated for item in led),
             ),
             (
                 "under_min_isr_partitions",
@@ -110,7 +110,7 @@ class PartitionMetrics:
                 continue
             end.add_metric([topic], sum(item.high_watermark for item in led))
             start.add_metric([topic], sum(item.log_start_offset for item in led))
-            behind.add_metric([topic], sum(item.in_sync_replicas < item.replicas for item in led))
+            behind.add_metric([topic], sum(item.is_under_replicated for item in led))
             if led[0].retention_seconds is not None:
                 retention.add_metric([topic], led[0].retention_seconds)
         yield from (size, end, start, behind, retention)
@@ -143,5 +143,5 @@ def _values(item: PartitionStatus) -> tuple[int, ...]:
         int(item.is_preferred_leader),
         item.replicas,
         item.in_sync_replicas,
-        int(item.in_sync_replicas < item.replicas),
+        int(item.is_under_replicated),
     )

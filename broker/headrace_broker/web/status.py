@@ -29,7 +29,8 @@ class ApiStatus:
 class PartitionStatus:
     """One partition on this broker. An end offset is that of the next record to be written.
 
-    `retention_seconds` is None if nothing is removed by age.
+    `min_in_sync_replicas` is what a write needs. `is_under_replicated` leaves out replicas that are
+    being added. `retention_seconds` is None if nothing is removed by age.
     """
 
     topic: str
@@ -44,6 +45,7 @@ class PartitionStatus:
     replicas: int
     in_sync_replicas: int
     min_in_sync_replicas: int
+    is_under_replicated: bool
     retention_seconds: float | None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.headrace_broker import HeadraceBroker
@@ -91,6 +92,21 @@ def test_a_group_that_caught_up_has_no_lag(broker: HeadraceBroker) -> None:
     group = '{"consumergroup": "swift", "topic": "caught-up"}'
     assert found[f"kafka_consumergroup_lag_sum{group}"] == 0
     assert found[f"kafka_consumergroup_group_lag_seconds{group}"] == 0
+
+
+def test_a_partition_with_fewer_replicas_than_the_least_in_sync_ones_lacks_none(
+    broker: HeadraceBroker,
+) -> None:
+    """A write needs all replicas there, not more: no alert on what is as whole as it can be."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topic = NewTopic("single", 1, 1, config={"min.insync.replicas": "2"})
+    admin.create_topics([topic])["single"].result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("single", value=b"x")
+    assert producer.flush(30) == 0
+    found = samples(broker)
+    assert found["headrace_broker_under_min_isr_partitions{}"] == 0
+    assert found["headrace_broker_at_min_isr_partitions{}"] == 0
 
 
 def test_a_malformed_frame_is_counted(broker: HeadraceBroker) -> None:

@@ -207,8 +207,13 @@ class ServerStatus:
         """Yield the partitions of this broker."""
         if not self._broker.is_composed:
             return
+        topics = self._broker.metadata.topics
         for partition in self._broker.replicas:
             config = partition.log.config
+            topic = topics.get(partition.topic)
+            image = None if topic is None else topic.partitions.get(partition.index)
+            # A replica that is being added is not missed, whatever it still has to copy.
+            added = 0 if image is None else len(image.adding_replicas)
             ages = config.deletes and 0 <= config.retention_ms < INFINITE
             yield PartitionStatus(
                 topic=partition.topic,
@@ -222,7 +227,10 @@ class ServerStatus:
                 size_bytes=partition.log.size_bytes,
                 replicas=len(partition.replicas),
                 in_sync_replicas=len(partition.in_sync_replicas),
-                min_in_sync_replicas=partition.min_in_sync_replicas,
+                # With fewer replicas than min.insync.replicas a write needs all of them, not more.
+                min_in_sync_replicas=min(partition.min_in_sync_replicas, len(partition.replicas)),
+                is_under_replicated=len(partition.in_sync_replicas)
+                < len(partition.replicas) - added,
                 retention_seconds=config.retention_ms / 1000 if ages else None,
             )
 
