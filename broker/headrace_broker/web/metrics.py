@@ -25,6 +25,21 @@ from headrace_broker.web.partition_metrics import PartitionMetrics
 from headrace_broker.web.share_metrics import share_metrics
 from headrace_broker.web.status import BrokerStatus
 
+#: There from the start: Prometheus sees no increase in a series' first value, and alerts of failed
+#: writes rest on these (manifests/monitoring/rules-slo.yaml).
+_FROM_ZERO = {
+    "Produce": dict.fromkeys(
+        (
+            "NOT_ENOUGH_REPLICAS",
+            "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+            "REQUEST_TIMED_OUT",
+            "KAFKA_STORAGE_ERROR",
+            "UNKNOWN_SERVER_ERROR",
+        ),
+        0,
+    )
+}
+
 
 def build_registry(status: BrokerStatus, *, has_partitions: bool) -> CollectorRegistry:
     """Return a registry with this broker's metrics and its process's (memory, CPU, descriptors).
@@ -78,7 +93,7 @@ class BrokerCollector(Collector):
         )
         errors = CounterMetricFamily(
             "headrace_broker_request_errors",
-            "Error codes in answers, by API and Kafka's name of the code.",
+            "Answers with an error code, by API and Kafka's name of the code.",
             labels=["api", "error"],
         )
         seconds = HistogramMetricFamily(
@@ -88,7 +103,7 @@ class BrokerCollector(Collector):
         )
         for api in self._status.apis():
             requests.add_metric([api.name], api.requests)
-            for error, count in api.errors.items():
+            for error, count in {**_FROM_ZERO.get(api.name, {}), **api.errors}.items():
                 errors.add_metric([api.name, error], count)
             if api.requests:
                 seconds.add_metric(

@@ -2,18 +2,24 @@
 
 import http.client
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.metadata.v4.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.produce.v9 import request as produce
 from prometheus_client.parser import text_string_to_metric_families
 
+from support.batches import NewRecord, build_batch
 from support.headrace_broker import HeadraceBroker
 from support.processes import wait_until
+from support.wire import RawConnection
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +113,55 @@ def test_a_partition_with_fewer_replicas_than_the_least_in_sync_ones_lacks_none(
     found = samples(broker)
     assert found["headrace_broker_under_min_isr_partitions{}"] == 0
     assert found["headrace_broker_at_min_isr_partitions{}"] == 0
+
+
+def test_the_errors_that_alerts_rest_on_are_there_before_they_happen(
+    broker: HeadraceBroker,
+) -> None:
+    rules = Path(__file__).parents[3] / "manifests/monitoring/rules-slo.yaml"
+    (codes,) = set(re.findall(r'error=~"([A-Z_|]+)"', rules.read_text()))
+    found = samples(broker)
+    for code in codes.split("|"):
+        at = f'{{"api": "Produce", "error": "{code}"}}'
+        assert found[f"headrace_broker_request_errors_total{at}"] == 0
+
+
+def test_answers_with_errors_are_counted_by_api_and_code(broker: HeadraceBroker) -> None:
+    """Alerts on failed writes rest on this, and whoever asks why clients fail."""
+    before = samples(broker)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    topics = [NewTopic(name, 3, 1) for name in ("refusing", "written")]
+    for future in admin.create_topics(topics).values():
+        future.result(30)
+    with RawConnection(broker.bootstrap) as connection:
+        for topic, indexes in (("written", (0,)), ("refusing", (7, 8, 9)), ("refusing", (0, 9))):
+            data = tuple(
+                produce.PartitionProduceData(index=index, records=build_batch([NewRecord()]))
+                for index in indexes
+            )
+            connection.call(
+                produce.ProduceRequest(
+                    acks=-1,
+                    timeout=timedelta(seconds=10),
+                    topic_data=(produce.TopicProduceData(name=topic, partition_data=data),),
+                )
+            )
+        connection.call(MetadataRequest(topics=None, allow_auto_topic_creation=False))
+        connection.call(
+            MetadataRequest(
+                topics=(MetadataRequestTopic(name="a b"),), allow_auto_topic_creation=False
+            )
+        )
+    after = samples(broker)
+
+    def grew(api: str, error: str) -> float:
+        name = f'headrace_broker_request_errors_total{{"api": "{api}", "error": "{error}"}}'
+        return after.get(name, 0) - before.get(name, 0)
+
+    # Two answers, however many of their partitions were refused.
+    assert grew("Produce", "UNKNOWN_TOPIC_OR_PARTITION") == 2
+    assert grew("Metadata", "INVALID_TOPIC_EXCEPTION") == 1
+    assert not [name for name in after if "request_errors" in name and "NONE" in name]
 
 
 def test_a_malformed_frame_is_counted(broker: HeadraceBroker) -> None:

@@ -12,10 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_broker.protocol.apis import ApiKey
-from headrace_broker.protocol.codec import encoder
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.fast_fetch import FAST_VERSION, Found, read_request, write_answer
-from headrace_broker.protocol.messages.fetch import FetchResponse
 from headrace_broker.server.fetch.replica_sessions import (
     DelayedFollowerFetch,
     ReplicaSession,
@@ -24,7 +22,10 @@ from headrace_broker.server.fetch.replica_sessions import (
 from headrace_broker.server.network.frames import flexible_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace_broker.server.fetch.fetch_sessions import FetchSessions
+    from headrace_broker.server.network.api_entry import ApiEntry
     from headrace_broker.server.partitions.replica_manager import ReplicaManager
 
 API_KEY = int(ApiKey.FETCH)
@@ -32,6 +33,10 @@ API_KEY = int(ApiKey.FETCH)
 
 class Node(Protocol):
     """The parts of the node that are used here; `replicas` is read at the first request."""
+
+    @property
+    def apis(self) -> Mapping[int, ApiEntry]:
+        """The served APIs."""
 
     @property
     def fetch_sessions(self) -> FetchSessions:
@@ -45,10 +50,11 @@ class Node(Protocol):
 class FastFollower:
     """Answers followers' fetches on one listener."""
 
-    __slots__ = ("_node", "_sessions")
+    __slots__ = ("_entry", "_node", "_sessions")
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._entry = node.apis[API_KEY]
         self._sessions = node.fetch_sessions
 
     def answer(
@@ -74,7 +80,7 @@ class FastFollower:
         self._sessions.advance(session)
         session.proceed(found, broker_epoch, max_bytes)
         if not session.must_wait(max_wait_ms):
-            return answer_frame(session, correlation_id, ErrorCode.NONE)
+            return answer_frame(session, self._entry, correlation_id, ErrorCode.NONE)
         delayed = FastDelayedFetch(session, version, correlation_id)
         session.delay(delayed, max_wait_ms / 1000)
         return delayed
@@ -87,10 +93,12 @@ class FastDelayedFetch(DelayedFollowerFetch):
 
     def answer(self, error: ErrorCode) -> None:
         """Answer with what the session has to send."""
-        self.send_frame(answer_frame(self._session, self.correlation_id, error))
+        self.send_frame(answer_frame(self._session, self.entry, self.correlation_id, error))
 
 
-def answer_frame(session: ReplicaSession, correlation_id: int, error: ErrorCode) -> list[Any]:
+def answer_frame(
+    session: ReplicaSession, entry: ApiEntry, correlation_id: int, error: ErrorCode
+) -> list[Any]:
     """Return the frame with what the session has to send, which then counts as sent."""
     taken = session.take()
     usual = [data for _, data in taken if type(data) is Found]
@@ -100,5 +108,5 @@ def answer_frame(session: ReplicaSession, correlation_id: int, error: ErrorCode)
     if parts is None:
         response = session.response_of(taken)
         response.error_code = error
-        parts = encoder(FetchResponse, FAST_VERSION)(response)
+        parts = entry.encode(response, FAST_VERSION)
     return flexible_frame(correlation_id, parts)

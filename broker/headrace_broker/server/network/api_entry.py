@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace_broker.protocol.apis import API_TABLE, ApiKey
 from headrace_broker.protocol.codec import decoder, encoder
+from headrace_broker.protocol.error_codes import error_codes
 from headrace_broker.server.network.metrics import ApiMetrics
 
 Handler = Callable[..., Any]
@@ -26,6 +27,7 @@ class ApiEntry:
         "cancel_on_disconnect",
         "decoders",
         "encoders",
+        "error_codes",
         "flexible_from",
         "handle",
         "key",
@@ -54,7 +56,16 @@ class ApiEntry:
         self.encoders: dict[int, Encoder] = _Lazy(
             lambda version: encoder(messages.response, version)
         )
+        self.error_codes: dict[int, Callable[[Any], list[int]]] = _Lazy(
+            lambda version: error_codes(messages.response, version)
+        )
         self.metrics = ApiMetrics(self.name)
+
+    def encode(self, response: Any, version: int) -> list[Any]:
+        """Return an answer's encoded body; its error codes are counted."""
+        if codes := self.error_codes[version](response):
+            self.metrics.count_errors(codes)
+        return self.encoders[version](response)
 
 
 class _Lazy(dict[int, Any]):

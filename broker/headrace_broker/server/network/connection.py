@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
         log.error(
             "request failed", api=entry.name, version=version, client=self.address, exc_info=error
         )
-        entry.metrics.count_error(ErrorCode.UNKNOWN_SERVER_ERROR)
+        entry.metrics.count_errors([ErrorCode.UNKNOWN_SERVER_ERROR])
         self.abort()
         return False
 
@@ -377,7 +377,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(
         self, entry: ApiEntry, context: RequestContext, started: float, response: Any
     ) -> None:
-        parts = entry.encoders[context.api_version](response)
+        parts = entry.encode(response, context.api_version)
         frame = framed(entry, context.api_version, context.correlation_id, parts)
         self._take(frame, entry, started)
 
@@ -425,7 +425,7 @@ class Connection(asyncio.BufferedProtocol):
                 result = done.result()
                 if is_last := isinstance(result, LastAnswer):
                     result = result.response
-                slot.parts = slot.entry.encoders[version](result)
+                slot.parts = slot.entry.encode(result, version)
             except Exception as failure:  # noqa: BLE001 (handled as the handler's own failure)
                 error = failure
         if error is not None:

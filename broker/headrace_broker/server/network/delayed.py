@@ -104,7 +104,7 @@ class DelayedOperation(Slot):
             self._response = response
             return
         try:
-            parts = self.entry.encoders[self.version](response)
+            parts = self.entry.encode(response, self.version)
         except Exception as error:  # noqa: BLE001 (this request's bug, not the completer's)
             self.fail(error)
             return

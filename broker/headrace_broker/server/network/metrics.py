@@ -7,6 +7,7 @@ of the request they would count.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 # Seconds; from a tenth of a millisecond (an append) to ten seconds (a long poll and more).
 LATENCY_BUCKETS = (
@@ -46,9 +47,10 @@ class ApiMetrics:
         self.seconds_sum += seconds
         self.bucket_counts[bisect_left(LATENCY_BUCKETS, seconds)] += 1
 
-    def count_error(self, code: int) -> None:
-        """Count an error code in a response."""
-        self.errors[code] = self.errors.get(code, 0) + 1
+    def count_errors(self, codes: Sequence[int]) -> None:
+        """Count the error codes in an answer: each once, however many partitions have it."""
+        for code in set(codes):
+            self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class NetworkMetrics:
