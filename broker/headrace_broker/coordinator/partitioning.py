@@ -1,4 +1,9 @@
-"""Which partition of `__consumer_offsets` holds a group: `abs(hashCode(group)) % partitions`."""
+"""Which partition of `__consumer_offsets` holds a group: `(hashCode(group) & 0x7FFFFFFF) % count`.
+
+Kafka has `Utils.abs(hashCode(group)) % count`, which differs for the half of all names whose hash
+is negative. Clients ask FindCoordinator; only a log taken over from Kafka would not fit. Another
+rule needs a way for clusters that have groups: brokers of both rules must never run together.
+"""
 
 from headrace_broker.protocol.types import PartitionIndex
 
@@ -16,5 +21,5 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for_group(group_id: str, partition_count: int) -> PartitionIndex:
-    """Return the partition. Like Kafka's `Utils.abs` it keeps the low 31 bits, also of -2**31."""
+    """Return the partition, by the low 31 bits of the name's hash."""
     return PartitionIndex((java_string_hash(group_id) & (_INT32_SIGN - 1)) % partition_count)
