@@ -275,7 +275,9 @@ def test_lag_resizes_a_job_without_a_new_driver(example):
     before = driver(namespace, "cpu-load")["metadata"]["uid"]
     follow_lag(namespace, target={"maxLagRecords": 50}, maxReplicas=2, scaleDownDelay="10s")
     with readings(namespace, "cpu-brokers-0", "cpu-load"):
-        wait_until(lambda: running_executors(namespace) == 2, 90, "two executors for the lag")
+        # As long as by hand: what takes time is the start of its JVM.
+        patience = EXAMPLE_PATIENCE_SECONDS
+        wait_until(lambda: running_executors(namespace) == 2, patience, "two executors")
     group = get(namespace, "consumergroup", "cpu-load-job")
     assert condition(group)["status"] == "True"
     wait_until(lambda: running_executors(namespace) == 1, 120, "one executor for what is left")
