@@ -288,6 +288,11 @@ class Cluster:
         ]
         return any(image is not None and not self._is_out(image, number) for image in images)
 
+    def disk(self) -> Disk | None:
+        """Return the disk of the process that runs."""
+        process = CURRENT.get()
+        return next((item.disk for item in self.nodes if item.process is process), None)
+
     def is_active_controller(self, number: int) -> bool:
         """Whether a node takes itself for the active controller."""
         return _is_active_controller(self.nodes[number - 1])

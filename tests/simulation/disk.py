@@ -225,6 +225,27 @@ class Disk:
         entries = self.entries.get(_REAL_STAT(folder).st_ino, ())
         return any(entry.kind == "create" and entry.name == name for entry in entries)
 
+    def has_unsynced_bytes(self, path: Any) -> bool:
+        """Whether a power cut may change a file's bytes."""
+        return _REAL_STAT(path).st_ino in self.files
+
+    def may_change(self, path: Any) -> bool:
+        """Whether a power cut may change a file's bytes, or take its name away."""
+        folder, name = os.path.split(os.fspath(path))
+        entries = self.entries.get(_REAL_STAT(folder).st_ino, ())
+        return self.has_unsynced_bytes(path) or any(
+            (entry.kind, entry.name) == ("create", name)
+            or (entry.kind, entry.target) == ("rename", name)
+            for entry in entries
+        )
+
+    def may_bring_back(self, folder: Any, suffix: str) -> bool:
+        """Whether a power cut may bring back a name that was removed from a folder."""
+        entries = self.entries.get(_REAL_STAT(folder).st_ino, ())
+        return any(
+            entry.kind in ("unlink", "rename") and entry.name.endswith(suffix) for entry in entries
+        )
+
     # ---- bytes that rot
 
     def rot(self, path: Any, position: int, size: int = 0) -> None:

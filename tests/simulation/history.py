@@ -101,6 +101,10 @@ class History:
     """Called with a partition's leader that asks a transaction's coordinator, and with that one."""
     on_written: Callable[[str], None] = lambda _what: None
     """Called with what a broker has just written or removed (`simulation.power_cuts`)."""
+    letters: dict[Any, list[tuple[int, int]]] = field(default_factory=dict)
+    """By share partition: the records whose dead letters are being written."""
+    disk: Callable[[], Any] = lambda: None
+    """The disk of the process that runs; None where no node's does."""
     is_former_controller: Callable[[], bool] = lambda: False
     """Whether the process that runs is an active controller, and another one is a newer one."""
     newest_epoch: Callable[[tuple[str, int]], int] = lambda _key: -1

@@ -73,6 +73,7 @@ class Scenario:
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
         self.history.on_proposed = self._proposed
         self.steps = Steps(self.cluster, self.faults, self.history)
+        self.history.disk = self.cluster.disk
         self.history.is_former_controller = self.cluster.is_former_controller
         self.history.newest_epoch = self.cluster.newest_epoch
         self.history.on_step = self._step

@@ -5,7 +5,12 @@ saw is judged by `simulation.history`, and by the workloads themselves.
 """
 
 import simulation.invariants.admissions
+import simulation.invariants.burials
+import simulation.invariants.coordinating
 import simulation.invariants.decisions
+import simulation.invariants.elections
+import simulation.invariants.following
+import simulation.invariants.on_disk
 import simulation.invariants.rot
 import simulation.invariants.share_books  # noqa: F401 - their observers register themselves
 from simulation.cluster import Cluster

@@ -202,6 +202,12 @@ def _admit(history: History, original: Any, fetch: ReplicaFetch, log_start: int)
     """
     original(fetch, log_start)
     partition, last = fetch.partition, fetch.last_fetched_epoch
+    if partition is not None and fetch.leader_epoch not in (-1, partition.leader_epoch):
+        history.violate(
+            "leader-epoch",
+            f"{partition.topic}-{partition.index}: broker {fetch._session.node_id} fetches in "
+            f"{fetch.leader_epoch}, it is {partition.leader_epoch}",
+        )
     if partition is not None and fetch._problem is None:
         session = fetch._session
         broker = partition.host.image.brokers.get(session.node_id)
