@@ -13,7 +13,7 @@ from simulation.cluster import Cluster, Node
 from simulation.profile import TRUNCATION, Profile
 from simulation.rot import Rot
 from simulation.share_faults import FORMER_LEADERS_SINCE
-from simulation.workloads.workload import is_aimed
+from simulation.workloads.workload import STRANGERS_SINCE, is_aimed
 
 # What a broker logs, and the next fault waits for.
 MOMENTS = (
@@ -45,6 +45,8 @@ class Faults:
         several = len(profile.brokers) > 1
         self._aimed_left = _AIMED_MAX if several and self._aims.random() < _AIMED_SHARE else 0
         self._is_over = False
+        flips = cluster.fork("flips").random()
+        self._flips = 0.5 if cluster.seed >= STRANGERS_SINCE and flips < 0.5 else 0.1
 
     # ---- moments
 
@@ -168,7 +170,7 @@ class Faults:
         ]
         if self._profile.loses_power:
             faults.append((3 if self._profile.has_fsyncs else 8, node.cut_power))
-            disk.flip_probability = 0.1
+            disk.flip_probability = self._flips
         if self._profile.disk_errors:
             faults.append((1, lambda: setattr(disk, "write_errors", 1)))
             faults.append((1, lambda: setattr(disk, "read_errors", 1)))

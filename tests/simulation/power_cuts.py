@@ -14,7 +14,7 @@ from simulation.faults import Faults
 from simulation.history import History
 from simulation.loop import CURRENT
 from simulation.observing import observer
-from simulation.workloads.workload import POWER_CUTS_SINCE
+from simulation.workloads.workload import POWER_CUTS_SINCE, STRANGERS_SINCE
 
 LEFT_OUT = "a log start is left out of its checkpoint"
 _CUTS_MAX = {
@@ -26,6 +26,12 @@ _CUTS_MAX = {
     "segments are removed": (2, 0.2),
 }
 """How many in one seed, and after which share of such moments."""
+_YOUNGER_CUTS_MAX = {
+    "a segment is begun": (2, 0.2),
+    "an epoch begins": (2, 0.2),
+    "checkpoints are written without fsync": (2, 0.1),
+}
+"""The same, in the seeds from `STRANGERS_SINCE` on."""
 
 
 class PowerCuts:
@@ -38,12 +44,19 @@ class PowerCuts:
         profile = cluster.profile
         takes_part = cluster.seed >= POWER_CUTS_SINCE and profile.loses_power and profile.has_fsyncs
         is_in = takes_part and rng.random() < 0.6
-        self._left = {what: most for what, (most, _) in _CUTS_MAX.items() if is_in}
+        self._cuts_max = dict(_CUTS_MAX)
+        if cluster.seed >= STRANGERS_SINCE:
+            self._cuts_max |= _YOUNGER_CUTS_MAX
+        self._left = {what: most for what, (most, _) in self._cuts_max.items() if is_in}
 
     def wrote(self, what: str) -> None:
         """Cut the power of the machine that did so, at once or within its next operations."""
         rng, process = self._rng, CURRENT.get()
-        if not self._left.get(what) or self._faults.is_over or rng.random() >= _CUTS_MAX[what][1]:
+        if (
+            not self._left.get(what)
+            or self._faults.is_over
+            or rng.random() >= self._cuts_max[what][1]
+        ):
             return
         for node in self._cluster.nodes:
             if process is not None and node.process is process and node.disk.stop_at is None:
@@ -106,3 +119,23 @@ def _apply_retention(history: History, original: Any, log: PartitionLog, *argume
     if found:
         history.on_written("segments are removed")
     return found
+
+
+@observer(PartitionLog, "_add_segment")
+def _add_segment(history: History, original: Any, log: PartitionLog, *arguments: Any) -> Any:
+    found = original(log, *arguments)
+    if len(log.segments) > 1:
+        history.on_written("a segment is begun")
+    return found
+
+
+@observer(LeaderEpochCache, "assign")
+def _assign(history: History, original: Any, cache: LeaderEpochCache, *arguments: Any) -> None:
+    original(cache, *arguments)
+    history.on_written("an epoch begins")
+
+
+@observer(LogDirectory, "checkpoint_high_watermarks")
+def _checkpoint_high_watermarks(history: History, original: Any, directory: LogDirectory) -> None:
+    original(directory)
+    history.on_written("checkpoints are written without fsync")

@@ -22,6 +22,7 @@ from simulation.invariants import Invariants
 from simulation.loop import CURRENT, Stalled
 from simulation.marks import LOGGED
 from simulation.observing import observed
+from simulation.old_ids import draw_age
 from simulation.power_cuts import PowerCuts
 from simulation.profile import draw_profile
 from simulation.rot import draw_rotting
@@ -73,6 +74,7 @@ class Scenario:
         self.history.on_acknowledged = lambda: self.faults.happened("acknowledged")
         self.history.on_proposed = self._proposed
         self.steps = Steps(self.cluster, self.faults, self.history)
+        draw_age(self.cluster, self.history)
         self.history.disk = self.cluster.disk
         self.history.is_former_controller = self.cluster.is_former_controller
         self.history.newest_epoch = self.cluster.newest_epoch

@@ -19,17 +19,10 @@ from simulation.observing import observer
 
 
 @observer(partition_change, "_settle_leader")
-def _settle_leader(
-    history: History,
-    original: Any,
-    before: Any,
-    target: Any,
-    replicas: Any,
-    isr: Any,
-    rules: Any,
-) -> Any:
+def _settle_leader(history: History, original: Any, before: Any, target: Any, *rest: Any) -> Any:
     """Eligible is who has all that is committed, and nobody who may have lost some of it."""
-    after = original(before, target, replicas, isr, rules)
+    replicas, _, rules = rest
+    after = original(before, target, *rest)
     if after.is_unclean:
         return after
     if target.lost & {*after.isr, *after.elr} or after.leader in target.lost:

@@ -28,7 +28,7 @@ def _name(partition: Any) -> str:
 def _diverging_epoch(
     history: History, original: Any, epochs: Any, last_epoch: int, fetch_offset: int
 ) -> Any:
-    """A follower's log is a prefix: its last epoch is one of the leader's, and goes as far there."""
+    """A follower's log is a prefix: its last epoch is the leader's, too, and goes as far there."""
     found = original(epochs, last_epoch, fetch_offset)
     if found is not None or last_epoch < 0:
         return found
@@ -109,9 +109,9 @@ def _truncation_offset(
     entries = epochs.entries
     starts = [start for epoch, start in entries if epoch > diverging.epoch]
     shared = min([log_end, *starts])
-    if not entries or diverging.epoch < entries[0][0] and not starts:
-        shared = min(diverging.end_offset, log_end)
-    elif any(epoch == diverging.epoch for epoch, _ in entries) or diverging.epoch < entries[0][0]:
+    # One that has not got that epoch, but one before and one after, asks again with the former.
+    lacks_it = all(epoch != diverging.epoch for epoch, _ in entries)
+    if not (lacks_it and starts and entries[0][0] < diverging.epoch):
         shared = min(shared, diverging.end_offset)
     if offset != shared:
         history.violate(
@@ -124,21 +124,16 @@ def _truncation_offset(
 
 @observer(FetchedPartitions, "_append")
 def _append(
-    history: History,
-    original: Any,
-    fetched: FetchedPartitions,
-    key: Any,
-    partition: Partition,
-    position: Any,
-    data: Any,
+    history: History, original: Any, fetched: FetchedPartitions, key: Any, *what: Any
 ) -> None:
     """What a leader of a former epoch answered is not taken."""
+    partition, position, _ = what
     if partition.leading is not None or partition.leader_epoch != position.leader_epoch:
         history.violate(
             "former-leaders-answer",
             f"{_name(partition)} takes in {partition.leader_epoch} what was asked in {position}",
         )
-    original(fetched, key, partition, position, data)
+    original(fetched, key, *what)
 
 
 @observer(Partition, "follow_high_watermark")
@@ -155,30 +150,33 @@ def _follow_high_watermark(
         )
 
 
-@observer(FetchedPartitions, "_ask")
-def _ask(
-    history: History, original: Any, fetched: FetchedPartitions, key: Any, partition: Partition
-) -> None:
-    """A fetch offset is on this disk (flush.messages)."""
+def _check_held(history: History, fetched: FetchedPartitions, key: Any) -> None:
+    """What is not on disk yet is reported by no request until it is (flush.messages)."""
+    partition, state = fetched._partitions.get(key), fetched.state
+    if partition is None or key not in state._dirty or key in state._held:
+        return
     if partition.durable_end < partition.log.log_end_offset:
         history.violate(
             "vouched-before-fsync",
             f"{_name(partition)} is asked for from {partition.log.log_end_offset} on, on disk is "
             f"what is below {partition.durable_end}",
         )
-    original(fetched, key, partition)
+
+
+@observer(FetchedPartitions, "_add_when_durable")
+async def _add_when_durable(
+    history: History, original: Any, fetched: FetchedPartitions, key: Any, partition: Partition
+) -> None:
+    await original(fetched, key, partition)
+    _check_held(history, fetched, key)
 
 
 @observer(FetchedPartitions, "take")
 def _take(
     history: History, original: Any, fetched: FetchedPartitions, key: Any, *rest: Any
 ) -> None:
-    """What came, and is not on disk yet, is reported by no request until it is."""
     original(fetched, key, *rest)
-    partition, state = fetched._partitions.get(key), fetched.state
-    waits = partition is not None and partition.durable_end < partition.log.log_end_offset
-    if waits and key in state._dirty and key not in state._held:
-        history.violate("vouched-before-fsync", f"{_name(partition)} is not held back")
+    _check_held(history, fetched, key)
 
 
 @observer(ReplicaFetcher, "_go_on_when_durable")

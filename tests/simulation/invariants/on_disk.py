@@ -43,7 +43,7 @@ def _violate(history: History, path: Any, text: str) -> None:
 
 
 def _is_durable(history: History, path: Any) -> bool:
-    """Whether a power cut changes neither a file's bytes nor its name; true of what is not there."""
+    """Whether a power cut changes neither a file's bytes nor its name; true where there is none."""
     disk = history.disk()
     return disk is None or not Path(path).exists() or not disk.may_change(path)
 
@@ -176,7 +176,9 @@ def _end_of_whole_batches(
     """No fsync covered the end of a batch that goes on above the recovery point."""
     end, next_offset = original(segment, recovery_point)
     if end and next_offset > recovery_point:
-        _violate(history, segment.path, f"whole to {next_offset}, the fsync was at {recovery_point}")
+        _violate(
+            history, segment.path, f"whole to {next_offset}, the fsync was at {recovery_point}"
+        )
     return end, next_offset
 
 
@@ -207,7 +209,9 @@ def _end_of(segment: Any) -> int:
 
 
 @observer(PartitionLog, "_load")
-def _load(history: History, original: Any, log: PartitionLog, *arguments: Any, **named: Any) -> None:
+def _load(
+    history: History, original: Any, log: PartitionLog, *arguments: Any, **named: Any
+) -> None:
     """A start knows no epoch that begins above the log's end."""
     original(log, *arguments, **named)
     entries = log.leader_epochs.entries

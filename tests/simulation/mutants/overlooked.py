@@ -15,7 +15,8 @@ from headrace_broker.log.producer_state import ProducerStates
 from headrace_broker.log.segments.segment import LogSegment
 from headrace_broker.metadata import partition_change
 from headrace_broker.metadata.brokers import registration
-from headrace_broker.raft import elections
+from headrace_broker.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from headrace_broker.raft import elections, node
 from headrace_broker.raft.log_index import LogIndex
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.api import delete_records
@@ -320,9 +321,17 @@ OVERLOOKED_MUTANTS = (
     ),
     _rule(
         "a former leader's announcement is followed",
-        elections,
-        "handle_begin_epoch",
-        edited("elif partition.leader_epoch < replica.epoch:", "elif False:"),
+        node,
+        "_REQUESTS",
+        # The table has the function itself: one that was planted beside it would never be called.
+        lambda original: (
+            original
+            | {
+                BeginQuorumEpochRequest: edited(
+                    "elif partition.leader_epoch < replica.epoch:", "elif False:"
+                )(elections.handle_begin_epoch)
+            }
+        ),
     ),
     # ---- coordinators
     _rule(

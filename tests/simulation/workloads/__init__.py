@@ -20,7 +20,8 @@ from simulation.workloads.operators import REASSIGNMENTS, VOTERS
 from simulation.workloads.producers import PRODUCERS
 from simulation.workloads.settings import SETTINGS
 from simulation.workloads.share import SHARE
-from simulation.workloads.toss import TOSS
+from simulation.workloads.strangers import STRANGERS
+from simulation.workloads.toss import SLOW_TOSS, TOSS
 from simulation.workloads.transactions import TRANSACTIONS
 from simulation.workloads.trims import TRIMS
 from simulation.workloads.workload import Workload
@@ -45,6 +46,8 @@ WORKLOADS: tuple[Workload, ...] = (
     FORMER_PROCESSES,
     MIXED,
     SETTINGS,
+    STRANGERS,
+    SLOW_TOSS,
 )
 
 __all__ = ["WORKLOADS", "Workload"]

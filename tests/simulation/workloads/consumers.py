@@ -5,8 +5,10 @@ they know, and ask a new leader whether its log still has what they read (KIP-32
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import ApiKey
@@ -17,7 +19,7 @@ from headrace_broker.protocol.messages import fetch, list_offsets, offset_for_le
 from simulation.client import FAILURES, METADATA_EPOCHS_FROM, Caller, Client
 from simulation.retries import RETRIABLE
 from simulation.workloads.offsets import GroupOffsets
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import STRANGERS_SINCE, Workload
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
@@ -74,6 +76,8 @@ class Consumer:
         self._has_sessions = version >= SESSIONS_FROM and rng.random() < 0.5
         self._validates = self._knows_epochs and rng.random() < 0.7
         self._isolation = rng.choice((0, 0, 1))
+        self.leaves_out: Callable[[], bool] = lambda: False
+        """Whether a partition is not asked for this time, so that its session forgets it."""
 
     async def poll(self, max_wait_ms: int | None = None) -> int:
         """Fetch once from one leader; return how many records came, -1 after an error."""
@@ -121,7 +125,11 @@ class Consumer:
         if not leaders:
             return None
         caller = self.client.rng.choice(list(leaders))
-        return caller, leaders[caller]
+        wanted = leaders[caller]
+        if len(wanted) > 1 and self.leaves_out():
+            wanted.popitem()
+            self.client.history.reach("a fetch session is to forget a partition")
+        return caller, wanted
 
     # ---- requests
 
@@ -417,6 +425,10 @@ class CommittingConsumer:
             self._consumer.positions[key] = max(found, 0)
 
 
+def _draw(rng: random.Random) -> bool:
+    return rng.random() < 0.2
+
+
 def _start(scenario: "Scenario") -> list[Any]:
     """A consumer of each partition, and one of all of them."""
     tasks = []
@@ -424,6 +436,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     for number, assigned in enumerate([*([place] for place in places), places]):
         client, process = scenario.client(f"c{number}")
         consumer = CommittingConsumer(client, assigned)
+        if scenario.cluster.seed >= STRANGERS_SINCE:
+            rng = scenario.cluster.fork(f"left-out-{number}")
+            consumer.leaves_out = partial(_draw, rng)
         tasks.append(scenario.loop.start_task(process, consumer.run(scenario.is_over)))
     return tasks
 

@@ -6,7 +6,7 @@ They know what the nodes know: an epoch one below a registration's is nobody's a
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import API_TABLE, ApiKey
@@ -42,11 +42,14 @@ class FormerProcesses:
             ready = [node for node in self._cluster.nodes if node.broker and node.is_ready]
             if not ready:
                 continue
-            speak = rng.choice((self._fetch, self._fetch, self._beat, self._alter, self._member))
+            speak = rng.choice(self._words())
             try:
                 await speak(rng.choice(ready))
             except FAILURES:
                 continue
+
+    def _words(self) -> Sequence[Callable[["Node"], Awaitable[None]]]:
+        return (self._fetch, self._fetch, self._beat, self._alter, self._member)
 
     def _led(self, node: "Node") -> Any | None:
         """Return a partition that a node leads, with followers."""

@@ -14,7 +14,7 @@ from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.messages import metadata
 from simulation.client import FAILURES
 from simulation.workloads.operators import Operator
-from simulation.workloads.workload import AIMED_SINCE, Workload, is_aimed
+from simulation.workloads.workload import AIMED_SINCE, STRANGERS_SINCE, Workload, is_aimed
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
@@ -26,8 +26,13 @@ _REQUEST_SECONDS = 1.0
 class Tosser:
     """One who moves leadership about faster than replicas follow."""
 
+    name = "toss"
+    cut_seconds: tuple[float, ...] = _CUT_SECONDS
+    tosses = (2, 6)
+    pauses: tuple[float, ...] = (0.01, 0.05, 0.15)
+
     def __init__(self, scenario: "Scenario") -> None:
-        self._client, self.process = scenario.client("toss")
+        self._client, self.process = scenario.client(self.name)
         self._client.request_seconds = _REQUEST_SECONDS
         self._scenario = scenario
         self._operator = Operator(self._client, scenario.profile)
@@ -69,11 +74,11 @@ class Tosser:
         for node in cluster.nodes:
             node.disk.late_answer_probability = 0.4
         loop = cluster.loop
-        loop.call_in(loop.kernel, rng.choice(_CUT_SECONDS), self._heal)
-        for _ in range(rng.randint(2, 6)):
+        loop.call_in(loop.kernel, rng.choice(self.cut_seconds), self._heal)
+        for _ in range(rng.randint(*self.tosses)):
             await self._operator.lead(place, order)
             order[0], order[1] = order[1], order[0]
-            await asyncio.sleep(rng.choice((0.01, 0.05, 0.15)))
+            await asyncio.sleep(rng.choice(self.pauses))
 
     def _heal(self) -> None:
         cluster = self._scenario.cluster
@@ -82,10 +87,19 @@ class Tosser:
             node.disk.late_answer_probability = 0.0
 
 
-def _start(scenario: "Scenario") -> list[Any]:
+class SlowTosser(Tosser):
+    """One who lets each leader write, so that each lacks several of the other's epochs."""
+
+    name = "slow-toss"
+    cut_seconds = (1.2, 1.7)
+    tosses = (3, 5)
+    pauses = (0.15, 0.25, 0.4)
+
+
+def _start(scenario: "Scenario", kind: type[Tosser] = Tosser) -> list[Any]:
     if "reassign" in scenario.profile.works:
         return []  # somebody else says who has replicas
-    tosser = Tosser(scenario)
+    tosser = kind(scenario)
     return [scenario.loop.start_task(tosser.process, tosser.run(scenario.is_over))]
 
 
@@ -95,6 +109,14 @@ TOSS = Workload(
     since=AIMED_SINCE,
     has_seed=is_aimed,
     start=_start,
+    needs=lambda profile: len(profile.brokers) > 1,
+    settings=lambda _rng, _profile: {"log.flush.offset.checkpoint.interval.ms": "100"},
+)
+SLOW_TOSS = Workload(
+    name="slow toss",
+    share=0.4,
+    since=STRANGERS_SINCE,
+    start=lambda scenario: _start(scenario, SlowTosser),
     needs=lambda profile: len(profile.brokers) > 1,
     settings=lambda _rng, _profile: {"log.flush.offset.checkpoint.interval.ms": "100"},
 )

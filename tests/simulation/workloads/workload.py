@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 AIMED_SINCE, _AIMED_END, _AIMED_AGAIN = 800_000, 1_000_000, 3_000_000
 POWER_CUTS_SINCE = 8_000_000
 """The first seed with cuts of power that are aimed (`simulation.power_cuts`)."""
+STRANGERS_SINCE = 9_000_000
+"""The first seed with strangers, slow tosses, old transactional ids and more flipped bits."""
 COMPLETE_SINCE = 9_000_000
 """From here on a seed may draw all that there is; what is known of those before stays true."""
 

@@ -121,7 +121,7 @@ class Overtaken(Worker):
         return {key: [name.encode()]}
 
 
-class _Marked(NamedTuple):
+class Marked(NamedTuple):
     """A producer whose last marker all replicas in sync have, and the leader that has it.
 
     Another may be a former leader: that one cannot know, and what it takes is not committed.
@@ -150,7 +150,7 @@ class FormerCoordinator:
             if found:
                 await self._send(rng.choice(found))
 
-    def _marked(self) -> Iterator[_Marked]:
+    def _marked(self) -> Iterator[Marked]:
         for node in self._cluster.nodes:
             if node.broker is None or not node.is_ready:
                 continue
@@ -164,22 +164,35 @@ class FormerCoordinator:
                 if partition.leading is None or not is_settled or log.log_start_offset:
                     continue
                 for producer_id, state in log.producers.items():
-                    if state.coordinator_epoch >= 0:
-                        place = (key, producer_id, state.epoch, state.coordinator_epoch)
-                        yield _Marked(node.address, *place)
+                    place = (key, producer_id, state.epoch, state.coordinator_epoch)
+                    marked = Marked(node.address, *place)
+                    if state.coordinator_epoch >= 0 and self._may_send(marked):
+                        yield marked
 
-    async def _send(self, marked: _Marked) -> None:
-        client, rng, messages = self._client, self._client.rng, write_txn_markers
-        topic, index = marked.key
-        marker = messages.WritableTxnMarker(
+    def _marker(self, marked: Marked) -> write_txn_markers.WritableTxnMarker:
+        rng, (topic, index) = self._client.rng, marked.key
+        return write_txn_markers.WritableTxnMarker(
             producer_id=marked.producer_id,
             producer_epoch=min(marked.epoch + rng.choice((0, 1)), _EPOCH_MAX),
             transaction_result=rng.random() < 0.5,
-            topics=[messages.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+            topics=[
+                write_txn_markers.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])
+            ],
             coordinator_epoch=marked.coordinator_epoch - 1,
             transaction_version=rng.choice((0, 2)),
         )
-        request = messages.WriteTxnMarkersRequest(markers=[marker])
+
+    def _may_send(self, marked: Marked) -> bool:
+        del marked
+        return True
+
+    def _taken(self, text: str) -> None:
+        self._client.history.violate("former-coordinator-writes", text)
+
+    async def _send(self, marked: Marked) -> None:
+        client, (topic, index) = self._client, marked.key
+        marker = self._marker(marked)
+        request = write_txn_markers.WriteTxnMarkersRequest(markers=[marker])
         try:
             if self._cluster.seed >= KNOWING_SINCE:
                 caller = await client.caller(marked.leader)
@@ -192,4 +205,4 @@ class FormerCoordinator:
         code = ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
         client.heard(topic, index, code)
         if code is ErrorCode.NONE:
-            client.history.violate("former-coordinator-writes", f"{marker} after {marked}")
+            self._taken(f"{marker} after {marked}")
