@@ -101,6 +101,8 @@ class History:
     """Called with a partition's leader that asks a transaction's coordinator, and with that one."""
     on_written: Callable[[str], None] = lambda _what: None
     """Called with what a broker has just written or removed (`simulation.power_cuts`)."""
+    refused_offsets: dict[int, list[Any]] = field(default_factory=dict)
+    """By shard's identity, which they keep: the transactions' offsets that its log refused."""
     epochs_left: Callable[[], int | None] = lambda: None
     """How many epochs a new transactional id has left; None for all (`simulation.old_ids`)."""
     letters: dict[Any, list[tuple[int, int]]] = field(default_factory=dict)

@@ -20,6 +20,7 @@ SEEDS = [
         700144,
         5,
     ),  # an older successor's end was taken for a fenced producer's own, and named its epoch
+    (9000014, 3),  # a commit that was refused was pending again once the next one was refused, too
     (3000172, 1),  # nobody asked for a marker's error: its coordinator's connection had ended
 ]
 

@@ -19,8 +19,10 @@ class PendingOffset:
     """Its place among the shard's pending offsets."""
     is_overwritten: bool = False
     """Whether a later commit in the log is readable already."""
+    is_written: bool = True
+    """Whether it is in the log; the others wait for their turn there."""
     previous: "PendingOffset | None" = None
-    """The transaction's earlier commit for the same partition."""
+    """The transaction's earlier commit for the same partition, until this one is in the log."""
 
 
 @dataclass(slots=True)
@@ -32,26 +34,43 @@ class PendingOffsets:
     )
     _order: int = 0
 
-    def note(self, producer_id: int, record: OffsetRecord) -> PendingOffset:
+    def note(
+        self, producer_id: int, record: OffsetRecord, *, is_written: bool = True
+    ) -> PendingOffset:
         """Add a producer's offset; it replaces its earlier one for the same partition."""
         self._order += 1
         key = (record.key.group, (record.key.topic, record.key.partition))
         offsets = self._by_producer.setdefault(producer_id, {})
-        previous = offsets.get(key)
-        if previous is not None:
-            previous.previous = None
-        pending = PendingOffset(record=record, order=self._order, previous=previous)
+        pending = PendingOffset(
+            record=record,
+            order=self._order,
+            is_written=is_written,
+            previous=None if is_written else offsets.get(key),
+        )
         offsets[key] = pending
         return pending
 
+    @staticmethod
+    def written(noted: Iterable[PendingOffset | None]) -> None:
+        """Note that offsets are in the log: nothing restores those that they replaced."""
+        for pending in noted:
+            if pending is not None:
+                pending.is_written, pending.previous = True, None
+
     def forget(self, producer_id: int, noted: Iterable[PendingOffset | None]) -> None:
-        """Remove offsets that were never appended, and restore those that they replaced."""
+        """Remove offsets that were never appended, and restore those that they replaced.
+
+        Several may wait for the log, and be refused one after the other: one that was refused
+        before is not restored.
+        """
         offsets = self._by_producer.get(producer_id, {})
         gone = set(map(id, noted))
-        for key in [key for key, pending in offsets.items() if id(pending) in gone]:
-            previous = offsets.pop(key).previous
-            if previous is not None:
-                offsets[key] = previous
+        for key, newest in list(offsets.items()):
+            left = _without(newest, gone)
+            if left is None:
+                del offsets[key]
+            else:
+                offsets[key] = left
         if not offsets:
             self._by_producer.pop(producer_id, None)
 
@@ -59,13 +78,29 @@ class PendingOffsets:
         """Note that a commit at this place in the log is readable: it overrides pending ones."""
         for offsets in self._by_producer.values():
             pending = offsets.get((group_id, where))
-            if pending is not None and pending.order < order:
-                pending.is_overwritten = True
+            while pending is not None:
+                pending.is_overwritten |= pending.order < order
+                pending = pending.previous
 
     def end(self, producer_id: int) -> list[PendingOffset]:
-        """Remove and return a producer's pending offsets, in the order of the log."""
-        ended = self._by_producer.pop(producer_id, {})
-        return sorted(ended.values(), key=lambda pending: pending.order)
+        """Remove and return a producer's pending offsets, in the order of the log.
+
+        What is not in the log yet comes after the marker there, or is refused: it stays.
+        """
+        ended: list[PendingOffset] = []
+        waiting: dict[tuple[str, TopicPartition], PendingOffset] = {}
+        for key, newest in self._by_producer.pop(producer_id, {}).items():
+            pending: PendingOffset | None = newest
+            while pending is not None and not pending.is_written:
+                waiting[key] = newest
+                pending, after = pending.previous, pending
+                if pending is not None and pending.is_written:
+                    after.previous = None
+            if pending is not None:
+                ended.append(pending)
+        if waiting:
+            self._by_producer[producer_id] = waiting
+        return sorted(ended, key=lambda pending: pending.order)
 
     def pending_of(self, group_id: str) -> set[TopicPartition]:
         """Return a group's partitions with pending offsets."""
@@ -75,3 +110,17 @@ class PendingOffsets:
             for found, where in offsets
             if found == group_id
         }
+
+
+def _without(newest: PendingOffset, gone: set[int]) -> PendingOffset | None:
+    """Return the newest of a partition's offsets that is not gone; those before it follow it."""
+    kept: PendingOffset | None = newest
+    while kept is not None and id(kept) in gone:
+        kept = kept.previous
+    later = kept
+    while later is not None and later.previous is not None:
+        if id(later.previous) in gone:
+            later.previous = later.previous.previous
+        else:
+            later = later.previous
+    return kept

@@ -108,14 +108,17 @@ def _answer(response: OffsetCommitResponse) -> TxnOffsetCommitResponse:
 
 
 def replay_transactional(
-    shard: GroupShard, producer_id: int, record: CoordinatorRecord
+    shard: GroupShard, producer_id: int, record: CoordinatorRecord, *, is_written: bool = True
 ) -> PendingOffset | None:
-    """Apply a record of a transactional batch: it waits for its producer's marker."""
+    """Apply a record of a transactional batch: it waits for its producer's marker.
+
+    One that is not in the log yet is `is_written=False`, until `written` or `forget_transactional`.
+    """
     if not isinstance(record, OffsetRecord) or record.value is None:
         return None
     where = (record.key.topic, record.key.partition)
     shard.pending_offsets.setdefault(record.key.group, set()).add(where)
-    return shard.transactional.note(producer_id, record)
+    return shard.transactional.note(producer_id, record, is_written=is_written)
 
 
 def forget_transactional(

@@ -174,10 +174,17 @@ def _replay_batches(history: History, original: Any, shard: Any, chunk: bytes) -
 
 @observer(group_transactions, "forget_transactional")
 def _forget(history: History, original: Any, shard: Any, producer_id: Any, noted: Any) -> None:
-    """What was refused is not pending."""
+    """What was refused is not pending, now or once what came after it is refused, too."""
     original(shard, producer_id, noted)
-    left = list(shard.transactional._by_producer.get(producer_id, {}).values())
-    if any(each is refused for each in left for refused in noted if refused is not None):
+    refused = history.refused_offsets.setdefault(id(shard), [shard])
+    refused += noted
+    left: list[Any] = []
+    for newest in shard.transactional._by_producer.get(producer_id, {}).values():
+        pending = newest
+        while pending is not None:
+            left.append(pending)
+            pending = pending.previous
+    if any(each is one for each in left for one in refused):
         history.violate("pending-for-ever", f"what {producer_id} wrote was refused: {noted}")
 
 

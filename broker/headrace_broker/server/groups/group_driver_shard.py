@@ -168,6 +168,12 @@ class ShardDriver:
         if self.status is ShardStatus.CLOSED:
             raise ApiError(ErrorCode.NOT_COORDINATOR, "this broker does not coordinate the group")
 
+    def check_room(self) -> None:
+        """Raise ApiError unless the shard can be served now, and one more write may wait."""
+        self.check_active()
+        if len(self._unwritten) >= _UNWRITTEN_MAX:
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log is too slow")
+
     async def submit(
         self, response: type[ResponseT], decide: Callable[[Ticket], GroupDecision]
     ) -> ResponseT:
@@ -175,9 +181,7 @@ class ShardDriver:
 
         Responses come in the order of the decisions, each after all records decided before it.
         """
-        self.check_active()
-        if len(self._unwritten) >= _UNWRITTEN_MAX:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log is too slow")
+        self.check_room()
         self._ticket_next += 1
         ticket = Ticket(self._ticket_next)
         decision = decide(ticket)
@@ -203,9 +207,7 @@ class ShardDriver:
 
         Its exception goes to its caller alone: a refused append has changed nothing.
         """
-        self.check_active()
-        if len(self._unwritten) >= _UNWRITTEN_MAX:
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the log is too slow")
+        self.check_room()
         self._ticket_next += 1
         ticket = Ticket(self._ticket_next)
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -44,8 +44,8 @@ class Driver(Protocol):
     shard: GroupShard
     log: OffsetsLog
 
-    def check_active(self) -> None:
-        """Raise ApiError unless the shard can be served now."""
+    def check_room(self) -> None:
+        """Raise ApiError unless the shard can be served now, and one more write may wait."""
 
     def keep_alive(self, decision: GroupDecision) -> None:
         """Set a decision's timers only."""
@@ -68,14 +68,17 @@ async def commit_transactional(
     verification: Verification,
 ) -> TxnOffsetCommitResponse:
     """Write a transaction's offsets; return when they are committed in the log. Raises ApiError."""
-    driver.check_active()
+    driver.check_room()  # `take_turn` must not refuse what is noted below
     decision = decide(Ticket(0))
     response: TxnOffsetCommitResponse = decision.replies[0][1]
     driver.keep_alive(decision)
     if not decision.records:
         return response
     shard, producer_id = driver.shard, request.producer_id
-    noted = [replay_transactional(shard, producer_id, record) for record in decision.records]
+    noted = [
+        replay_transactional(shard, producer_id, record, is_written=False)
+        for record in decision.records
+    ]
 
     async def write() -> TxnOffsetCommitResponse:
         batch = _transactional_batch(request, decision, driver.now_ms())
@@ -84,6 +87,7 @@ async def commit_transactional(
         except ApiError:
             forget_transactional(shard, producer_id, noted)
             raise
+        shard.transactional.written(noted)
         await driver.log.wait_committed(end)
         return response
 

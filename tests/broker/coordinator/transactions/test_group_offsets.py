@@ -96,11 +96,44 @@ def test_an_open_transaction_keeps_its_group():
     decision = decide_txn_commit(
         shard, config, request_of(generation=-1), caller, 0, lambda *_: ErrorCode.NONE
     )
-    noted = [replay_transactional(shard, 7, record) for record in decision.records]
+    noted = [replay_transactional(shard, 7, each, is_written=False) for each in decision.records]
     assert not decide_expiry(shard, config, FOR_EVER_MS).records
     assert "g" in shard.groups
     forget_transactional(shard, 7, noted)
     assert not shard.groups
+    assert not shard.pending_offsets
+
+
+def waiting(shard, value, producer=7):
+    return [replay_transactional(shard, producer, offset(value), is_written=False)]
+
+
+def test_commits_that_are_refused_one_after_the_other_leave_nothing_pending():
+    shard = new_shard()
+    refused = [waiting(shard, value) for value in (1, 2, 3, 4)]
+    for noted in refused:
+        forget_transactional(shard, 7, noted)
+    assert not shard.pending_offsets
+
+
+def test_refused_commits_leave_the_one_that_is_in_the_log():
+    shard = new_shard()
+    replay_transactional(shard, 7, offset(1))
+    refused = [waiting(shard, value) for value in (2, 3)]
+    for noted in refused:
+        forget_transactional(shard, 7, noted)
+    replay_marker(shard, 7, commits=True)
+    assert values(shard) == {("g", ("t", 0)): 1}
+
+
+def test_a_marker_ends_nothing_that_waits_behind_it():
+    shard = new_shard()
+    replay_transactional(shard, 7, offset(1))
+    refused = waiting(shard, 2)
+    replay_marker(shard, 7, commits=True)
+    assert values(shard) == {("g", ("t", 0)): 1}
+    assert shard.pending_offsets == {"g": {("t", 0)}}
+    forget_transactional(shard, 7, refused)
     assert not shard.pending_offsets
 
 
@@ -166,7 +199,8 @@ def test_what_is_readable_is_the_last_decided_record_of_the_log(events):
                 replay_transactional(shard, producer, offset(number, partition))
                 log.append((producer, partition, number))
             case ("refused", partition, producer):
-                noted = replay_transactional(shard, producer, offset(number, partition))
+                record = offset(number, partition)
+                noted = replay_transactional(shard, producer, record, is_written=False)
                 forget_transactional(shard, producer, [noted])
             case (outcome, producer):
                 replay_marker(shard, producer, commits=outcome == "commit")
