@@ -200,7 +200,6 @@ FOUND_AT = {
     "an answer does not wait for what was decided before it": 9000000,
     "a group's memory goes on after an append that was refused": 9000002,
     "a member of a consumer group commits with a former epoch": 9000005,
-    "an fsync vouches for what was appended after a truncation": 9000010,
     "a follower without the leader's epoch keeps nothing below it": 9000007,
     "a partition is given before its owner gave it up": 9000005,
     "a member of a consumer group need not say what it gave up": 9000005,
@@ -208,6 +207,10 @@ FOUND_AT = {
     "a record that was delivered too often is no dead letter": 9000007,
     "a record is archived before its dead letter is written": 9000007,
     "the start offset passes dead letters that are not written": 9000007,
+    "all dead letters count as written with the first": 9000007,
+    "a dead letter is done with before its leader's followers have it": 9000007,
+    "an attempt that failed is not made again": 9000014,
+    "share state is deleted up to its newest snapshot": 9000001,
 }
 
 __all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
