@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulation.marks import MARKS
-from simulation.mutants import FOUND_AT, MUTANTS
+from simulation.mutants import FOUND_AT, KILLED_BY, MUTANTS
 from simulation.workloads import WORKLOADS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "simulation-lists.md"
@@ -121,12 +121,14 @@ def _mutants() -> Iterator[str]:
     yield f"## Planted bugs ({len(MUTANTS)})"
     yield ""
     yield "Bound: within how many of the seeds that can find it at all a search must find it. Found"
-    yield "from: a first seed from which a search did find it; empty where none is known."
+    yield "from: a first seed from which a search did find it, or a unit test that kills what no"
+    yield "seed comes to; empty where neither is known."
     yield ""
     yield "| Bug | Nodes | Bound | Found from |"
     yield "|---|---|---|---|"
     for mutant in MUTANTS:
-        seed = FOUND_AT.get(mutant.name, "")
+        seed = FOUND_AT.get(mutant.name) or KILLED_BY.get(mutant.name, "")
+        seed = f"`{seed}`" if "::" in str(seed) else seed
         yield f"| {mutant.name} | {mutant.nodes} | {mutant.seeds_max} | {seed} |"
 
 

@@ -63,6 +63,25 @@ def test_garbage_at_the_end_is_cut(new_log, folder, clock, garbage):
     again.abandon()
 
 
+def test_a_batch_that_goes_on_above_the_recovery_point_is_checked(new_log, folder, clock):
+    log = new_log(index_interval_bytes=1)
+    append(log, batch_of(b"whole"))
+    append(log, batch_of(b"first", b"second", b"third"))
+    log.begin_flush()
+    log.abandon()
+    path = log.segments.first.path
+    path.write_bytes(path.read_bytes().replace(b"third", b"th\0rd"))
+    again = PartitionLog.open(
+        folder,
+        LogConfig(index_interval_bytes=1),
+        clock=clock,
+        recovery_point=3,
+        was_clean=False,
+    )
+    assert again.log_end_offset == 1
+    again.abandon()
+
+
 def test_segments_after_a_torn_one_are_removed(new_log, folder, clock):
     log = filled(new_log)
     whole = content(log)

@@ -127,6 +127,41 @@ def test_a_follower_cuts_an_epoch_that_its_leader_cannot_have_had(tmp_path):
     asyncio.run(run())
 
 
+def test_what_a_leader_of_a_former_epoch_answered_is_not_taken(tmp_path):
+    """The metadata names the next leader; whoever goes by it has not come to this partition yet."""
+
+    async def run():
+        host = ReplicaHost(US)
+        key, partition = _follower(tmp_path, 0, host)
+        fetched = FetchedPartitions(
+            SOURCE, host, FetcherConfig(), schedule=lambda: None, spawn=lambda _: None
+        )
+        fetched.add(key, partition)
+        round_ = fetched.state.take()
+        image = PartitionImage(
+            leader=3, leader_epoch=1, partition_epoch=1, replicas=(SOURCE, US, 3), isr=(3,)
+        )
+        partition.apply(image, 1)
+        data = PartitionData(records=bytes(batch_of(b"former")), high_watermark=1)
+        fetched.take(key, round_.number, data, [])
+        assert partition.log.log_end_offset == 0
+        partition.log.close()
+
+    asyncio.run(run())
+
+
+def test_a_log_does_not_begin_above_what_is_known_to_be_committed(tmp_path):
+    """An answer's high watermark may be older than its log start."""
+    _, partition = _follower(tmp_path, 0, ReplicaHost(US))
+    for number in range(3):
+        partition.append_as_follower(batch_of(b"v", base_offset=number))
+    partition.follow_high_watermark(1, 2)
+    assert (partition.log.log_start_offset, partition.high_watermark) == (0, 1)
+    partition.follow_high_watermark(2, 2)
+    assert (partition.log.log_start_offset, partition.high_watermark) == (2, 2)
+    partition.log.close()
+
+
 def _follower(directory, index, host, unsynced_max=None):
     log = PartitionLog.open(directory / f"t-{index}", LogConfig(), clock=ManualClock())
     partition = Partition("t", UUID(int=5), index, log, host)

@@ -238,6 +238,16 @@ def test_records_answer_a_waiting_fetch_and_a_later_request_overtakes_it(tmp_pat
     asyncio.run(scenario())
 
 
+def test_an_in_sync_set_of_a_former_leader_epoch_is_not_this_ones(tmp_path):
+    pair = Pair(tmp_path)
+    pair.lead(1)
+    pair.lead(1)
+    leader = pair.partitions[1]
+    before = leader.leading.isr, leader.partition_epoch
+    leader.isr_committed(leader.leader_epoch - 1, (1,), leader.partition_epoch + 1)
+    assert (leader.leading.isr, leader.partition_epoch) == before
+
+
 def test_a_session_looks_only_at_partitions_with_something_to_send(tmp_path):
     pair = Pair(tmp_path)
     pair.lead(1)

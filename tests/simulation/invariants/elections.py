@@ -37,6 +37,31 @@ def _settle_leader(history: History, original: Any, before: Any, target: Any, *r
     return after
 
 
+@observer(partition_change, "_settle_assignment")
+def _settle_assignment(history: History, original: Any, before: Any, target: Any, isr: Any) -> Any:
+    """A reassignment is over once all of the new replicas are in sync."""
+    assignment, in_sync = original(before, target, isr)
+    adding = before.adding_replicas if target.adding is None else target.adding
+    removing = before.removing_replicas if target.removing is None else target.removing
+    is_over = (adding or removing) and not (assignment.adding or assignment.removing)
+    if is_over and not set(assignment.replicas) <= set(in_sync):
+        history.violate("reassigned-too-early", f"{assignment} with {in_sync} in sync: {before}")
+    return assignment, in_sync
+
+
+@observer(partition_change, "_record")
+def _record(
+    history: History, original: Any, topic_id: Any, index: Any, before: Any, *rest: Any
+) -> Any:
+    """Who has no replica any more is told so by another leader epoch, which a leader's name is."""
+    record = original(topic_id, index, before, *rest)
+    _, (assignment, _) = rest
+    is_removed = not set(before.replicas) <= set(assignment.replicas)
+    if is_removed and (record is None or record.leader is None):
+        history.violate("removed-replica-goes-on", f"{before} becomes {record}")
+    return record
+
+
 def _check_gone(
     history: History, image: Any, node_id: Any, records: Any, *, lost: bool, why: str
 ) -> None:

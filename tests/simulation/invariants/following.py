@@ -6,6 +6,7 @@ epoch than the present one is refused.
 
 from typing import Any
 
+from headrace_broker.log.segments.segment import LogSegment
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.fetch import replica_sessions
 from headrace_broker.server.follower.replica_fetcher import FetchedPartitions, ReplicaFetcher
@@ -98,6 +99,22 @@ def _truncated(history: History, original: Any, partition: Partition) -> Any:
 
 
 # ---- the follower
+
+
+@observer(LogSegment, "truncate")
+def _truncate(
+    history: History, original: Any, segment: LogSegment, position: int, next_offset: int
+) -> None:
+    """No index of a segment leads to what was cut."""
+    original(segment, position, next_offset)
+    last = segment.offset_index.last
+    aborted = [
+        each for each in segment.transaction_index.entries if each.last_offset >= next_offset
+    ]
+    if last is not None and (last[1] >= position or segment.base_offset + last[0] >= next_offset):
+        history.violate("index", f"{segment.path.name} was cut at {position}, {last} is there")
+    if aborted:
+        history.violate("aborted-index", f"{segment.path.name} ends at {next_offset}: {aborted}")
 
 
 @observer(partition_module, "truncation_offset")

@@ -211,6 +211,33 @@ FOUND_AT = {
     "a dead letter is done with before its leader's followers have it": 9000007,
     "an attempt that failed is not made again": 9000014,
     "share state is deleted up to its newest snapshot": 9000001,
+    "the index of aborted transactions is not truncated": 9000005,
+    "a truncation leaves the index of what it cut": 9000000,
+    "a member of a former generation hears its assignment": 9000030,
 }
 
-__all__ = ["FOUND_AT", "MUTANTS", "Mutant", "find"]
+#: No seed comes to these: what stands in front of them refuses first. The unit test that does.
+KILLED_BY = {
+    "a former process counts after its successor": (
+        "tests/broker/replication/test_leader_state.py::"
+        "test_a_former_process_of_a_follower_no_longer_counts"
+    ),
+    "an answer to a former leader epoch changes the in-sync set": (
+        "tests/broker/server/test_replication_by_hand.py::"
+        "test_an_in_sync_set_of_a_former_leader_epoch_is_not_this_ones"
+    ),
+    "a follower takes what a leader of a former epoch answered": (
+        "tests/broker/server/test_replica_fetcher.py::"
+        "test_what_a_leader_of_a_former_epoch_answered_is_not_taken"
+    ),
+    "a follower's log starts above its high watermark": (
+        "tests/broker/server/test_replica_fetcher.py::"
+        "test_a_log_does_not_begin_above_what_is_known_to_be_committed"
+    ),
+    "recovery takes the batch that the recovery point divides for whole": (
+        "tests/broker/log/test_recovery.py::"
+        "test_a_batch_that_goes_on_above_the_recovery_point_is_checked"
+    ),
+}
+
+__all__ = ["FOUND_AT", "KILLED_BY", "MUTANTS", "Mutant", "find"]

@@ -19,6 +19,7 @@ from headrace_broker.server.partitions.waiting import CommitWaiters
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
+from simulation.workloads.workload import STRANGERS_SINCE
 
 _ENDS_SINCE = _FORMER_SINCE = 3_000_000
 
@@ -173,6 +174,7 @@ ADMISSION_MUTANTS = (
         FetchSession,
         "update",
         edited("self.partitions.pop((_topic_key(topic), index), None)", "pass"),
+        since=STRANGERS_SINCE,
     ),
     _rule(
         "a broker's former process keeps its session",
@@ -206,6 +208,7 @@ ADMISSION_MUTANTS = (
         membership,
         "decide_sync",
         edited("group.check_generation(request.generation_id)", "pass"),
-        needs=_has_group,
+        needs=lambda profile: {"strangers", "group"} <= profile.works,
+        since=STRANGERS_SINCE,
     ),
 )

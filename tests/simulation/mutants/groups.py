@@ -6,6 +6,7 @@ from headrace_broker.server.partitions.replica_host import ReplicaHost
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant
 from simulation.profile import Profile
+from simulation.workloads.workload import STRANGERS_SINCE
 
 
 def _has_members(profile: Profile) -> bool:
@@ -62,6 +63,7 @@ GROUP_MUTANTS = (
         nodes=1,
         needs=_has_transactions,
         seeds_max=100,
+        since=STRANGERS_SINCE,
     ),
     Mutant(
         name="a process leads what its predecessor led",

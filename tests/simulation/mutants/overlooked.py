@@ -33,7 +33,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads.settings import SINCE as SETTINGS_SINCE
-from simulation.workloads.workload import POWER_CUTS_SINCE
+from simulation.workloads.workload import POWER_CUTS_SINCE, STRANGERS_SINCE
 
 _rule = rules_with(nodes=3, seeds_max=150)
 
@@ -122,6 +122,7 @@ OVERLOOKED_MUTANTS = (
             "partitions[index] = partition",
         ),
         needs=_does("reassign"),
+        nodes=5,
     ),
     _rule(
         "logs keep the settings that they were opened with",
@@ -283,13 +284,16 @@ OVERLOOKED_MUTANTS = (
         ProducerStates,
         "check_marker",
         edited("header.producer_epoch < state.epoch", "False"),
-        needs=_does("transactions"),
+        needs=_does("strangers", "transactions"),
+        since=STRANGERS_SINCE,
     ),
     _rule(
         "a new producer epoch may begin anywhere",
         producer_state,
         "_check_new_epoch",
         edited("header.base_sequence != 0 and state.epoch != NO_EPOCH", "False"),
+        needs=_does("strangers"),
+        since=STRANGERS_SINCE,
     ),
     # ---- metadata
     _rule(
@@ -298,6 +302,7 @@ OVERLOOKED_MUTANTS = (
         "_settle_assignment",
         edited("if kept and set(kept) <= set(kept_isr):", "if kept and kept_isr:"),
         needs=_does("reassign"),
+        nodes=5,
     ),
     _rule(
         "a removed replica goes on in its leader epoch",
@@ -305,6 +310,7 @@ OVERLOOKED_MUTANTS = (
         "_record",
         edited("or not set(before.replicas) <= set(assignment.replicas)\n", "\n"),
         needs=_does("reassign"),
+        nodes=5,
     ),
     _rule(
         "blocks of producer ids overlap",
@@ -332,6 +338,8 @@ OVERLOOKED_MUTANTS = (
                 )(elections.handle_begin_epoch)
             }
         ),
+        needs=_does("strangers"),
+        since=STRANGERS_SINCE,
     ),
     # ---- coordinators
     _rule(

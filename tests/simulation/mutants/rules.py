@@ -29,6 +29,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads.producers import PIPELINED_SINCE
+from simulation.workloads.workload import STRANGERS_SINCE
 
 
 def _no_error(_original: Any) -> Any:
@@ -230,12 +231,16 @@ CONTROL_RULES = (
         alter_partition,
         "_is_eligible",
         edited("and state.broker_epoch in (_ANY_BROKER_EPOCH, broker.epoch)", ""),
+        needs=lambda profile: "strangers" in profile.works,
+        since=STRANGERS_SINCE,
     ),
     _rule(
         "AlterPartition takes fenced replicas in",
         alter_partition,
         "_is_eligible",
         edited("and broker.is_active", ""),
+        needs=lambda profile: "strangers" in profile.works,
+        since=STRANGERS_SINCE,
     ),
     _rule(
         "a former process of a leader is believed",
@@ -324,7 +329,8 @@ CONTROL_RULES = (
         offsets,
         "_check_commit",
         edited("group.check_member(request.member_id, request.group_instance_id)", "pass"),
-        needs=_has_group,
+        needs=lambda profile: {"strangers", "group"} <= profile.works,
+        since=STRANGERS_SINCE,
     ),
     _rule(
         "commits are acknowledged before they are replicated",

@@ -17,6 +17,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import Mutant
 from simulation.profile import TRUNCATION
 from simulation.workloads.directories import NAME, SINCE
+from simulation.workloads.workload import STRANGERS_SINCE
 
 
 class _EqualToAll(int):
@@ -166,6 +167,7 @@ STORAGE_MUTANTS = (
         replace=edited("if last != _checksum_line(data[: -len(last)]):", "if False:"),
         needs=lambda profile: profile.loses_power,
         seeds_max=1000,
+        since=STRANGERS_SINCE,
     ),
     Mutant(
         name="a recreated partition inherits checkpoints",
@@ -181,7 +183,6 @@ STORAGE_MUTANTS = (
         owner=LogDirectory,
         attribute="close",
         replace=_vouch_for_all,
-        needs=lambda profile: profile.loses_power,
         seeds_max=200,
         seed_known=106,
     ),
