@@ -90,14 +90,12 @@ class PendingOffsets:
         ended: list[PendingOffset] = []
         waiting: dict[tuple[str, TopicPartition], PendingOffset] = {}
         for key, newest in self._by_producer.pop(producer_id, {}).items():
-            pending: PendingOffset | None = newest
-            while pending is not None and not pending.is_written:
-                waiting[key] = newest
-                pending, after = pending.previous, pending
-                if pending is not None and pending.is_written:
-                    after.previous = None
-            if pending is not None:
-                ended.append(pending)
+            written = _newest_written(newest)
+            if written is not None:
+                ended.append(written)
+            left = newest if written is None else _without(newest, {id(written)})
+            if left is not None:
+                waiting[key] = left
         if waiting:
             self._by_producer[producer_id] = waiting
         return sorted(ended, key=lambda pending: pending.order)
@@ -124,3 +122,11 @@ def _without(newest: PendingOffset, gone: set[int]) -> PendingOffset | None:
         else:
             later = later.previous
     return kept
+
+
+def _newest_written(newest: PendingOffset) -> PendingOffset | None:
+    """Return the last of a partition's offsets that is in the log, None where all wait."""
+    pending: PendingOffset | None = newest
+    while pending is not None and not pending.is_written:
+        pending = pending.previous
+    return pending
