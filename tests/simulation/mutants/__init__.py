@@ -214,6 +214,9 @@ FOUND_AT = {
     "the index of aborted transactions is not truncated": 9000005,
     "a truncation leaves the index of what it cut": 9000000,
     "a member of a former generation hears its assignment": 9000030,
+    "a removed replica goes on in its leader epoch": 9000023,
+    "a reassignment is over when one of the new replicas is in sync": 9000008,
+    "a replica that was moved away goes on": 9000023,
 }
 
 #: No seed comes to these: what stands in front of them refuses first. The unit test that does.
