@@ -217,6 +217,9 @@ FOUND_AT = {
     "a removed replica goes on in its leader epoch": 9000023,
     "a reassignment is over when one of the new replicas is in sync": 9000008,
     "a replica that was moved away goes on": 9000023,
+    "a refused commit of a transaction stays pending": 9000014,
+    "a static member's former process is not fenced": 9000004,
+    "a stopped process vouches for logs that it never opened": 9000004,
 }
 
 #: No seed comes to these: what stands in front of them refuses first. The unit test that does.
