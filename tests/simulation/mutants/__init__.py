@@ -220,6 +220,7 @@ FOUND_AT = {
     "a refused commit of a transaction stays pending": 9000014,
     "a static member's former process is not fenced": 9000004,
     "a stopped process vouches for logs that it never opened": 9000004,
+    "a fenced producer's marker is written": 9000010,
 }
 
 #: No seed comes to these: what stands in front of them refuses first. The unit test that does.
