@@ -192,6 +192,29 @@ def test_small_files_are_compacted_and_no_row_is_lost(spark, sink, open_sink):
 
 
 @pytest.mark.spark
+def test_a_zombie_that_wakes_before_its_compaction_doubles_no_row(
+    spark, sink, open_sink, monkeypatch
+):
+    """Its successor has compacted the same files."""
+    zombie = open_sink(compact_after=2)
+    zombie.write(rows(spark, "a").coalesce(1), batch(0))
+    compact = zombie._log.compact
+
+    def wake_late(*arguments):
+        successor = open_sink(compact_after=2)
+        successor.write(rows(spark, "c").coalesce(1), batch(2))
+        assert len(successor._log.files()) == 1
+        return compact(*arguments)
+
+    monkeypatch.setattr(zombie._log, "compact", wake_late)
+    zombie.write(rows(spark, "b").coalesce(1), batch(1))
+    assert table(sink) == ["a", "b", "c"]
+    with pytest.raises(FencedError):
+        zombie.write(rows(spark, "zombie"), batch(2))
+    assert table(sink) == ["a", "b", "c"]
+
+
+@pytest.mark.spark
 def test_readers_see_whole_batches_only(spark, sink, open_sink):
     writer = open_sink(compact_after=3)
     writer.write(rows(spark, *["x"] * 10), batch(0))

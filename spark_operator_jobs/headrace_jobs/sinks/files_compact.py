@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["choose_small", "is_small", "merge"]
+__all__ = ["choose_small", "merge", "row_count"]
 
 
-def is_small(size: int) -> bool:
+def _is_small(size: int) -> bool:
     """Whether a file of so many bytes is worth compacting."""
     return size < COMPACTED_BYTES_MAX // 2
 
@@ -27,7 +27,7 @@ def choose_small(root: Path, files: Mapping[str, int], files_min: int) -> list[s
     """
     import pyarrow.parquet as pq
 
-    small = [path for path, size in files.items() if is_small(size)]
+    small = [path for path, size in files.items() if _is_small(size)]
     if len(small) < files_min:
         return []
     alike: dict[bytes, list[str]] = {}
@@ -56,3 +56,10 @@ def merge(root: Path, chosen: Sequence[str], name: str) -> int:
     sync(root / name)
     sync((root / name).parent)
     return (root / name).stat().st_size
+
+
+def row_count(path: Path) -> int:
+    """Return how many rows a file has."""
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)

@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.durable import replace_file, sync
 from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
-from headrace_jobs.sinks.files_compact import choose_small, is_small, merge
+from headrace_jobs.sinks.files_compact import choose_small, merge, row_count
 from headrace_jobs.sinks.files_log import (
-    COMPACTED_BYTES_MAX,
     REPLACED_FILES_KEPT_SECONDS,
     ConflictError,
     DataFile,
@@ -40,7 +39,7 @@ from headrace_jobs.sinks.files_task import DATA
 from headrace_jobs.sinks.protocol import SinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -157,18 +156,32 @@ class DeltaLog:
                 path.unlink(missing_ok=True)
 
     def compact(self, files_min: int, prefix: str) -> int:
-        """Compact: live files by delta-rs, which leaves replaced files until `vacuum`."""
-        from deltalake.exceptions import CommitFailedError
-
+        """Compact; what is replaced stays until `vacuum`, or for an hour if it is a shadow's."""
         if self.is_shadow:
             return self._compact_shadow(files_min, prefix)
-        if sum(is_small(file.bytes) for file in self._live_files()) < files_min:
+        protocol = self._table.protocol()
+        if protocol.min_reader_version > 1 or protocol.writer_features:
+            return 0  # a file may have more or fewer rows than readers see
+        files = {file.path: file.bytes for file in self._live_files() if "%" not in file.path}
+        chosen = choose_small(self._root, files, files_min)
+        if not chosen:
             return 0
+        name = f"{DATA}/{prefix}{uuid.uuid4().hex[:8]}.parquet"
+        size = merge(self._root, chosen, name)
         try:
-            done = self._table.optimize.compact(target_size=COMPACTED_BYTES_MAX)
-        except CommitFailedError as error:
-            raise ConflictError(str(error)) from error
-        return int(done["numFilesRemoved"])
+            _commit_replacement(
+                self._root,
+                self._table.version() + 1,
+                removed={path: files[path] for path in chosen},
+                added=DataFile(path=name, rows=row_count(self._root / name), bytes=size),
+            )
+        except ConflictError:
+            (self._root / name).unlink()
+            raise
+        self._table.update_incremental()
+        # The library makes one with every hundredth commit of its own.
+        self._table.create_checkpoint()
+        return len(chosen)
 
     def _compact_shadow(self, files_min: int, prefix: str) -> int:
         before = self._held
@@ -393,3 +406,59 @@ def _add_action(file: DataFile) -> Any:
         data_change=True,
         stats=json.dumps({"numRecords": file.rows}),
     )
+
+
+def _commit_replacement(
+    root: Path, version: int, *, removed: Mapping[str, int], added: DataFile
+) -> None:
+    """Commit a version with one file in place of others (paths and bytes) that have its rows.
+
+    delta-rs has this as `optimize.compact`, which is not safe (1.6): of two that began at the same
+    version both are committed, and each row is there twice. This commit is of a certain version: it
+    is made by link(2), which fails if any client has committed that one. Raises `ConflictError`.
+    """
+    now_ms = int(time.time() * 1000)
+    actions: list[dict[str, object]] = [
+        {
+            "commitInfo": {
+                "timestamp": now_ms,
+                "operation": "OPTIMIZE",
+                "operationParameters": {"predicate": "[]"},
+                "readVersion": version - 1,
+                "engineInfo": "headrace",
+            }
+        }
+    ]
+    actions += [
+        {
+            "remove": {
+                "path": path,
+                "dataChange": False,
+                "deletionTimestamp": now_ms,
+                "extendedFileMetadata": True,
+                "partitionValues": {},
+                "size": size,
+            }
+        }
+        for path, size in removed.items()
+    ]
+    add = {
+        "path": added.path,
+        "partitionValues": {},
+        "size": added.bytes,
+        "modificationTime": now_ms,
+        "dataChange": False,
+        "stats": json.dumps({"numRecords": added.rows}),
+    }
+    actions.append({"add": add})
+    log = root / "_delta_log"
+    partial = log / f"_{version}.{uuid.uuid4().hex}.tmp"
+    partial.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    sync(partial)
+    try:
+        os.link(partial, log / f"{version:020}.json")
+    except FileExistsError as error:
+        raise ConflictError(f"version {version} of {root} is taken") from error
+    finally:
+        partial.unlink()
+    sync(log)
