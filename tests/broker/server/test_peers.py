@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import itertools
+import socket
+import threading
 
 import pytest
 
@@ -207,3 +210,42 @@ def test_not_controller_is_seen_at_the_top_and_in_each_topic():
     assert says_not_controller(CreateTopicsResponse(topics=[refused]))
     assert not says_not_controller(CreateTopicsResponse(topics=[made]))
     assert not says_not_controller(CreateTopicsResponse(topics=[]))
+
+
+class SlowNames:
+    """What a name server that loses packets makes of `getaddrinfo`: lookups of such lengths."""
+
+    def __init__(self, monkeypatch, *seconds):
+        self._seconds = itertools.chain(seconds, itertools.repeat(60))
+        self._real = socket.getaddrinfo
+        self.ended = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
+
+    def look_up(self, host, port, *arguments, **named):
+        if host != NAME:
+            return self._real(host, port, *arguments, **named)
+        self.ended.wait(next(self._seconds))
+        return self._real(LOOPBACK, port, *arguments, **named)
+
+
+NAME = "c-a-1.c-brokers.default.svc"
+
+
+@pytest.mark.parametrize("seconds", [(3,), (60, 0)], ids=["it is slow", "it hangs once"])
+def test_a_peer_is_reached_though_its_name_is_found_later_than_an_attempt_may_take(
+    tmp_path, monkeypatch, seconds
+):
+    async def answer(peers, address):
+        while True:
+            with contextlib.suppress(PeerUnavailable):
+                return await peers.send(address, MetadataRequest(topics=[]), timeout_ms=1000)
+            await asyncio.sleep(0.1)
+
+    async def run():
+        names = SlowNames(monkeypatch, *seconds)
+        async with _broker(tmp_path) as (_, address), _peers() as peers:
+            found = await asyncio.wait_for(answer(peers, Address(NAME, address.port)), 50)
+            names.ended.set()
+        assert found.brokers
+
+    asyncio.run(run())

@@ -10,6 +10,7 @@ import structlog
 
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.api_versions import ApiVersionsRequest
+from headrace_broker.server.peers.lookups import Lookups, is_literal
 from headrace_broker.server.peers.peer_connection import PeerConnection, PeerUnavailable
 
 CONNECT_TIMEOUT_MS = 2000
@@ -55,6 +56,7 @@ class LaneConnection:
         self._backoff = 0.0
         self._not_before = 0.0
         self._is_closed = False
+        self._lookups = None if is_literal(address.host) else Lookups(*address)
 
     async def connect(self, timeout_ms: int) -> PeerConnection:
         """Return the open connection; raises PeerUnavailable with nothing sent."""
@@ -79,13 +81,9 @@ class LaneConnection:
         wait = self._not_before - self._loop.time()
         if wait > 0:
             await asyncio.sleep(wait)
-        host, port = self._address
         connection = PeerConnection(self._client_id, self._frame_bytes_max, self._connection_lost)
         try:
-            await asyncio.wait_for(
-                self._loop.create_connection(lambda: connection, host, port),
-                CONNECT_TIMEOUT_MS / 1000,
-            )
+            await self._reach(connection)
             await self._learn_versions(connection)
         except (OSError, TimeoutError, PeerUnavailable) as error:
             connection.close()
@@ -101,6 +99,22 @@ class LaneConnection:
         self.connected_at = self._loop.time()
         self._connection = connection
         return connection
+
+    async def _reach(self, connection: PeerConnection) -> None:
+        """Connect to the host, or to the first of the name's addresses that takes a connection."""
+        host, port = self._address
+        seconds = CONNECT_TIMEOUT_MS / 1000
+        hosts = [host] if self._lookups is None else await self._lookups.find(seconds)
+        for number, each in enumerate(hosts, start=1):
+            try:
+                await asyncio.wait_for(
+                    self._loop.create_connection(lambda: connection, each, port), seconds
+                )
+            except (OSError, TimeoutError):
+                if number == len(hosts):
+                    raise
+            else:
+                return
 
     async def _learn_versions(self, connection: PeerConnection) -> None:
         request = ApiVersionsRequest(client_software_name="headrace", client_software_version="1")
