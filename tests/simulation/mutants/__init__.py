@@ -190,7 +190,7 @@ FOUND_AT = {
     "a former leader's announcement is followed": 9000000,
     "a commit of somebody who is no member is taken": 9000004,
     "AlterPartition believes a former registration": 9000000,
-    "AlterPartition takes fenced replicas in": 9000002,
+    "AlterPartition takes fenced replicas in": 9000406,
     "a new producer epoch may begin anywhere": 9000000,
     "a producer id goes on when its epochs are exhausted": 9000002,
     "a marker of a former epoch is taken": 9000004,
