@@ -127,7 +127,8 @@ class Unstarted:
                 hindrance = await self._of_pod(pod, asked, seen.now, is_alone=is_alone)
             elif owner is not None and node.ordinal < owner["spec"].get("replicas", 1):
                 hindrance = await self._of_missing(owner, name, asked, seen.now)
-                if _sleeps(asked, seen.now):
+                if _is_asleep(asked, seen.now):
+                    _note_woken(asked, seen.now)
                     asleep[owner["metadata"]["name"]] = owner
             else:
                 continue
@@ -300,15 +301,16 @@ def _note(asked: _Asked, now: dt.datetime, *, has_words: bool) -> None:
     asked.again_seconds = AGAIN_SECONDS_MIN if has_words else longer
 
 
-def _sleeps(asked: _Asked, now: dt.datetime) -> bool:
-    """Whether a set's controller is to look again, after an interval that grows each time."""
+def _is_asleep(asked: _Asked, now: dt.datetime) -> bool:
+    """Whether a set's controller waits though its pod is admitted, and is to look again."""
     is_due = (now - asked.woken_at).total_seconds() >= asked.wake_seconds
-    if asked.refused or asked.event is None or not is_due:
-        return False
+    return asked.event is not None and not asked.refused and is_due
+
+
+def _note_woken(asked: _Asked, now: dt.datetime) -> None:
     if asked.woken_at != _NEVER:
         asked.wake_seconds = min(2 * asked.wake_seconds, AGAIN_SECONDS_MAX)
     asked.woken_at = now
-    return True
 
 
 def _is_about(event: Object, name: str) -> bool:
