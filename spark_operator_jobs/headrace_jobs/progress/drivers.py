@@ -53,10 +53,5 @@ class DriverEpoch:
                 f" {self.epoch}): this one is fenced and ends"
             )
 
-    @property
-    def is_replaced(self) -> bool:
-        """Whether another driver has started on this checkpoint since. Raises OSError."""
-        return max(self._epochs(), default=self.epoch) > self.epoch
-
     def _epochs(self) -> list[int]:
         return [int(path.name) for path in self._folder.iterdir() if path.name.isdigit()]

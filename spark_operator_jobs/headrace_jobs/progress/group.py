@@ -20,6 +20,7 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 
 from headrace_jobs.progress.generations import RESET_NOTE, Reset
 from headrace_jobs.progress.offsets import LagClock, TopicPartition, lag_records
+from headrace_jobs.progress.stored import FencedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -227,10 +228,14 @@ class GroupProgress:
 
     def _is_replaced(self) -> bool:
         """Whether a later driver has started: its group must not go back to where this one was."""
-        if self._driver is not None:
-            # A checkpoint that cannot be read fails the next batch, not this commit.
-            with contextlib.suppress(OSError):
-                return self._driver.is_replaced
+        if self._driver is None:
+            return False
+        try:
+            self._driver.check()
+        except FencedError:
+            return True
+        except OSError:
+            pass  # a checkpoint that cannot be read fails the next batch, not this commit
         return False
 
     def _commit(self, position: Mapping[TopicPartition, int]) -> None:
