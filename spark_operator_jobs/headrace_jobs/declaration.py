@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from headrace_jobs.sinks.protocol import Sink
 
-__all__ = ["Delivery", "Job", "Parameter", "Topic", "mistakes", "problems"]
+__all__ = ["Delivery", "Job", "Parameter", "Topic", "mistakes", "problems", "topic_sinks"]
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -127,7 +127,7 @@ def problems(job: Job) -> list[str]:
         for place, count in places.items()
         if count > 1
     ]
-    topics = [sink for sink in map(whole_of, job.sinks) if isinstance(sink, KafkaSink)]
+    topics = topic_sinks(job)
     if len(topics) > 1 and any(sink.topic is None for sink in topics):
         # --output-topic would be the topic of all of them.
         found.append("sinks: the output topic is one of several: name it, KafkaSink(topic=…)")
@@ -141,6 +141,11 @@ def problems(job: Job) -> list[str]:
         if reason is not None:
             found.append(f"delivery {job.delivery} cannot hold in {sink.describe()}: {reason}")
     return found or _misfits(job)
+
+
+def topic_sinks(job: Job) -> list[KafkaSink]:
+    """Return the sinks that are topics, also those that get a part of the results. Pure."""
+    return [sink for sink in map(whole_of, job.sinks) if isinstance(sink, KafkaSink)]
 
 
 def mistakes(job: Job) -> list[str]:

@@ -43,7 +43,7 @@ def settings(broker, tmp_path, new_topic):
         name="app",
         bootstrap_servers=broker.bootstrap,
         input_topics=(new_topic(2),),
-        output_topic=None,
+        output_topics=(),
         delivery=Delivery.AT_LEAST_ONCE,
         generation=1,
         is_shadow=False,

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_jobs.declaration import topic_sinks
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.durations import parse_duration, parse_moment
-from headrace_jobs.sinks.kafka import KafkaSink
-from headrace_jobs.sinks.protocol import whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,8 +34,8 @@ class JobSettings:
     bootstrap_servers: str
     #: In the order of the job's sources.
     input_topics: tuple[str, ...]
-    #: Replaces the declared generation.
-    output_topic: str | None
+    #: In the order of the job's sinks.
+    output_topics: tuple[str, ...]
     delivery: Delivery
     generation: int
     is_shadow: bool
@@ -65,8 +64,11 @@ class JobSettings:
     stop_timeout_seconds: float
     #: The group of the generation that readers see; `group` is this driver's.
     live_group: str | None = None
-    #: All that the job writes, dead letters aside.
-    output_topics: tuple[str, ...] = ()
+
+    @property
+    def output_topic(self) -> str | None:
+        """The topic of the results, if there is exactly one."""
+        return self.output_topics[0] if len(self.output_topics) == 1 else None
 
     @property
     def topics(self) -> set[str]:
@@ -86,14 +88,11 @@ def add_common_arguments(
 def common_settings(job: Job, arguments: argparse.Namespace) -> JobSettings:
     """Return the settings from the common arguments. Raises `ValueError` for wrong topics."""
     a = arguments
-    output_topic = _output_topic(job, a)
-    declared = (output_topic,) if output_topic else (sink.topic for sink in _topic_sinks(job))
     settings = JobSettings(
         name=a.name,
         bootstrap_servers=a.bootstrap_servers,
         input_topics=_input_topics(job, a.input_topic or ()),
-        output_topic=output_topic,
-        output_topics=tuple(topic for topic in declared if topic is not None),
+        output_topics=_output_topics(job, a),
         delivery=Delivery(a.delivery),
         generation=a.generation,
         is_shadow=a.shadow,
@@ -171,16 +170,12 @@ def _group_of(arguments: argparse.Namespace) -> str | None:
     return f"{group}-g{arguments.generation}" if group and arguments.shadow else group
 
 
-def _output_topic(job: Job, arguments: argparse.Namespace) -> str | None:
-    """Return the topic of the results, if there is exactly one."""
-    sinks = _topic_sinks(job)
+def _output_topics(job: Job, arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return all topics that the job writes, dead letters aside."""
     given: str | None = getattr(arguments, "output_topic", None)
-    return given or (sinks[0].topic if len(sinks) == 1 else None)
-
-
-def _topic_sinks(job: Job) -> list[KafkaSink]:
-    """Return the sinks that are topics, also those that get a part of the results."""
-    return [sink for sink in map(whole_of, job.sinks) if isinstance(sink, KafkaSink)]
+    if given:
+        return (given,)
+    return tuple(sink.topic for sink in topic_sinks(job) if sink.topic is not None)
 
 
 def _add_topics(data: argparse._ArgumentGroup, job: Job) -> None:
@@ -191,7 +186,7 @@ def _add_topics(data: argparse._ArgumentGroup, job: Job) -> None:
         metavar="TOPIC",
         help="what to read, in place of the declared topic; NAME=TOPIC in a job with several",
     )
-    outputs = _topic_sinks(job)
+    outputs = topic_sinks(job)
     if len(outputs) == 1:
         required = outputs[0].topic is None
         data.add_argument("--output-topic", required=required, metavar="TOPIC")
