@@ -199,6 +199,27 @@ def test_a_pod_that_is_refused_for_a_minute_needs_a_person(served: Served) -> No
     wait_until(lambda: not stalled(served, "waiting"), 60, "nothing to be refused")
 
 
+def published(served: Served, service: str) -> list[str]:
+    of = f"--selector=kubernetes.io/service-name={service}"
+    slices = get(served.namespace, "endpointslices", of)["items"]
+    return [ip for each in slices for one in each["endpoints"] or [] for ip in one["addresses"]]
+
+
+@pytest.mark.slow
+def test_addresses_are_published_soon_after_kubernetes_could_not_for_a_while(
+    served: Served,
+) -> None:
+    with quota(served, "nameless", "count/endpointslices.discovery.k8s.io"):
+        made(served, "nameless")
+        lag = "Service nameless-brokers has not had the addresses of nameless-a-0"
+        wait_until(lambda: lag in served_message(served, "nameless"), 90, "it to be said")
+        # Each time that it fails, Kubernetes' controller waits twice as long.
+        time.sleep(90)
+        assert not published(served, "nameless-brokers")
+    wait_until(lambda: published(served, "nameless-brokers"), 45, "the address")
+    wait_until(lambda: lag not in served_message(served, "nameless"), 45, "other words")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_pod_that_waits_for_a_missing_secret_says_so(served: Served) -> None:

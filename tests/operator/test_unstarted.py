@@ -13,13 +13,13 @@ from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.kubernetes.brokers.unstarted import (
     FAILED_CREATE,
-    WOKEN,
     Hindrance,
     Unstarted,
     newest_event,
     unready_since,
     with_hindrance,
 )
+from headrace_operator.kubernetes.brokers.waking import WOKEN
 from headrace_operator.plan import Observed, ObservedCluster, plan
 from headrace_operator.plan.report import report
 from headrace_operator.render.identity import Identity, Node

@@ -20,6 +20,7 @@ from headrace_operator.kubernetes.brokers.levels import with_image_kept
 from headrace_operator.kubernetes.brokers.losses import Losses
 from headrace_operator.kubernetes.brokers.observed import Seen, is_owned, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass
+from headrace_operator.kubernetes.brokers.published import Published
 from headrace_operator.kubernetes.brokers.rollback import as_it_ran, with_listeners_kept
 from headrace_operator.kubernetes.brokers.storage import with_classes_kept
 from headrace_operator.kubernetes.brokers.tools import Tools
@@ -94,6 +95,7 @@ class BrokersOnKubernetes:
         self._identities = Identities(client, store)
         self._losses = Losses(client, self._identities)
         self._unstarted = Unstarted(client)
+        self._published = Published(client)
         self._tools = Tools(
             client=client,
             store=store,
@@ -173,6 +175,7 @@ class BrokersOnKubernetes:
         wanted = await self._tools.zones.placed(cluster, wanted)
         losses = await self._losses.look(cluster, wanted, seen.pods)
         hindered = await self._unstarted.look(cluster, wanted, seen)
+        unpublished = await self._published.look(cluster, seen)
         brokers = tuple(
             replace(
                 with_hindrance(
@@ -195,7 +198,7 @@ class BrokersOnKubernetes:
                 brokers=brokers,
                 has_live_config=True,
                 out_of_sync_since=dict(memory.out_of_sync_since),
-                pending=memory.pending,
+                pending=(*memory.pending, *unpublished),
                 balance=balance,
                 is_formed=identity.is_formed,
             )
@@ -211,6 +214,7 @@ class BrokersOnKubernetes:
         memory = self._memories.setdefault(cluster.key, _Memory())
         _remember(memory, observed)
         await self._unstarted.wake(cluster)
+        await self._published.wake(cluster)
         identity = await self._identities.load(cluster)
         is_held = _is_held_back(cluster)
         described = as_described(cluster, identity) if is_held else None
@@ -271,6 +275,7 @@ class BrokersOnKubernetes:
         """See BrokerBackend."""
         self._memories.pop(cluster.key, None)
         self._unstarted.forget(cluster)
+        self._published.forget(cluster)
         self._identities.forget(cluster)
 
     def _seen(self, cluster: Cluster, identity: Identity | None = None) -> Seen:

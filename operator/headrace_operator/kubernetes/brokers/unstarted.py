@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.brokers.observed import STUCK_SECONDS, WORDS_MAX, failure_of
 from headrace_operator.kubernetes.brokers.returning import next_pod
+from headrace_operator.kubernetes.brokers.waking import NEVER, Wakes, wake
 from headrace_operator.render.names import pod_name, stateful_set
 from headrace_operator.render.pods import STARTUP_SECONDS_MAX
 
@@ -42,14 +43,11 @@ FAILED_CREATE_SECONDS_MAX = 1200.0
 #: What was asked is asked again after the first of these, and at growing intervals while there is
 #: nothing to report.
 AGAIN_SECONDS_MIN, AGAIN_SECONDS_MAX = 10.0, 300.0
-#: On a StatefulSet: when its controller was last made to look at it.
-WOKEN = "headrace.dev/woken-at"
 
 FAILED_CREATE, SUCCESSFUL_CREATE = "FailedCreate", "SuccessfulCreate"
 #: The API server itself is busy or away: that says nothing about a pod.
 _PASSING = frozenset({429, 503, 504})
 _OUR_OWN_RIGHT = 'cannot create resource "pods"'
-_NEVER = dt.datetime.min.replace(tzinfo=dt.UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +64,11 @@ class _Asked:
 
     subject: str
     since: dt.datetime
-    at: dt.datetime = _NEVER
+    at: dt.datetime = NEVER
     again_seconds: float = AGAIN_SECONDS_MIN
     refused: str = ""
     event: Object | None = None
-    woken_at: dt.datetime = _NEVER
-    wake_seconds: float = AGAIN_SECONDS_MIN
+    wakes: Wakes = field(default_factory=Wakes)
 
 
 class Unstarted:
@@ -91,17 +88,11 @@ class Unstarted:
     async def wake(self, cluster: Cluster) -> None:
         """Have the controllers of sets look again whose pods were refused and no longer are.
 
-        An annotation does that. Raises KubernetesError.
+        Raises KubernetesError.
         """
-        now, asleep = self._asleep.pop(cluster.key, (_NEVER, {}))
-        annotations = {WOKEN: f"{now:%Y-%m-%dT%H:%M:%SZ}"}
+        now, asleep = self._asleep.pop(cluster.key, (NEVER, {}))
         for each in asleep.values():
-            try:
-                await self._client.patch(each, {"metadata": {"annotations": annotations}})
-            except KubernetesError as error:
-                # Who refuses that refuses the set itself too, which says so.
-                if not error.is_about_object:
-                    raise
+            await wake(self._client, each, now)
 
     async def look(
         self, cluster: Cluster, identity: Identity, seen: Seen
@@ -128,7 +119,7 @@ class Unstarted:
             elif owner is not None and node.ordinal < owner["spec"].get("replicas", 1):
                 hindrance = await self._of_missing(owner, name, asked, seen.now)
                 if _is_asleep(asked, seen.now):
-                    _note_woken(asked, seen.now)
+                    asked.wakes.note(seen.now)
                     asleep[owner["metadata"]["name"]] = owner
             else:
                 continue
@@ -303,14 +294,7 @@ def _note(asked: _Asked, now: dt.datetime, *, has_words: bool) -> None:
 
 def _is_asleep(asked: _Asked, now: dt.datetime) -> bool:
     """Whether a set's controller waits though its pod is admitted, and is to look again."""
-    is_due = (now - asked.woken_at).total_seconds() >= asked.wake_seconds
-    return asked.event is not None and not asked.refused and is_due
-
-
-def _note_woken(asked: _Asked, now: dt.datetime) -> None:
-    if asked.woken_at != _NEVER:
-        asked.wake_seconds = min(2 * asked.wake_seconds, AGAIN_SECONDS_MAX)
-    asked.woken_at = now
+    return asked.event is not None and not asked.refused and asked.wakes.is_due(now)
 
 
 def _is_about(event: Object, name: str) -> bool:
@@ -332,7 +316,7 @@ def _time_of(event: Object) -> dt.datetime:
         event.get("eventTime"),
         event["metadata"].get("creationTimestamp"),
     )
-    return next((found for each in times if (found := _parsed(each))), _NEVER)
+    return next((found for each in times if (found := _parsed(each))), NEVER)
 
 
 def _is_scheduled(pod: Object) -> bool:
