@@ -211,7 +211,7 @@ def test_addresses_are_published_soon_after_kubernetes_could_not_for_a_while(
 ) -> None:
     with quota(served, "nameless", "count/endpointslices.discovery.k8s.io"):
         made(served, "nameless")
-        lag = "Service nameless-brokers has not had the addresses of nameless-a-0"
+        lag = "Service nameless-brokers lacks the addresses of nameless-a-0"
         wait_until(lambda: lag in served_message(served, "nameless"), 90, "it to be said")
         # Each time that it fails, Kubernetes' controller waits twice as long.
         time.sleep(90)

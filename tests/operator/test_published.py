@@ -139,11 +139,17 @@ def test_missing_addresses_are_said_after_ten_seconds_and_the_controller_is_woke
         answers, seen(0, *pods), seen(10, *pods), *(seen(each, *pods) for each in range(11, 91))
     )
     assert early == ()
-    since = f"Service {HEADLESS} has not had the addresses of c-a-0 since {text(0)}"
+    since = f"Service {HEADLESS} lacks the addresses of c-a-0 since {text(0)}"
     assert late == (f"{since}: Kubernetes' EndpointSlices lag behind",)
     assert set(later) == {late}
     assert answers.woken == [(HEADLESS, text(each)) for each in (10, 20, 40, 80)]
     assert answers.lists < 90 / 3 + 2
+
+
+def test_all_services_that_lack_addresses_are_in_one_message() -> None:
+    (said,) = looked(Answers(), seen(0, pod(0), pod(1)), seen(10, pod(0), pod(1)))[1]
+    for name in (HEADLESS, CLIENTS):
+        assert f"Service {name} lacks the addresses of c-a-0, c-a-1 since" in said
 
 
 def test_once_the_addresses_are_there_nothing_is_said_and_the_next_time_begins_anew() -> None:

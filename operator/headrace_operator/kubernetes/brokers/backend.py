@@ -198,7 +198,7 @@ class BrokersOnKubernetes:
                 brokers=brokers,
                 has_live_config=True,
                 out_of_sync_since=dict(memory.out_of_sync_since),
-                pending=(*memory.pending, *unpublished),
+                pending=(*unpublished, *memory.pending),
                 balance=balance,
                 is_formed=identity.is_formed,
             )

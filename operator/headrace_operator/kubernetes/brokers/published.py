@@ -78,7 +78,9 @@ class Published:
         self._memories.pop(cluster.key, None)
 
     async def look(self, cluster: Cluster, seen: Seen) -> tuple[str, ...]:
-        """Return which addresses have been missing for a while. Raises KubernetesError.
+        """Return in one message which addresses have been missing for a while, or nothing.
+
+        Raises KubernetesError.
 
         EndpointSlices are only listed while there are pods whose addresses were never found there.
         """
@@ -108,13 +110,15 @@ class Published:
                 continue
             pods = ", ".join(sorted(pod.name for pod in missing))
             messages.append(
-                f"Service {name} has not had the addresses of {pods} since"
-                f" {each.since:%Y-%m-%dT%H:%M:%SZ}: Kubernetes' EndpointSlices lag behind"
+                f"Service {name} lacks the addresses of {pods} since"
+                f" {each.since:%Y-%m-%dT%H:%M:%SZ}"
             )
             if each.wakes.is_due(seen.now):
                 each.wakes.note(seen.now)
                 memory.asleep.append(seen.services[name])
-        return tuple(messages)
+        if not messages:
+            return ()
+        return (f"{'; '.join(messages)}: Kubernetes' EndpointSlices lag behind",)
 
     async def wake(self, cluster: Cluster) -> None:
         """Have the controller look again at Services without addresses. Raises KubernetesError."""
