@@ -588,7 +588,7 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         first, (last_at, last) = batches[0][1], batches[-1]
         size = last_at + last.size_bytes
-        if not self._active.fits(next_offset - 1):
+        if next_offset - 1 > self._active.offset_max:
             self.skip_to(first.base_offset)
         segment = self._segment_for(size, next_offset - 1, last.max_timestamp, now_ms)
         if last.partition_leader_epoch > self.leader_epochs.latest:
@@ -675,7 +675,7 @@ class PartitionLog:
         positions and offsets. Raises OutOfDescriptorsError.
         """
         segment = self._active
-        if not segment.fits(last_offset):
+        if last_offset > segment.offset_max:
             return self.roll(now_ms)
         if not segment.size:
             return segment

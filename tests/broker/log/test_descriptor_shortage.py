@@ -194,9 +194,9 @@ def test_an_append_as_a_follower_goes_on_in_the_old_segment(tmp_path):
     source.abandon()
 
 
-def test_where_offsets_do_not_fit_an_append_is_refused_with_nothing_done(tmp_path, monkeypatch):
+def test_where_offsets_do_not_fit_an_append_is_refused_with_nothing_done(tmp_path):
     log = filled(tmp_path / "t-0")
-    monkeypatch.setattr(type(log.segments.active), "fits", lambda _self, _offset: False)
+    log.segments.active.offset_max = log.log_end_offset - 1
     before = files(tmp_path / "t-0"), state(log)
     with few_descriptors(0), pytest.raises(OutOfDescriptorsError):
         append(log, batch_of(b"x"), epoch=3)

@@ -70,7 +70,7 @@ class BatchWindow:
             return None, "partial batch"
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             return None, f"offset {header.base_offset} where {next_offset} was expected"
-        if header.last_offset >= limit or not self._segment.fits(header.last_offset):
+        if header.last_offset >= limit or header.last_offset > self._segment.offset_max:
             return None, f"offset {header.last_offset} does not belong into this segment"
         if (
             self.crc(position + ATTRIBUTES_POSITION, header.size_bytes - ATTRIBUTES_POSITION)

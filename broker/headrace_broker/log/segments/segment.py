@@ -86,6 +86,7 @@ class LogSegment:
         "max_timestamp",
         "max_timestamp_offset",
         "offset_index",
+        "offset_max",
         "path",
         "size",
         "time_index",
@@ -102,6 +103,8 @@ class LogSegment:
         temporary_suffix: str = "",
     ) -> None:
         self.base_offset = base_offset
+        self.offset_max = base_offset + RELATIVE_OFFSET_MAX
+        """The last offset that can be written relative to the base offset."""
         paths = [
             directory / (file_name(base_offset, suffix) + temporary_suffix)
             for suffix in SEGMENT_SUFFIXES
@@ -178,10 +181,6 @@ class LogSegment:
     def _append_time_index(self) -> None:
         if self.max_timestamp >= 0:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-
-    def fits(self, last_offset: int) -> bool:
-        """Whether an offset can be written relative to the base offset."""
-        return last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
 
     # ---- read
 

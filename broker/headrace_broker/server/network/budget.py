@@ -28,11 +28,22 @@ class Waiter(Protocol):
 class Budget:
     """Bytes; `limit` is `queued.max.request.bytes`."""
 
-    __slots__ = ("_exempt", "_is_scheduled", "_nearest", "_numbers", "_waiting", "limit", "used")
+    __slots__ = (
+        "_exempt",
+        "_is_scheduled",
+        "_nearest",
+        "_numbers",
+        "_waiting",
+        "is_spent",
+        "limit",
+        "used",
+    )
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.is_spent = False
+        """Whether the budget is used up."""
         self._exempt: Waiter | None = None
         self._waiting: dict[Waiter, int] = {}
         # (missing bytes, number, waiter, bytes to grow by); stale where the number is not the
@@ -42,11 +53,6 @@ class Budget:
         self._is_scheduled = False
 
     @property
-    def is_spent(self) -> bool:
-        """Whether the budget is used up."""
-        return self.used > self.limit
-
-    @property
     def left(self) -> int:
         """Bytes left in the budget."""
         return max(0, self.limit - self.used)
@@ -54,10 +60,12 @@ class Budget:
     def take(self, size: int) -> None:
         """Count memory that is in use from now on."""
         self.used += size
+        self.is_spent = self.used > self.limit
 
     def give(self, size: int) -> None:
         """Count memory that is free again; connections that wait for it continue soon."""
         self.used -= size
+        self.is_spent = self.used > self.limit
         if self._waiting:
             self._serve_soon()
 

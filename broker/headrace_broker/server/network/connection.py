@@ -186,13 +186,16 @@ class Connection(asyncio.BufferedProtocol):
         server.metrics.bytes_in += nbytes
         self.last_active = server.now()
         # Records appended by the requests of one read go to followers together, and at once.
-        server.wakeups.hold()
+        wakeups = server.wakeups
+        wakeups.is_held = True
         try:
             own = self._own
             self._filled = nbytes if own is None else self._filled + nbytes
             self._consume(server.shared_buffer if own is None else own, self._filled)
         finally:
-            server.wakeups.release()
+            wakeups.is_held = False
+            if wakeups.woken:
+                wakeups.check()
 
     def pause_writing(self) -> None:
         """Take no further requests: the client does not read its responses."""
@@ -237,7 +240,9 @@ class Connection(asyncio.BufferedProtocol):
         if position and self._own is not None:
             self._server.budget.leave(self)  # a frame is complete
         own = self._own
-        if own is None or len(own) == left or (position and self._is_too_large(own)):
+        # Memory is short: a large buffer is not kept for the next frame.
+        is_large = position and self._server.budget.is_spent and len(own or b"") > OWN_BUFFER_BYTES
+        if own is None or len(own) == left or is_large:
             self._grow(view[position:end], needed)
         elif position:
             own[:left] = view[position:end]
@@ -264,9 +269,6 @@ class Connection(asyncio.BufferedProtocol):
         if own is not None:
             self._server.give_buffer(own)
         self._own = grown
-
-    def _is_too_large(self, own: memoryview) -> bool:
-        return len(own) > OWN_BUFFER_BYTES and self._server.budget.is_spent
 
     def _release_own(self) -> None:
         if self._own is not None:
@@ -404,8 +406,7 @@ class Connection(asyncio.BufferedProtocol):
         slot = Slot(entry, context, started)
         slot.future = future
         self._slots.append(slot)
-        version = context.api_version
-        future.add_done_callback(lambda done: self._answered(slot, version, done))
+        future.add_done_callback(lambda done: self._answered(slot, context.api_version, done))
         if len(self._slots) >= self._server.in_flight_max or slot.holds_back:
             self._held = True
 
@@ -488,11 +489,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         if self._own is not None:
             self._consume(self._own, self._filled)
+        is_due = self._paused and not self._held and self.short_since is None
         if self._has_ended and not self._held and not self._slots:
             self.close()
-        elif self._paused and not self._held and self._transport is not None:
-            if self.short_since is not None:
-                return
+        elif is_due and self._transport is not None:
             self._paused = False
             self.last_active = self._server.now()  # not the client's silence until now
             self._transport.resume_reading()

@@ -16,32 +16,25 @@ class Woken(Protocol):
 class Wakeups:
     """Sessions that appends woke: each is checked once for all requests of one socket read."""
 
-    __slots__ = ("_is_held", "_is_scheduled", "_woken")
+    __slots__ = ("_is_scheduled", "is_held", "woken")
 
     def __init__(self) -> None:
-        self._woken: dict[Woken, None] = {}
-        self._is_held = False
+        self.woken: dict[Woken, None] = {}
+        """Those to check."""
+        self.is_held = False
+        """Whether more appends may come until `check`; set around each read of a socket."""
         self._is_scheduled = False
 
     def add(self, session: Woken) -> None:
-        """Have a session checked: at the next `release`, or soon if none is pending."""
-        self._woken[session] = None
-        if not self._is_held and not self._is_scheduled:
+        """Have a session checked: when appends are no longer held, or soon if they are not."""
+        self.woken[session] = None
+        if not self.is_held and not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            asyncio.get_running_loop().call_soon(self.check)
 
-    def hold(self) -> None:
-        """Wait for `release`: more appends may come until then."""
-        self._is_held = True
-
-    def release(self) -> None:
+    def check(self) -> None:
         """Check them now, which is one turn of the event loop earlier than a callback."""
-        self._is_held = False
-        if self._woken:
-            self._run()
-
-    def _run(self) -> None:
         self._is_scheduled = False
-        woken, self._woken = self._woken, {}
+        woken, self.woken = self.woken, {}
         for session in woken:
             session.look_again()

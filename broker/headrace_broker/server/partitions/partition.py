@@ -284,8 +284,10 @@ class Partition:
         if not info.is_duplicate:
             if leading.followers or self.flushing is not None:
                 self._appended(leading, end_before, len(records))
-            else:
+            elif self.fetch_waiters:
                 self._show(log.log_end_offset, len(records))
+            else:
+                self.high_watermark = log.high_watermark = log.log_end_offset
         return info
 
     def _append_after(self, earlier: EarlierRequests, at_ms: int, *arguments: Any) -> AppendInfo:

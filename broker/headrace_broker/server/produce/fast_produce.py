@@ -120,7 +120,7 @@ class FastProduce:
         prefix = _PREFIX.pack(_FRAME_BYTES + len(target), correlation_id, 0)
         answer = [prefix, target, tail]
         delayed: FastDelayedProduce | None = None
-        if wait_of(partition, acks, info) is _COMMIT:
+        if acks == ACKS_ALL and wait_of(partition, acks, info) is _COMMIT:
             delayed = FastDelayedProduce(
                 version, correlation_id, answer, partition, info, self._busy_poll.committed
             )
