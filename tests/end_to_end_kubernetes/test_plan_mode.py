@@ -49,15 +49,6 @@ def test_a_plan_is_shown_and_done_only_when_its_hash_is_approved(namespace):
 
 def test_a_set_that_is_deleted_while_a_plan_waits_comes_back_as_it_was(namespace):
     with KubeCluster(namespace) as cluster:
-        # Its volumes outlive the set, until it is deleted itself.
-        cluster.spec["deletionPolicy"] = "Retain"
-        cluster.apply()
-
-        def keeps_volumes():
-            policy = get(namespace, "statefulset", "c-a")["spec"]
-            return policy["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
-
-        wait_until(keeps_volumes, 60, "the set to keep its volumes")
 
         def owners():
             # One that was left behind has none.
@@ -66,6 +57,9 @@ def test_a_set_that_is_deleted_while_a_plan_waits_comes_back_as_it_was(namespace
 
         def uids():
             return {pod["metadata"]["uid"] for pod in cluster.pods().values()}
+
+        def claims():
+            return {name: each["metadata"]["uid"] for name, each in cluster.claims().items()}
 
         def live():
             return get(namespace, "statefulset", "c-a")
@@ -79,18 +73,20 @@ def test_a_set_that_is_deleted_while_a_plan_waits_comes_back_as_it_was(namespace
         cluster.apply()
         wait_until(lambda: cluster.resource()["status"].get("plan"), 60, "a plan")
         pods, spec = uids(), live()["spec"]
+        volumes = claims()
         for cascade in ("orphan", "background"):
             former = live()["metadata"]["uid"]
             kubectl("-n", namespace, "delete", "statefulset", "c-a", f"--cascade={cascade}")
             wait_until(lambda was=former: is_back(was), 120, f"the set after {cascade}")
             assert live()["spec"] == spec
             assert (uids() == pods) is (cascade == "orphan")
+            assert claims() == volumes
         wait_until(
             lambda: cluster.resource()["status"].get("readyBrokers") == 3, 120, "all brokers"
         )
         assert cluster.condition()["reason"] == "Planned"
         assert cluster.broker_config(1)["num.partitions"] == "1"
-        cluster.spec |= {"deletionPolicy": "Delete", "updatePolicy": "Auto", "config": {}}
+        cluster.spec |= {"updatePolicy": "Auto", "config": {}}
         cluster.pool["replicas"] = 3
         cluster.apply()
         cluster.wait_ready()

@@ -202,6 +202,37 @@ def test_volumes_stay_when_the_cluster_goes_and_are_taken_up_again(namespace):
     second.wait_in_sync("before-the-cluster-goes")
 
 
+def test_records_survive_the_deletion_of_a_set_and_volumes_go_with_the_cluster(namespace, operator):
+    with KubeCluster(namespace) as cluster:  # with deletionPolicy: Delete
+        during = "before the set goes"
+        with judged(cluster, during):
+            pass
+        topic = topic_of(during)
+        cluster.wait_in_sync(topic)
+        numbers = range(len(cluster.partitions(topic)))
+        kept = {number: read_partition(cluster.bootstrap, topic, number) for number in numbers}
+        claims = {name: each["metadata"]["uid"] for name, each in cluster.claims().items()}
+        for cascade in ("background", "foreground"):
+            former = get(namespace, "sts", "c-a")["metadata"]["uid"]
+            delete = ("delete", "sts", "c-a", f"--cascade={cascade}", "--wait=false")
+            kubectl("-n", namespace, *delete)
+
+            def is_another(was=former):
+                return get(namespace, "sts", "c-a").get("metadata", {}).get("uid", was) != was
+
+            wait_until(is_another, 120, "another set")
+            cluster.wait_ready(300)
+            cluster.wait_in_sync(topic)
+            assert claims == {n: each["metadata"]["uid"] for n, each in cluster.claims().items()}
+            for number, records in kept.items():
+                assert read_partition(cluster.bootstrap, topic, number) == records
+        operator.scale(0)
+        try:
+            cluster.delete()  # waits until pods and claims are gone
+        finally:
+            operator.scale(1)
+
+
 def test_moves_can_be_paused_and_say_how_far_they_are(namespace):
     pool = {"name": "a", "replicas": 3, "storage": {"size": "1Gi", "deletionPolicy": "Delete"}}
     with KubeCluster(namespace, pools=[pool], moves={"paused": True}) as cluster:

@@ -100,3 +100,16 @@ def test_a_set_of_another_groups_cluster_is_nothing_that_a_former_one_left() -> 
     assert remains_of_former(MAIN, [stateful_set], []) == []
     stateful_set = live(OURS) | {"kind": "StatefulSet", "spec": {}}
     assert remains_of_former(MAIN, [stateful_set], []) == ["StatefulSet main-identity"]
+
+
+def test_claims_that_go_with_a_former_cluster_are_waited_for_and_its_own_are_not() -> None:
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "data-0-main-a-0"}}
+    for owners, waits in (
+        ([], False),
+        ([OURS | {"controller": False}], True),
+        ([OURS | {"uid": "u-1", "controller": False}], False),
+        ([POSTGRES], False),
+        ([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "main-a", "uid": "s"}], True),
+    ):
+        found = {**claim, "metadata": {**claim["metadata"], "ownerReferences": owners}}  # type: ignore[dict-item]  # JSON
+        assert bool(remains_of_former(MAIN, [], [found])) is waits

@@ -44,12 +44,26 @@ def find_programs(folder: Path) -> tuple[list[str], list[str]] | None:
     return [etcd], [str(program), "apiserver"]
 
 
+def find_controllers(folder: Path) -> list[str] | None:
+    """Return the command of the controller manager, after `find_programs`; None: there is none."""
+    if (found := shutil.which("kube-controller-manager")) is not None:
+        return [found]
+    program = folder / "kube"
+    return [str(program), "controller-manager"] if program.exists() else None
+
+
 @contextmanager
-def own_api_server(folder: Path) -> Iterator[None]:
-    """Let KUBECONFIG name a new API server that has Headrace's kinds; skip without the programs."""
+def own_api_server(folder: Path, *controllers: str) -> Iterator[None]:
+    """Let KUBECONFIG name a new API server that has Headrace's kinds; skip without the programs.
+
+    `controllers`: those of Kubernetes that run beside it. The programs of setup-envtest have none.
+    """
     if (programs := find_programs(folder / "programs")) is None:
         pytest.skip("NOT TESTED: no etcd and kube-apiserver (KUBEBUILDER_ASSETS, KUBELAB)")
-    plane = ControlPlane(folder / "plane", *programs)
+    manager = find_controllers(folder / "programs") if controllers else []
+    if manager is None:
+        pytest.skip("NOT TESTED: no kube-controller-manager (KUBELAB)")
+    plane = ControlPlane(folder / "plane", *programs, manager, controllers)
     with plane, pytest.MonkeyPatch.context() as patched:
         patched.setenv("KUBECONFIG", str(plane.kubeconfig))
         kubectl("apply", "--server-side", "-k", str(ROOT / "crds"))
@@ -64,9 +78,18 @@ def own_api_server(folder: Path) -> Iterator[None]:
 class ControlPlane:
     """An API server with RBAC, and its etcd. `kubeconfig` is an administrator's."""
 
-    def __init__(self, folder: Path, etcd: Sequence[str], apiserver: Sequence[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        etcd: Sequence[str],
+        apiserver: Sequence[str],
+        manager: Sequence[str] = (),
+        controllers: Sequence[str] = (),
+    ) -> None:
+        """`manager`: the controller manager's command; `controllers`: what it runs, by name."""
         self._folder = folder
         self._commands = etcd, apiserver
+        self._manager, self._controllers = manager, controllers
         self._processes: list[ManagedProcess] = []
         self._port = free_port()
         self.kubeconfig = folder / "kubeconfig"
@@ -121,6 +144,16 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount",
         )
         server.wait_ready(self._is_ready, _READY_SECONDS)
+        if self._controllers:
+            self._run(
+                "controllers",
+                self._manager,
+                f"--kubeconfig={self.kubeconfig}",
+                f"--controllers={','.join(self._controllers)}",
+                "--leader-elect=false",
+                f"--bind-address={LOOPBACK}",
+                f"--secure-port={free_port()}",
+            )
 
     def _run(self, name: str, command: Sequence[str], *arguments: str) -> ManagedProcess:
         process = ManagedProcess([*command, *arguments], self._folder / f"{name}.log")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG_ANNOTATION",
+    "DELETION_ANNOTATION",
     "INPUTS_ANNOTATION",
     "REVISION_ANNOTATION",
     "pool_inputs",
@@ -53,6 +54,9 @@ __all__ = [
 REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
+
+#: On a set: that its brokers' volumes go with the Cluster.
+DELETION_ANNOTATION = "headrace.dev/deletion-policy"
 
 #: The part of a pod's inputs that counts how often the spec was replaced before the first start.
 FORMING = "forming"
@@ -133,7 +137,7 @@ def render_pool(
 ) -> dict[str, Any]:
     """Render a pool's StatefulSet; `nodes`: the brokers that may start, if these are not all."""
     is_persistent = pool.storage.type == "Persistent"
-    when_deleted = "Delete" if cluster.spec.deletion_policy == "Delete" else "Retain"
+    annotations = {}
     spec: dict[str, Any] = {
         "replicas": len(identity.pool(pool.name) if nodes is None else nodes),
         "serviceName": headless_service(cluster),
@@ -146,17 +150,23 @@ def render_pool(
     }
     if is_persistent:
         spec["persistentVolumeClaimRetentionPolicy"] = {
-            "whenDeleted": when_deleted,
+            # Claims go with the Cluster, and not with a set that somebody deletes.
+            "whenDeleted": "Retain",
             "whenScaled": pool.storage.deletion_policy,
         }
         spec["volumeClaimTemplates"] = [
             _claim(cluster, pool, number) for number in range(pool.storage.volumes)
         ]
+        if cluster.spec.deletion_policy == "Delete":
+            annotations[DELETION_ANNOTATION] = "Delete"
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": metadata(
-            cluster, stateful_set(cluster, pool), labels=pool_labels(cluster, pool.name)
+            cluster,
+            stateful_set(cluster, pool),
+            labels=pool_labels(cluster, pool.name),
+            annotations=annotations,
         ),
         "spec": spec,
     }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.owners import owners_of_kind
+from headrace_operator.render.pods import DELETION_ANNOTATION
 from headrace_operator.resources import API_VERSION
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def remains_of_former(
         return []
     going = [
         *(each for each in sets if _is_set_going(each)),
-        *(each for each in claims if _is_claim_going(each)),
+        *(each for each in claims if _is_claim_going(each, cluster.metadata.uid)),
     ]
     return [f"{each['kind']} {each['metadata']['name']}" for each in going]
 
@@ -46,11 +47,20 @@ def _is_set_going(stateful_set: Object) -> bool:
         return False
     spec = stateful_set["spec"]
     policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
-    return not spec.get("volumeClaimTemplates") or policy.get("whenDeleted") == "Delete"
-
-
-def _is_claim_going(claim: Object) -> bool:
-    """Whether a claim is being deleted, now or with its set. A retained one has no owner."""
-    return bool(claim["metadata"].get("deletionTimestamp")) or any(
-        owners_of_kind(claim, "apps/v1", "StatefulSet")
+    annotations = stateful_set["metadata"].get("annotations") or {}
+    return (
+        not spec.get("volumeClaimTemplates")
+        or annotations.get(DELETION_ANNOTATION) == "Delete"
+        # Of an older operator.
+        or policy.get("whenDeleted") == "Delete"
     )
+
+
+def _is_claim_going(claim: Object, cluster_uid: str) -> bool:
+    """Whether a claim is being deleted, now or with what owns it. A retained one has no owner."""
+    owners = [
+        *owners_of_kind(claim, API_VERSION, "Cluster"),
+        *owners_of_kind(claim, "apps/v1", "StatefulSet"),
+    ]
+    is_deleted = bool(claim["metadata"].get("deletionTimestamp"))
+    return is_deleted or any(each["uid"] != cluster_uid for each in owners)

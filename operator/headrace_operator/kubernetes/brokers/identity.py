@@ -15,7 +15,7 @@ from headrace_operator.kubernetes.brokers.former import remains_of_former
 from headrace_operator.kubernetes.owners import check_owner
 from headrace_operator.render.brokers import IDENTITY_KEY, render_identity
 from headrace_operator.render.identity import Identity, Node
-from headrace_operator.render.names import INSTANCE_LABEL, identity_name, labels, pod_name, selector
+from headrace_operator.render.names import identity_name, labels, pod_name, selector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.resources import Cluster
 
-__all__ = ["CLAIM_ANNOTATION", "Identities", "claim_uids"]
+__all__ = ["CLAIM_ANNOTATION", "Identities", "claim_mark", "claim_uids"]
 
 CLAIM_ANNOTATION = "headrace.dev/broker"
 
@@ -118,31 +118,6 @@ class Identities:
         self._store.learn(written)
         self._last[cluster.metadata.uid] = identity
 
-    async def mark_claims(self, cluster: Cluster, identity: Identity) -> None:
-        """Label each claim with the broker whose data it has, unless it is labelled already."""
-        for node in identity.nodes:
-            copy = msgspec.structs.replace(
-                identity,
-                nodes=(),
-                lives={},
-                disks={},
-                voters=(),
-                good=None,
-                failed=None,
-                # A later Cluster's brokers are described by its own spec.
-                described={},
-                levels={},
-                supported={},
-            )
-            text = msgspec.json.encode(_Claim(cluster=copy, node=node)).decode()
-            for claim in self.claims_of(cluster, node):
-                await self._mark(claim, text)
-
-    async def unmark_claims(self, cluster: Cluster, node: Node) -> None:
-        """Remove the label from the claims of a drained broker: their data is not needed."""
-        for claim in self.claims_of(cluster, node):
-            await self._mark(claim, None)
-
     def claims_of(self, cluster: Cluster, node: Node) -> list[Object]:
         """Return the claims of a broker's pod."""
         suffix = f"-{pod_name(cluster, node)}"
@@ -195,21 +170,23 @@ class Identities:
             lives={str(node_id): node.life for node_id, node in nodes.items()},
         )
 
-    async def _mark(self, claim: Object, text: str | None) -> None:
-        metadata = claim["metadata"]
-        has = (metadata.get("annotations") or {}).get(CLAIM_ANNOTATION)
-        # Claims of former sets have it: see `claim_labels`.
-        is_an_instance = INSTANCE_LABEL in (metadata.get("labels") or {})
-        if (has == text and not is_an_instance) or metadata.get("deletionTimestamp"):
-            return
-        changes: dict[str, Any] = {"annotations": {CLAIM_ANNOTATION: text}}
-        if is_an_instance:
-            changes["labels"] = {INSTANCE_LABEL: None}
-        patch = {"metadata": changes}
-        reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
-        written = await self._client.patch(reference, patch)
-        if written is not None:
-            self._store.learn(written)
+
+def claim_mark(identity: Identity, node: Node) -> str:
+    """Return what a claim is marked with: the broker whose data it has, and its cluster."""
+    copy = msgspec.structs.replace(
+        identity,
+        nodes=(),
+        lives={},
+        disks={},
+        voters=(),
+        good=None,
+        failed=None,
+        # A later Cluster's brokers are described by its own spec.
+        described={},
+        levels={},
+        supported={},
+    )
+    return msgspec.json.encode(_Claim(cluster=copy, node=node)).decode()
 
 
 def claim_uids(claims: Sequence[Object]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from headrace_operator.kubernetes.brokers.addresses import (
     with_addresses,
     with_bootstrap_ports,
 )
+from headrace_operator.kubernetes.brokers.claims import keep_claims, release_claims
 from headrace_operator.kubernetes.brokers.described import former_pools, with_description
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
@@ -139,6 +140,11 @@ class BrokersPass:
             return ()
         for start in starts:
             identity = self._with_started(identity, start)
+        places = {pod_name(self._cluster, node) for node in identity.nodes}
+        for node in self.identity.nodes if self.identity else ():
+            # In a Cluster that begins anew.
+            if pod_name(self._cluster, node) not in places:
+                await self._release(node)
         stops = [each for each in actions if isinstance(each, StopBroker)]
         identity = await self._without_stopped(identity, stops)
         refills = [each for each in actions if isinstance(each, RefillBroker)]
@@ -176,6 +182,7 @@ class BrokersPass:
             if has_pools:
                 await self._keep_pools(identity)
             await self._prune(identity)
+            await keep_claims(self._cluster, identity, self._tools, self._refusals)
         return tuple(self._refusals.failures)
 
     async def _keep_pools(self, identity: Identity) -> None:
@@ -285,10 +292,12 @@ class BrokersPass:
         for node in sorted(identity.nodes, key=lambda node: -node.ordinal):
             if node.node_id not in wanted:
                 continue
-            if node == identity.pool(node.pool)[-1]:
-                await self._tools.identities.unmark_claims(self._cluster, node)
+            if node == identity.pool(node.pool)[-1] and await self._release(node):
                 identity = stopped(identity, node.node_id)
         return identity
+
+    async def _release(self, node: Node) -> bool:
+        return await release_claims(self._cluster, node, self._tools, self._refusals)
 
     async def _save(self, identity: Identity) -> None:
         kept = self._tools.identities.is_kept
@@ -455,8 +464,7 @@ class BrokersPass:
     # Volumes
 
     async def _keep_claims(self, identity: Identity) -> None:
-        with self._refusals.recorded(render_identity(self._cluster, identity)):
-            await self._tools.identities.mark_claims(self._cluster, identity)
+        await keep_claims(self._cluster, identity, self._tools, self._refusals)
         sizes = {pool.name: pool.storage.size for pool in self._cluster.spec.pools}
         for node in identity.nodes:
             if node.pool in sizes:
