@@ -85,6 +85,46 @@ def test_a_set_that_somebody_deletes_takes_no_volume_with_it(served: Served, cas
     assert claims(served, name) == before
 
 
+def test_a_set_that_somebody_scales_keeps_its_volumes(served: Served) -> None:
+    """Also where those of a broker that is removed are to go."""
+    make(served, "scaled", "Retain", when_scaled="Delete")
+    before = wait_claims(served, "scaled")
+    for replicas in (0, 1, 4):
+        former = {each["metadata"]["uid"] for each in pods(served, "scaled")}
+        kubectl("-n", served.namespace, "scale", "sts", "scaled-a", f"--replicas={replicas}")
+
+        def is_put_right(was: set[str] = former, count: int = replicas) -> bool:
+            now = {each["metadata"]["uid"] for each in pods(served, "scaled")}
+            spec = get(served.namespace, "sts", "scaled-a")["spec"]
+            return spec["replicas"] == len(now) == 2 and (count > 2 or now != was)
+
+        wait_until(is_put_right, 60, f"two pods again after {replicas}")
+        # What was added goes again, with its volumes.
+        wait_until(lambda: len(claims(served, "scaled")) == 2, 60, "two claims")
+        assert claims(served, "scaled") == before
+
+
+def pods(served: Served, name: str) -> list[dict[str, Any]]:
+    found = get(served.namespace, "pods", "-l", f"headrace.dev/cluster={name}")
+    return found["items"]  # type: ignore[no-any-return]  # JSON
+
+
+def test_volumes_of_a_pool_that_is_removed_follow_its_policy(served: Served) -> None:
+    names = ("a", "keeps", "drops")
+    policies = ("Retain", "Retain", "Delete")
+    pools = [
+        {"name": name, "storage": {"deletionPolicy": policy}}
+        for name, policy in zip(names, policies, strict=True)
+    ]
+    apply(resource("Cluster", served.namespace, "pools", pools=pools))
+    wait_claims(served, "pools", count=3)
+    apply(resource("Cluster", served.namespace, "pools", pools=pools[:1]))
+    for name in names[1:]:
+        wait_until(lambda: not get(served.namespace, "sts", f"pools-{name}"), 60, "the set to go")  # noqa: B023 - at once
+    wait_until(lambda: len(claims(served, "pools")) == 2, 60, "one claim to go")
+    assert set(claims(served, "pools")) == {"data-0-pools-a-0", "data-0-pools-keeps-0"}
+
+
 @pytest.mark.parametrize("cascade", ["background", "foreground"])
 def test_volumes_go_with_the_cluster_also_while_the_operator_is_away(
     served: Served, cascade: str

@@ -43,6 +43,7 @@ __all__ = [
     "DELETION_ANNOTATION",
     "INPUTS_ANNOTATION",
     "REVISION_ANNOTATION",
+    "STORAGE_DELETION_ANNOTATION",
     "pool_inputs",
     "render_pool",
     "render_settings",
@@ -55,8 +56,9 @@ REVISION_ANNOTATION = "headrace.dev/revision"
 CONFIG_ANNOTATION = "headrace.dev/config"
 INPUTS_ANNOTATION = "headrace.dev/inputs"
 
-#: On a set: that its brokers' volumes go with the Cluster.
+#: On a set: that its brokers' volumes go with the Cluster, or with a broker that is removed.
 DELETION_ANNOTATION = "headrace.dev/deletion-policy"
+STORAGE_DELETION_ANNOTATION = "headrace.dev/storage-deletion-policy"
 
 #: The part of a pod's inputs that counts how often the spec was replaced before the first start.
 FORMING = "forming"
@@ -133,9 +135,18 @@ def render_settings(
 
 
 def render_pool(
-    cluster: Cluster, identity: Identity, pool: Pool, nodes: Sequence[Node] | None = None
+    cluster: Cluster,
+    identity: Identity,
+    pool: Pool,
+    nodes: Sequence[Node] | None = None,
+    *,
+    is_shrinking: bool = False,
 ) -> dict[str, Any]:
-    """Render a pool's StatefulSet; `nodes`: the brokers that may start, if these are not all."""
+    """Render a pool's StatefulSet; `nodes`: the brokers that may start, if these are not all.
+
+    `is_shrinking`: it has pods of removed brokers. Only then it may delete claims: it does not know
+    whether it was the operator who scaled it.
+    """
     is_persistent = pool.storage.type == "Persistent"
     annotations = {}
     spec: dict[str, Any] = {
@@ -152,13 +163,15 @@ def render_pool(
         spec["persistentVolumeClaimRetentionPolicy"] = {
             # Claims go with the Cluster, and not with a set that somebody deletes.
             "whenDeleted": "Retain",
-            "whenScaled": pool.storage.deletion_policy,
+            "whenScaled": pool.storage.deletion_policy if is_shrinking else "Retain",
         }
         spec["volumeClaimTemplates"] = [
             _claim(cluster, pool, number) for number in range(pool.storage.volumes)
         ]
         if cluster.spec.deletion_policy == "Delete":
             annotations[DELETION_ANNOTATION] = "Delete"
+        if pool.storage.deletion_policy == "Delete":
+            annotations[STORAGE_DELETION_ANNOTATION] = "Delete"
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",

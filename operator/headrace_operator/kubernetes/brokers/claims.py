@@ -2,8 +2,9 @@
 
 With `deletionPolicy: Delete` a claim has its Cluster as an owner, so that the garbage collector
 deletes it with the Cluster, without an operator too. No StatefulSet owns a claim: one that is
-deleted is made again, and data is not. The Cluster does not control claims: a StatefulSet's
-controller leaves alone what another controls, also when its pod leaves.
+deleted is made again, and data is not. Anybody may scale a set, so it may delete claims only while
+it has pods of brokers that the operator has removed. The Cluster does not control claims: a
+StatefulSet's controller leaves alone what another controls, also when its pod leaves.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from headrace_operator.kubernetes.brokers.identity import CLAIM_ANNOTATION, clai
 from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.owners import owners_of_kind
 from headrace_operator.render.names import INSTANCE_LABEL, metadata, selector, stateful_set
+from headrace_operator.render.pods import STORAGE_DELETION_ANNOTATION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.brokers.keeper import Refusals
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster
 
-__all__ = ["keep_claims", "release_claims"]
+__all__ = ["is_shrinking", "keep_claims", "release_claims", "retention_of_former"]
 
 
 async def keep_claims(
@@ -70,6 +72,25 @@ async def release_claims(cluster: Cluster, node: Node, tools: Tools, refusals: R
     return len(refusals.failures) == before
 
 
+def is_shrinking(live: Object | None, pods: Iterable[Object], replicas: int) -> bool:
+    """Whether a set has pods beyond these replicas, or will not be without them for long. Pure."""
+    if live is None:
+        return False
+    has = max(live["spec"].get("replicas", 1), live.get("status", {}).get("replicas", 0))
+    mine = (each["metadata"]["name"] for each in pods if is_owned(each, live["metadata"]["uid"]))
+    ordinals = (int(name.rpartition("-")[2]) for name in mine)
+    return bool(max([has, *(each + 1 for each in ordinals)]) > replicas)
+
+
+def retention_of_former(live: Object, pods: Iterable[Object], replicas: int) -> Object:
+    """Return what the set of a removed pool does with claims, as a part of its spec. Pure."""
+    if not _retention(live):
+        return {}
+    goes = is_shrinking(live, pods, replicas) and _deletes_storage(live)
+    when_scaled = {"whenScaled": "Delete" if goes else "Retain"}
+    return {"persistentVolumeClaimRetentionPolicy": {**_retention(live), **when_scaled}}
+
+
 def _changes(
     cluster: Cluster, claim: Object, mark: str | None, sets: Mapping[str, Object]
 ) -> Object:
@@ -99,10 +120,18 @@ def _go_with_pod(cluster: Cluster, node: Node, tools: Tools) -> bool:
     for pool in cluster.spec.pools:
         if pool.name == node.pool:
             return pool.storage.deletion_policy == "Delete"
-    # The set of a pool that is removed is shrunk as it is.
+    # Its pool is removed.
     namespace, name = cluster.metadata.namespace, stateful_set(cluster, node.pool)
-    live = tools.store.get("StatefulSet", namespace, name) or {"spec": {}}
-    return _retention(live).get("whenScaled") == "Delete"
+    live = tools.store.get("StatefulSet", namespace, name)
+    return live is not None and _deletes_storage(live)
+
+
+def _deletes_storage(live: Object) -> bool:
+    """Whether a removed broker's claims were to go when the set's pool was last described."""
+    annotations = live["metadata"].get("annotations") or {}
+    is_asked = annotations.get(STORAGE_DELETION_ANNOTATION) == "Delete"
+    # An older operator wrote it down nowhere else.
+    return bool(is_asked or _retention(live).get("whenScaled") == "Delete")
 
 
 def _takes_claims(live: Object) -> bool:

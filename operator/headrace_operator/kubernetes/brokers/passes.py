@@ -19,16 +19,22 @@ from headrace_operator.kubernetes.brokers.addresses import (
     with_addresses,
     with_bootstrap_ports,
 )
-from headrace_operator.kubernetes.brokers.claims import keep_claims, release_claims
+from headrace_operator.kubernetes.brokers.claims import (
+    is_shrinking,
+    keep_claims,
+    release_claims,
+    retention_of_former,
+)
 from headrace_operator.kubernetes.brokers.described import former_pools, with_description
 from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
-from headrace_operator.kubernetes.brokers.keeper import Refusals
+from headrace_operator.kubernetes.brokers.keeper import Refusals, includes
 from headrace_operator.kubernetes.brokers.levels import with_levels
 from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.brokers.refilling import (
     give_up,
     may_give_up,
+    replace_volumes,
     uids_of,
     with_refills,
     with_successor,
@@ -160,7 +166,8 @@ class BrokersPass:
             await self._prune(identity)
             await self._keep_claims(identity)
             await give_up(self._cluster, identity, self._tools, self._refusals)
-            await self._replace([each for each in actions if isinstance(each, ReplaceVolumes)])
+            replaced = [each for each in actions if isinstance(each, ReplaceVolumes)]
+            await replace_volumes(self._cluster, identity, replaced, self._tools, self._refusals)
             await self._restart([each for each in actions if isinstance(each, ReconfigureBroker)])
         if listeners is not None and not self.pending:
             self.pending.append("all Services have their addresses: brokers get the listeners next")
@@ -398,16 +405,16 @@ class BrokersPass:
         """
         name = stateful_set(cluster, pool)
         labels = self._labels | {POOL_LABEL: pool.name}
-        running = [
-            (pod["metadata"]["name"], revision_of_pod(pod))
-            for pod in self._tools.store.list("Pod", self._namespace, labels)
-        ]
+        pods = self._tools.store.list("Pod", self._namespace, labels)
+        running = [(pod["metadata"]["name"], revision_of_pod(pod)) for pod in pods]
         former = self._tools.store.get("ConfigMap", self._namespace, name)
         kept = files_in_use((former or {}).get("data") or {}, running)
         settings = render_settings(cluster, identity, pool, kept, nodes)
         with self._refusals.recorded(settings):
             await self._tools.keeper.keep(settings)
-            wanted = render_pool(cluster, identity, pool, nodes)
+            live = self._tools.store.get("StatefulSet", self._namespace, name)
+            shrinks = is_shrinking(live, pods, len(nodes))
+            wanted = render_pool(cluster, identity, pool, nodes, is_shrinking=shrinks)
             with self._refusals.recorded(wanted):
                 await self._keep_set(wanted)
                 return True
@@ -436,9 +443,11 @@ class BrokersPass:
                 continue
             owners = [stateful_set(self._cluster, node.pool) for node in identity.nodes]
             replicas = owners.count(name)
+            pods = self._tools.store.list("Pod", self._namespace, self._labels)
+            wanted = {"replicas": replicas, **retention_of_former(live, pods, replicas)}
             with self._refusals.recorded(live):
-                if replicas != live["spec"].get("replicas"):
-                    await self._tools.client.patch(live, {"spec": {"replicas": replicas}})
+                if not includes(live["spec"], wanted):
+                    await self._tools.client.patch(live, {"spec": wanted})
                 elif not replicas and not live.get("status", {}).get("replicas"):
                     # Its settings are pruned once it is gone.
                     await self._delete(live)
@@ -472,22 +481,6 @@ class BrokersPass:
                 self.pending += await expand_claims(
                     self._tools.client, claims, sizes[node.pool], self._refusals
                 )
-
-    async def _replace(self, actions: Sequence[ReplaceVolumes]) -> None:
-        """Delete claims whose node is gone, and their pending pods: the set recreates both."""
-        for action in actions:
-            node = self.identity.node(action.node_id) if self.identity else None
-            if node is None:
-                continue
-            for claim in self._tools.identities.claims_of(self._cluster, node):
-                if claim["metadata"]["name"] in action.volumes:
-                    with self._refusals.recorded(claim):
-                        await self._delete(claim)
-            pod = self._tools.store.get("Pod", self._namespace, pod_name(self._cluster, node))
-            # A pod that is bound to the node is deleted with it.
-            if pod is not None and not pod["spec"].get("nodeName"):
-                with self._refusals.recorded(pod):
-                    await self._tools.client.delete(pod, uid=pod["metadata"]["uid"])
 
     def _owns(self, obj: Object) -> bool:
         return is_owned(obj, self._cluster.metadata.uid)

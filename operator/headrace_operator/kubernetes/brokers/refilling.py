@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from headrace_operator.kubernetes.api.transport import Object
     from headrace_operator.kubernetes.brokers.keeper import Refusals
     from headrace_operator.kubernetes.brokers.tools import Tools
-    from headrace_operator.plan import ObservedCluster, RefillBroker
+    from headrace_operator.plan import ObservedCluster, RefillBroker, ReplaceVolumes
     from headrace_operator.render.identity import Identity
     from headrace_operator.resources import Cluster
 
 __all__ = [
     "give_up",
     "may_give_up",
+    "replace_volumes",
     "uids_of",
     "with_refills",
     "with_successor",
@@ -132,6 +133,30 @@ async def give_up(cluster: Cluster, identity: Identity, tools: Tools, refusals: 
     for node in identity.nodes:
         if node.given_up:
             await _give_up(cluster, node, tools, refusals)
+
+
+async def replace_volumes(
+    cluster: Cluster,
+    identity: Identity,
+    actions: Sequence[ReplaceVolumes],
+    tools: Tools,
+    refusals: Refusals,
+) -> None:
+    """Delete claims whose node is gone, and their pending pods: the set recreates both."""
+    for action in actions:
+        node = identity.node(action.node_id)
+        if node is None:
+            continue
+        for claim in tools.identities.claims_of(cluster, node):
+            if claim["metadata"]["name"] in action.volumes:
+                with refusals.recorded(claim):
+                    await tools.client.delete(claim, uid=claim["metadata"]["uid"])
+                    tools.keeper.forget(claim)
+        pod = tools.store.get("Pod", cluster.metadata.namespace, pod_name(cluster, node))
+        # A pod that is bound to the node is deleted with it.
+        if pod is not None and not pod["spec"].get("nodeName"):
+            with refusals.recorded(pod):
+                await tools.client.delete(pod, uid=pod["metadata"]["uid"])
 
 
 async def _give_up(cluster: Cluster, node: Node, tools: Tools, refusals: Refusals) -> None:
