@@ -15,7 +15,7 @@ from headrace_operator.kubernetes.api.cache import Store
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.brokers.keeper import Refusals
 from headrace_operator.kubernetes.reconcile import with_failures
-from headrace_operator.kubernetes.register import Register
+from headrace_operator.kubernetes.register import Register, version_of
 from headrace_operator.kubernetes.statuses import StatusWriter
 from headrace_operator.plan import (
     AddVoter,
@@ -289,6 +289,53 @@ def test_a_group_whose_status_is_refused_holds_up_nobody(
     second = asyncio.run(writer.note_pauses(pauses))
     assert [(each.action, each.is_retriable) for each in second] == [(pauses[0], is_retriable)]
     assert api.written == ["other", "other"]
+
+
+@pytest.mark.parametrize(
+    ("error", "tried"),
+    [(REFUSED, 20), (KubernetesError(504, "Timeout", "no answer in time"), 16)],
+)
+def test_a_status_that_cannot_be_written_fails_no_pass(error: KubernetesError, tried: int) -> None:
+    """Where the API server does not answer in time, others of the kind are not asked for."""
+    asked: list[str] = []
+    events: list[str] = []
+
+    class Client:
+        async def apply_status(self, body: Any) -> Any:
+            asked.append(body["metadata"]["name"])
+            if body["kind"] == "ConsumerGroup":
+                return {**body, "spec": SPEC}
+            await asyncio.sleep(0)
+            raise error
+
+        async def event(self, *_: Any, message: str, **__: Any) -> None:
+            events.append(message)
+
+    register = Register()
+    topics = [topic(f"t{number}") for number in range(20)]
+    there = group("g")
+    for each in (*topics, there):
+        register.upsert(each)
+    writer = StatusWriter(Client(), Store(), register, None)  # type: ignore[arg-type]  # what it needs
+    versions = {each.key: version_of(each) for each in (*topics, there)}
+    wanted = desired(*topics, groups=(there,))
+
+    async def write() -> frozenset[Any]:
+        found = await writer.write(observed(), wanted, Plan(), versions=versions, is_whole=False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return found
+
+    async def run() -> None:
+        assert await write() == {each.key for each in topics}
+        assert len(asked) == tried + 1
+        assert await write() == {each.key for each in topics}
+
+    asyncio.run(run())
+    assert "g" in asked
+    why = [each for each in events if "its status cannot be written" in each]
+    assert len(why) == 1
+    assert error.message in why[0]
 
 
 def test_an_event_says_that_a_person_has_to_act_now() -> None:

@@ -32,8 +32,11 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 @contextmanager
-def hanging_webhook(signed: Path, resources: list[str]) -> Iterator[list[str]]:
-    """Let a webhook be asked about objects, and not answer. Yields what it was asked."""
+def hanging_webhook(signed: Path, resources: list[str], seconds: int = 30) -> Iterator[list[str]]:
+    """Let a webhook be asked about objects, and not answer. Yields what it was asked.
+
+    `seconds`: how long the API server waits for it.
+    """
     asked: list[str] = []
     ended = threading.Event()
 
@@ -64,7 +67,7 @@ def hanging_webhook(signed: Path, resources: list[str]) -> Iterator[list[str]]:
             "caBundle": base64.b64encode((signed / "ca.crt").read_bytes()).decode(),
         },
         "rules": [rule],
-        "timeoutSeconds": 30,
+        "timeoutSeconds": seconds,
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
@@ -104,3 +107,36 @@ def test_a_webhook_that_hangs_holds_up_only_what_it_is_asked_about(
         assert not get(served.namespace, "service", "m-brokers")
     wait_until(lambda: get(served.namespace, "service", "m-brokers"), 60, "the Services")
     wait_until(lambda: "Service m-" not in says(), 60, "the reason to go")
+
+
+@pytest.mark.parametrize("seconds", [30, 5])
+def test_a_webhook_that_hangs_on_a_status_holds_up_only_that(
+    served: Served, folder: Path, seconds: int
+) -> None:
+    many = [f"many{seconds}-{number}" for number in range(40)]
+    later, readers = f"later{seconds}", f"g{seconds}"
+
+    def failed() -> float:
+        name = "headrace_operator_reconciliations_total"
+        return served.operator.metric(name, 'result="error"')
+
+    def warned() -> bool:
+        events = get(served.namespace, "events")["items"]
+        return any("its status cannot be written" in each["message"] for each in events)
+
+    before = failed()
+    with hanging_webhook(folder / "plane", ["topics/status"], seconds) as asked:
+        apply(*(served.topic(name) for name in many), served.group(readers, topics=many))
+        wait_until(lambda: asked, 30, "the webhook to be asked")
+        served.wait_ready("ConsumerGroup", readers, 60)
+        assert served.topics() >= set(many)
+        apply(served.topic(later))
+        wait_until(lambda: later in served.topics(), 60, "a topic that came later")
+        wait_until(warned, 30, "an Event")
+        assert not served.ready("Topic", later)
+        assert served.ready("Cluster", "c") == "True"
+        # Of those that were sent at once, and hardly any since.
+        assert len(asked) < len(many)
+    for name in (*many, later):
+        served.wait_ready("Topic", name, 120)
+    assert failed() == before

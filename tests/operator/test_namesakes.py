@@ -63,8 +63,8 @@ class Around:
     async def perform(self, *_: Any) -> tuple[()]:
         return ()
 
-    async def write(self, *_: Any, **__: Any) -> None:
-        return
+    async def write(self, *_: Any, **__: Any) -> frozenset[Any]:
+        return frozenset()
 
     async def selected(self, _: Cluster) -> frozenset[str]:
         return frozenset()

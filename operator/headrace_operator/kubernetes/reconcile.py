@@ -265,13 +265,13 @@ class _Pass:
         desired = await self._desired(cluster)
         self._settle(desired, planned, deleted)
         is_whole = cluster is not None and self._scope != "some"
-        await self._around.statuses.write(
+        unwritten = await self._around.statuses.write(
             observed, desired, planned, versions=versions, is_whole=is_whole
         )
         if self._scope == "everything" and not performed:
             # At rest, comparing costs little compared with observing: count both.
             self._memory.looking_seconds = time.process_time() - began
-        return self._outcome(tuple(performed), (*failures, *held), planned)
+        return self._outcome(tuple(performed), (*failures, *held), planned, unwritten)
 
     async def _effective(
         self, cluster: Cluster | None
@@ -429,21 +429,25 @@ class _Pass:
         return (*unsaid, *refused, *late)
 
     def _outcome(
-        self, performed: tuple[Action, ...], failures: tuple[Failure, ...], planned: Plan
+        self,
+        performed: tuple[Action, ...],
+        failures: tuple[Failure, ...],
+        planned: Plan,
+        unwritten: frozenset[Key],
     ) -> Outcome:
         left = [action for action in planned.actions if self._is_mine(action)]
-        is_converged = not (left or planned.waiting or failures)
+        is_converged = not (left or planned.waiting or failures or unwritten)
         memory = self._memory
         memory.waited = 0 if is_converged else memory.waited + 1
         again = memory.looking_seconds / LOOKING_SHARE
         resync = again = min(max(again, RESYNC_SECONDS_MIN), RESYNC_SECONDS_MAX)
-        unfinished = {each.resource for each in left}
+        unfinished = {*unwritten, *(each.resource for each in left)}
         unfinished |= {each.resource for each in planned.waiting}
         unfinished |= {each.action.resource for each in failures}
         if self._around.register.groups_of(self._key, needs_target):
             again = min(again, LOOK_SECONDS)
         if not is_converged:
-            is_stalled = bool(failures) and not planned.waiting
+            is_stalled = bool(failures or unwritten) and not planned.waiting
             most = STALLED_GROWTH_MAX if is_stalled else WAITING_GROWTH_MAX
             again = min(again, WAITING_SECONDS * min(2 ** (memory.waited - 1), most))
         return Outcome(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from headrace_operator.resources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from headrace_operator.kubernetes.api.cache import Store
     from headrace_operator.kubernetes.api.client import KubernetesClient
@@ -46,10 +46,13 @@ WRITES_AT_ONCE = 16
 EVENTS_AT_ONCE = 2
 #: Changed lag numbers are written this often for each group.
 LAG_SECONDS = 10.0
+#: After a status that took as long as it may, so long none of its kind: they would take as long.
+HELD_SECONDS = 30.0
 
 _log = structlog.get_logger("headrace.operator.status")
 
 _Resource = Cluster | Topic | ConsumerGroup
+_T = TypeVar("_T")
 
 
 class StatusWriter:
@@ -68,6 +71,10 @@ class StatusWriter:
         self._clock = time.monotonic
         self._lag_written: dict[Key, float] = {}
         self._events: set[asyncio.Task[None]] = set()
+        #: Until when no status of a kind is written.
+        self._held: dict[str, float] = {}
+        #: Kinds of which an Event says that their statuses cannot be written.
+        self._said_unwritten: set[str] = set()
         # Uid and reason, where not even a status could be written.
         self._refused_unreadable: set[tuple[str, str]] = set()
 
@@ -79,11 +86,11 @@ class StatusWriter:
         *,
         versions: Mapping[Key, Version],
         is_whole: bool,
-    ) -> None:
-        """Write each status that differs. `is_whole`: the Cluster's too.
+    ) -> frozenset[Key]:
+        """Write each status that differs; return those that the API server did not take.
 
-        `versions`: what was planned. Of a spec that came later, or an object that was made again,
-        this plan says nothing; the next one does.
+        `is_whole`: the Cluster's too. `versions`: what was planned. Of a spec that came later, or
+        an object that was made again, this plan says nothing; the next one does.
         """
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         wanted = report(observed, desired, plan, now=now)
@@ -102,7 +109,7 @@ class StatusWriter:
             status = dict(wanted[cluster.key]) | dict(self._backend.status(cluster, observed, plan))
             if changed(cluster.document.get("status") or {}, status):
                 work.append(self._write(cluster, status))
-        await _all(work)
+        return frozenset(key for key in await _all(work) if key is not None)
 
     async def write_failed_pass(self, cluster: Cluster, failure: Problem | Waiting) -> None:
         """Say in a Cluster's conditions why passes over it fail. The rest of its status stays."""
@@ -216,18 +223,39 @@ class StatusWriter:
         self._learn(group.key, written)
         return ()
 
-    async def _write(self, resource: _Resource, status: Object) -> None:
+    async def _write(self, resource: _Resource, status: Object) -> Key | None:
+        """Write a status; return the key of the resource if the API server did not take it.
+
+        A refusal is about this object alone. Raises KubernetesError if it is not.
+        """
         body = {**_reference(resource), "status": status}
         try:
             async with self._slots:
+                if self._clock() < self._held.get(resource.kind, float("-inf")):
+                    return resource.key
                 written = await self._client.apply_status(body)
         except KubernetesError as error:
             # Deleted, or replaced by a new object with the same name: its own event comes.
             if error.is_not_found or error.is_conflict:
-                return
-            raise
+                return None
+            if not error.is_about_object:
+                raise
+            if error.is_timeout:
+                self._held[resource.kind] = self._clock() + HELD_SECONDS
+            self._say_unwritten(resource, error)
+            return resource.key
+        self._said_unwritten.discard(resource.kind)
         self._learn(resource.key, written)
         self._record_event(resource, status)
+        return None
+
+    def _say_unwritten(self, resource: _Resource, error: KubernetesError) -> None:
+        """Say by an Event that a status is not up to date, once for each kind."""
+        message = f"its status cannot be written: {error.message}"
+        _log.warning("status not written", resource=resource.key, error=str(error))
+        if resource.kind not in self._said_unwritten:
+            self._said_unwritten.add(resource.kind)
+            self._send_event(resource, Reason.APPLY_FAILED, message, "Warning")
 
     def _learn(self, key: Key, written: Object | None) -> None:
         """Store a write's result at once: the next pass must not write it again."""
@@ -256,12 +284,11 @@ class StatusWriter:
         was_stalled = "Stalled" in former and former["Stalled"].status == "True"
         if is_same and (was_stalled or stalled["status"] != "True"):
             return
-        event = self._client.event(
-            _reference(resource),
-            reason=ready["reason"],
-            message=ready.get("message", ""),
-            kind="Warning" if stalled["status"] == "True" else "Normal",
-        )
+        kind = "Warning" if stalled["status"] == "True" else "Normal"
+        self._send_event(resource, ready["reason"], ready.get("message", ""), kind)
+
+    def _send_event(self, resource: _Resource, reason: str, message: str, kind: str) -> None:
+        event = self._client.event(_reference(resource), reason=reason, message=message, kind=kind)
         task = asyncio.get_running_loop().create_task(self._quietly(event))
         self._events.add(task)
         task.add_done_callback(self._events.discard)
@@ -316,9 +343,12 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None
     return next((each for each in status["conditions"] if each["type"] == kind), None)
 
 
-async def _all(work: Iterable[Any]) -> None:
+async def _all(work: Iterable[Awaitable[_T]]) -> list[_T]:
     """Run all of them, then raise the first failure."""
     results = await asyncio.gather(*work, return_exceptions=True)
+    found: list[_T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
+        found.append(result)
+    return found

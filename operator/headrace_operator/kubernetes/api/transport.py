@@ -40,6 +40,8 @@ _TOO_MANY_REQUESTS = 429
 _TIMED_OUT = 504
 #: Server-side apply answers 500 with this text for a field that the kind does not have.
 _UNDECLARED = "field not declared in schema"
+#: What Go says of a request that was not answered in time.
+_DEADLINE = "context deadline exceeded"
 #: An expired token, a request that took too long, a write that came second, too many requests.
 _LATER = frozenset({401, 408, 409, 429})
 
@@ -80,8 +82,12 @@ class KubernetesError(Exception):
 
     @property
     def is_timeout(self) -> bool:
-        """Whether the server gave up: an admission webhook, or its storage, did not answer it."""
-        return self.status == _TIMED_OUT
+        """Whether the server gave up: an admission webhook, or its storage, did not answer it.
+
+        A webhook whose own timeout is over first is an internal error.
+        """
+        is_webhooks = self.status >= _FIRST_SERVER_ERROR and _DEADLINE in self.message
+        return self.status == _TIMED_OUT or is_webhooks
 
     @property
     def is_refusal(self) -> bool:
