@@ -79,6 +79,39 @@ def test_a_kind_of_others_may_come_and_go_and_come_again(served: Served) -> None
     assert served.operator.metric("headrace_operator_leader") == 1
 
 
+def test_what_somebody_lets_go_with_a_cluster_is_not_the_clusters(served: Served) -> None:
+    """Its owner does not control it: that is the garbage collector's business alone."""
+    define()
+    spec = {"pools": [{"name": "a", "replicas": 1, "storage": {"type": "Ephemeral"}}]}
+    spec["monitoring"] = {"enabled": False}  # type: ignore[assignment]  # JSON
+
+    def change(number: int) -> None:
+        config = {"log.retention.ms": 1000 + number}
+        apply(resource("Cluster", served.namespace, "own", **spec, config=config))
+
+    def has_passed() -> bool:
+        found = served.get("Cluster", "own")
+        return bool(condition(found).get("observedGeneration") == found["metadata"]["generation"])
+
+    change(0)
+    wait_until(lambda: get(served.namespace, "statefulset", "own-a"), 60, "the Cluster's set")
+    ours = get(served.namespace, "statefulset", "own-a")["metadata"]
+    (owner,) = ours["ownerReferences"]
+    monitor = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "spec": {}}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"mine": "yes"}}
+    theirs = [(monitor, "own-brokers"), (config_map, "own-notes")]
+    for obj, name in theirs:
+        metadata = {"name": name, "namespace": served.namespace, "labels": ours["labels"]}
+        owners = [{**owner, "controller": False}]
+        apply({**obj, "metadata": {**metadata, "ownerReferences": owners}})
+    for number in range(1, 3):
+        change(number)
+        wait_until(has_passed, 30, "a pass")
+        for obj, name in theirs:
+            kind = MONITOR if obj is monitor else "configmap"
+            assert get(served.namespace, kind, name), name
+
+
 SPARK_DEFINITION = ROOT / "operator/headrace_operator/kubernetes/spark/spark_application_crd.yaml"
 GROUPS = ("", "apps", "policy", "networking.k8s.io", "headrace.dev", "coordination.k8s.io")
 SPARK_GROUPS = ("events.k8s.io", "rbac.authorization.k8s.io", "sparkoperator.k8s.io")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-__all__ = ["ForeignObjectError", "check_owner", "owners_of_kind"]
+__all__ = ["ForeignObjectError", "check_owner", "is_controlled", "owners_of_kind"]
 
 _NAMING_LABELS = {*MANAGED_BY, CLUSTER_LABEL, APPLICATION_LABEL}
 #: What else of an owner the names of its objects have.
@@ -51,6 +51,12 @@ def check_owner(live: Mapping[str, Any], obj: Mapping[str, Any]) -> None:
         f"there is one of this name already, and it belongs to {whose}: it is left as it is;"
         f" delete or rename it, or give {kind} {owner['name']} or its {_PARTS[kind]} another name"
     )
+
+
+def is_controlled(obj: Mapping[str, Any], uid: str) -> bool:
+    """Whether the owner with this uid controls the object. Anybody may let it go with an owner."""
+    owners = obj["metadata"].get("ownerReferences") or []
+    return any(owner["uid"] == uid and owner.get("controller") for owner in owners)
 
 
 def owners_of_kind(

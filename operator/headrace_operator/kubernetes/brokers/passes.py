@@ -30,7 +30,6 @@ from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals, includes
 from headrace_operator.kubernetes.brokers.levels import with_levels
-from headrace_operator.kubernetes.brokers.observed import is_owned
 from headrace_operator.kubernetes.brokers.refilling import (
     give_up,
     may_give_up,
@@ -43,7 +42,7 @@ from headrace_operator.kubernetes.brokers.refilling import (
 from headrace_operator.kubernetes.brokers.rollback import noted
 from headrace_operator.kubernetes.brokers.rolling import restart_pod, revision_of_pod
 from headrace_operator.kubernetes.brokers.storage import expand_claims, have_templates_changed
-from headrace_operator.kubernetes.owners import check_owner
+from headrace_operator.kubernetes.owners import check_owner, is_controlled
 from headrace_operator.plan import (
     Action,
     ReconfigureBroker,
@@ -483,7 +482,7 @@ class BrokersPass:
                 )
 
     def _owns(self, obj: Object) -> bool:
-        return is_owned(obj, self._cluster.metadata.uid)
+        return is_controlled(obj, self._cluster.metadata.uid)
 
     async def _delete(self, obj: Object) -> None:
         await self._tools.client.delete(obj, uid=obj["metadata"]["uid"])
