@@ -7,6 +7,7 @@ from headrace_operator.observe import full_sentence
 from headrace_operator.plan import (
     AlterClusterConfig,
     AlterTopicConfig,
+    CordonBrokers,
     CreatePartitions,
     CreateTopic,
     DeleteGroup,
@@ -32,6 +33,7 @@ from headrace_operator.plan import (
     fingerprint,
     plan,
 )
+from headrace_operator.plan.cordons import DRAINED_BROKERS
 from headrace_operator.plan.drain import plan_drain
 from headrace_operator.plan.moves import next_moves
 from headrace_operator.plan.report import report
@@ -298,6 +300,37 @@ def test_a_broker_is_drained_before_it_is_stopped_and_then_forgotten():
     assert [(type(each), each.node_id) for each in empty.actions] == [(StopBroker, 4)]
     gone = drained(brokers[:3], partitions | moved, 3, departed=(4,))
     assert [(type(each), each.node_id) for each in gone.actions] == [(UnregisterBroker, 4)]
+
+
+def test_a_broker_that_leaves_empty_gets_nothing_new_before_it_stops():
+    """Else a topic that is created at this moment has replicas on a broker that is gone."""
+    brokers = [broker(1), joined(2)]
+    (cordon,) = drained(brokers, {}, 1, live_config={}).actions
+    assert (type(cordon), cordon.cordoned) == (CordonBrokers, (2,))
+    told = {DRAINED_BROKERS: "2"}
+    (stop,) = drained(brokers, {}, 1, live_config=told).actions
+    assert (type(stop), stop.node_id) == (StopBroker, 2)
+    late = drained(brokers, {("new", 0): partition(2)}, 1, live_config=told)
+    assert [type(each) for each in late.actions] == [MoveReplicas]
+    # One that is down gets nothing, and one that is no broker never has anything.
+    kinds = ({"is_registered": False, "roles": ("broker",)}, {"roles": ("controller",)})
+    told = {"live_config": {}, "quorum": ObservedQuorum(leader_id=1, voters=(voter(1),))}
+    for rest in kinds:
+        actions = drained([broker(1), broker(2, **rest)], {}, 1, **told).actions
+        assert StopBroker in map(type, actions)
+    # Who is kept for another reason takes nothing that would have to move again.
+    pools = [{"name": "a", "replicas": 1}]
+    seen = ObservedCluster(
+        brokers=tuple(brokers),
+        live_config={},
+        quorum=ObservedQuorum(leader_id=2, voters=(voter(1), voter(2))),
+    )
+    planned = plan(Observed(cluster=seen), desired(cluster=cluster(pools)))
+    assert CordonBrokers in map(type, planned.actions)
+
+
+def voter(node_id):
+    return ObservedReplica(node_id=node_id, directory_id=uuid.UUID(int=node_id), behind_ms=0)
 
 
 def test_a_drain_that_would_leave_too_few_brokers_is_refused_with_the_reason():

@@ -1,10 +1,11 @@
 """Plans the removal of brokers that no pool wants. Pure.
 
 First they are cordoned, then their replicas move, then they lose their vote (`voters`), then they
-stop. A broker that is still needed is not stopped: neither one with replicas nor a voter of the
-metadata quorum. An unsafe removal becomes a problem with the reason, and nothing changes. If fewer
-brokers remain than a topic has replicas, the topic gets fewer, unless its Topic, its
-min.insync.replicas or the cluster's settings require the number.
+stop. One without replicas is cordoned first, too: topics may be created meanwhile. A broker that is
+still needed is not stopped: neither one with replicas nor a voter of the metadata quorum. An unsafe
+removal becomes a problem with the reason, and nothing changes. If fewer brokers remain than a topic
+has replicas, the topic gets fewer, unless its Topic, its min.insync.replicas or the cluster's
+settings require the number.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace_operator.plan.actions import StartBroker, StopBroker
-from headrace_operator.plan.cordons import plan_cordons
+from headrace_operator.plan.cordons import drained_brokers, plan_cordons
 from headrace_operator.plan.drain import plan_drain
 from headrace_operator.plan.model import Problem, Waiting
 from headrace_operator.plan.moves import next_moves
@@ -80,6 +81,11 @@ def plan_removal(
         if _votes(seen, broker):
             message = f"broker {broker.node_id} has no replicas; it stops when it votes no more"
             yield Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_VOTERS, message=message)
+        elif _may_get_replicas(seen, broker):
+            message = (
+                f"broker {broker.node_id} has no replicas; it stops when it gets none any more"
+            )
+            yield Waiting(resource=cluster.key, reason=Reason.WAITING_FOR_DRAIN, message=message)
         else:
             yield StopBroker(
                 resource=cluster.key,
@@ -90,9 +96,20 @@ def plan_removal(
     full = [broker for broker in surplus if broker.is_running and broker.replicas]
     drain = list(_drain(observed, desired, surplus, full)) if full else []
     is_refused = any(isinstance(each, Problem) for each in drain)
-    draining = () if is_refused else [broker.node_id for broker in full]
+    draining = {
+        broker.node_id
+        for broker in surplus
+        if broker.is_running and not (is_refused and broker.replicas)
+    }
     yield from plan_cordons(cluster, seen, draining, leaving)
     yield from drain
+
+
+def _may_get_replicas(seen: ObservedCluster, broker: ObservedBroker) -> bool:
+    """Whether a topic that is created now may have replicas there."""
+    if seen.live_config is None or not broker.is_registered or "broker" not in broker.roles:
+        return False
+    return broker.node_id not in drained_brokers(seen)
 
 
 def _starts(
