@@ -348,7 +348,7 @@ def _add_process_arguments(parser: argparse.ArgumentParser, environment: Mapping
         "--startup-timeout",
         type=duration,
         default="2m",
-        help="how long to wait for brokers and topics (default: 2m)",
+        help="how long to wait for brokers and topics, and for the servers of sinks (default: 2m)",
     )
     process.add_argument(
         "--stop-timeout",

@@ -28,7 +28,7 @@ from headrace_jobs.jobs.mistakes import told
 from headrace_jobs.jobs.outputs import open_outputs
 from headrace_jobs.jobs.real_time import plan_refusals, start_real_time
 from headrace_jobs.jobs.reconcile import reconcile
-from headrace_jobs.jobs.startup import JobError, prepare
+from headrace_jobs.jobs.startup import JobError, prepare, when_servers_answer
 from headrace_jobs.progress.checkpoint import has_clock, local_folder
 from headrace_jobs.progress.group import GroupProgress
 from headrace_jobs.progress.metrics import JobMetrics, MetricsServer
@@ -112,16 +112,20 @@ def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) ->
     try:
         with contextlib.ExitStack() as cleanup:
             _serve_metrics(settings, metrics, cleanup)
-            settings = as_readers_see(job, settings)
-            start = prepare(settings, stop)
-            if start is None:
+            seen = when_servers_answer(lambda: as_readers_see(job, settings), settings, stop)
+            start = prepare(seen, stop) if seen is not None else None
+            if seen is None or start is None:
                 return 0
+            settings = seen
             cleanup.callback(start.client.close)
             metrics.checkpoint_generation(start.generation.number)
+            outputs = when_servers_answer(lambda: open_outputs(job, seen, cleanup), settings, stop)
+            if outputs is None:
+                return 0
             parts = _Parts(
                 job=job,
                 parameters=parameters,
-                outputs=open_outputs(job, settings, cleanup),
+                outputs=outputs,
                 start=start,
                 metrics=metrics,
                 stop=stop,

@@ -1,4 +1,4 @@
-"""What a job checks before it starts a JVM: brokers, topics, and the query's start position.
+"""What a job checks before it starts a JVM: brokers, topics, sinks' servers, the start position.
 
 A JVM is started only when there is something to read. A reset of the group is applied here, before
 anything is committed: the job's first commit removes the reset's note.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 from kafka.errors import KafkaError
@@ -18,14 +18,17 @@ from headrace_jobs.progress.generations import GenerationError, Generations
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
 from headrace_jobs.progress.owner import known_topics, recreated_topics
+from headrace_jobs.sinks.protocol import SinkAwayError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_jobs.jobs.arguments import JobSettings
     from headrace_jobs.progress.generations import Generation
 
-__all__ = ["JobError", "Start", "Stoppable", "check_gaps", "gaps", "prepare"]
+__all__ = ["JobError", "Start", "Stoppable", "check_gaps", "gaps", "prepare", "when_servers_answer"]
+
+_Found = TypeVar("_Found")
 
 _SAY_AGAIN_SECONDS = 10.0
 _POLL_SECONDS = 0.5
@@ -64,10 +67,44 @@ class Start:
     dead_letter_bytes_max: int | None = None
 
 
+class _Waiting:
+    """The time that a start may wait, and what is said meanwhile."""
+
+    def __init__(self, settings: JobSettings, stop: Stoppable) -> None:
+        self._seconds_max = settings.startup_timeout_seconds
+        self._deadline = time.monotonic() + self._seconds_max
+        self._stop = stop
+        self._said_at = -_SAY_AGAIN_SECONDS
+
+    def wait(self, problem: str) -> None:
+        """Wait before the next look. Raises `JobError` when the time is over."""
+        if time.monotonic() > self._deadline:
+            raise JobError(f"gave up after {self._seconds_max:g} s: {problem}")
+        if time.monotonic() - self._said_at >= _SAY_AGAIN_SECONDS:
+            self._said_at = time.monotonic()
+            _log.info("waiting", reason=problem)
+        self._stop.wait(_POLL_SECONDS)
+
+
+def when_servers_answer(
+    work: Callable[[], _Found], settings: JobSettings, stop: Stoppable
+) -> _Found | None:
+    """Do what asks sinks' servers, again while one is away; returns None on a stop request.
+
+    Raises `JobError` when it is away for too long, and what `work` raises.
+    """
+    waiting = _Waiting(settings, stop)
+    while not stop.is_requested:
+        try:
+            return work()
+        except SinkAwayError as error:
+            waiting.wait(str(error))
+    return None
+
+
 def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
     """Wait for brokers and topics; returns None on a stop request. Raises `JobError`."""
-    deadline = time.monotonic() + settings.startup_timeout_seconds
-    said_at, client = -_SAY_AGAIN_SECONDS, None
+    waiting, client = _Waiting(settings, stop), None
     while not stop.is_requested:
         try:
             client = client or GroupClient(settings.bootstrap_servers, client_id=settings.name)
@@ -79,12 +116,7 @@ def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
             raise JobError(str(error)) from error
         except (KafkaError, OSError, ValueError) as error:
             problem = f"no broker answers at {settings.bootstrap_servers} ({error})"
-        if time.monotonic() > deadline:
-            raise JobError(f"gave up after {settings.startup_timeout_seconds:g} s: {problem}")
-        if time.monotonic() - said_at >= _SAY_AGAIN_SECONDS:
-            said_at = time.monotonic()
-            _log.info("waiting", reason=problem)
-        stop.wait(_POLL_SECONDS)
+        waiting.wait(problem)
     if client is not None:
         client.close()
     return None

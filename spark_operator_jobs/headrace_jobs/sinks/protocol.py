@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from headrace_jobs.delivery import Delivery
     from headrace_jobs.progress.stored import Batch, StoredProgress
 
-__all__ = ["LATE", "ProgressWriter", "Run", "Sink", "SinkError", "SinkWriter", "whole_of"]
+__all__ = [
+    "LATE",
+    "ProgressWriter",
+    "Run",
+    "Sink",
+    "SinkAwayError",
+    "SinkError",
+    "SinkWriter",
+    "whole_of",
+]
 
 #: The end of the name under which a job's results are corrected. No job's own name has a dot.
 LATE = ".late"
@@ -25,6 +34,10 @@ LATE = ".late"
 
 class SinkError(Exception):
     """A sink cannot be used; the message says why and what to do."""
+
+
+class SinkAwayError(SinkError):
+    """A sink's server does not answer, or refuses for now: it may be asked again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace_jobs import outages
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.progress.stored import FencedError, StoredProgress, Verdict, judge
 from headrace_jobs.sinks.protocol import SinkError
@@ -123,6 +124,10 @@ class SearchWriter:
         if run.delivery is not Delivery.AT_MOST_ONCE:
             self._marker.require_durable(self._marker.index)
         self._epoch = self._marker.stored.epoch
+        self._outage_seconds_max = outages.OUTAGE_SECONDS_MAX
+        for marker in (self._marker, self._live):
+            if marker is not None:
+                marker.wait_for_server(self._outage_seconds_max)
 
     @property
     def stored(self) -> StoredProgress:
@@ -150,7 +155,7 @@ class SearchWriter:
         return first_reason([*no_utf8(frame), *no_json_number(frame), *version])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`, `AwayError`."""
         self._marker.load()
         if not self._marker.index:
             raise FencedError(f"generation {self._run.generation} was thrown away")
@@ -202,6 +207,7 @@ class SearchWriter:
             version=self._sink.version,
             deleted=self._sink.deleted,
             is_correction=self._live is not None,
+            outage_seconds_max=self._outage_seconds_max,
         )
         return index_rows(frame, self._hosts, what, version)
 

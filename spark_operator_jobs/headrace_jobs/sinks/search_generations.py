@@ -23,6 +23,7 @@ from headrace_jobs.sinks.search_marker import (
     MARKERS,
     Marker,
     MarkerConflictError,
+    refusal,
     search_client,
 )
 
@@ -248,7 +249,7 @@ class SearchGenerations:
         try:
             yield client
         except OpenSearchException as error:
-            raise SinkError(f"the search server refuses: {error}") from error
+            raise refusal(error, "the search server refuses") from error
         finally:
             client.close()
 

@@ -9,39 +9,101 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from headrace_jobs.outages import Outage
 from headrace_jobs.progress.stored import StoredProgress, format_progress, parse_progress
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import SinkAwayError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MARKERS", "Marker", "MarkerConflictError", "search_client"]
+__all__ = [
+    "MARKERS",
+    "Marker",
+    "MarkerConflictError",
+    "is_for_now",
+    "refusal",
+    "search_client",
+    "servers_name",
+]
 
 MARKERS = "headrace-progress"
 _TIMEOUT_SECONDS = 30
+_RETRIES = 3
+_TOO_MANY_REQUESTS = 429
+_SERVERS_FAULT = 500
 
 
 class MarkerConflictError(Exception):
     """The marker changed since it was read: read it again, and decide again."""
 
 
-def search_client(hosts: Sequence[str]) -> Any:
-    """Return a client. Raises `SinkError` without the library."""
+def search_client(hosts: Sequence[str], outage_seconds_max: float = 0.0) -> Any:
+    """Return a client. Raises `SinkError` without the library.
+
+    A server that is away or refuses for now is asked again for `outage_seconds_max`, in growing
+    intervals; then the client raises `AwayError`.
+    """
     try:
-        from opensearchpy import OpenSearch
+        from opensearchpy import OpenSearch, Transport
+        from opensearchpy.exceptions import TransportError
     except ImportError as error:
         raise SinkError(
             "a search index needs opensearch-py: pip install 'headrace[sinks]'"
         ) from error
-    # The client may retry by itself: writes have versions.
-    return OpenSearch(list(hosts), timeout=_TIMEOUT_SECONDS, max_retries=3, retry_on_timeout=True)
+
+    class PatientTransport(Transport):
+        """Asks again. It may repeat any request: writes have versions."""
+
+        def perform_request(self, *arguments: Any, **named: Any) -> Any:
+            outage = Outage(servers_name(hosts), outage_seconds_max)
+            while True:
+                try:
+                    return super().perform_request(*arguments, **named)
+                except TransportError as error:
+                    if outage_seconds_max <= 0 or not is_for_now(error.status_code):
+                        raise
+                    outage.wait(error)
+
+    return OpenSearch(
+        list(hosts),
+        transport_class=PatientTransport,
+        timeout=_TIMEOUT_SECONDS,
+        # Each host once, and then we wait.
+        max_retries=len(hosts) - 1 if outage_seconds_max > 0 else _RETRIES,
+        retry_on_timeout=True,
+    )
+
+
+def servers_name(hosts: Sequence[str]) -> str:
+    """Return the servers for messages, without user and password."""
+    names = [host.replace(f"{urlsplit(host).netloc.rpartition('@')[0]}@", "") for host in hosts]
+    return f"the search server {' or '.join(names)}"
+
+
+def is_for_now(status: int | str) -> bool:
+    """Whether a request or a document may be taken later.
+
+    The client has a text where there was no answer. A document's fault has another status below
+    500; what is behind that is the server's own, as 503 of a shard that is not recovered yet.
+    """
+    return isinstance(status, str) or status == _TOO_MANY_REQUESTS or status >= _SERVERS_FAULT
+
+
+def refusal(error: Any, what: str) -> SinkError:
+    """Return the client's exception as ours: `SinkAwayError` where it is one for now."""
+    from opensearchpy.exceptions import TransportError
+
+    is_away = isinstance(error, TransportError) and is_for_now(error.status_code)
+    return (SinkAwayError if is_away else SinkError)(f"{what}: {error}")
 
 
 class Marker:
     """One marker document: of a job's generation, and the index that readers use."""
 
     def __init__(self, hosts: Sequence[str], job: str, generation: int, name: str) -> None:
+        self._hosts = tuple(hosts)
         self._client = search_client(hosts)
         self._identity = f"{job}/{generation}/{name}"
         self._name = name
@@ -54,6 +116,11 @@ class Marker:
         #: The alias through which drivers write; "" for an index created by the user.
         self.alias = ""
 
+    def wait_for_server(self, outage_seconds_max: float) -> None:
+        """Ask a server that is away again, from now on; then raise `AwayError`."""
+        self._client.close()
+        self._client = search_client(self._hosts, outage_seconds_max)
+
     def require_durable(self, index: str) -> None:
         """Raise `SinkError` if the index acknowledges a write before it is on disk."""
         from opensearchpy.exceptions import NotFoundError, OpenSearchException
@@ -65,7 +132,7 @@ class Marker:
         except NotFoundError:
             return
         except OpenSearchException as error:
-            raise SinkError(f"no search server lets us in: {error}") from error
+            raise refusal(error, "no search server lets us in") from error
         if any(
             each["settings"].get("index.translog.durability") == "async"
             for each in settings.values()
@@ -107,7 +174,7 @@ class Marker:
                     continue
                 return
         except OpenSearchException as error:
-            raise SinkError(f"no search server lets us in: {error}") from error
+            raise refusal(error, "no search server lets us in") from error
 
     def load(self) -> None:
         """Read the marker."""

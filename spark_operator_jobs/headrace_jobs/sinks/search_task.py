@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from headrace_jobs.outages import Outage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -18,10 +19,7 @@ __all__ = ["BulkError", "Documents", "document_id", "index_rows", "unfit_version
 _ROWS_A_REQUEST = 2_000
 # A server takes requests of 100 MB at most (`http.max_content_length`).
 _BYTES_A_REQUEST = 8 * 1024 * 1024
-_ATTEMPTS = 6
-_RETRY_SECONDS = 0.25
 _CONFLICT = 409
-_TOO_MANY_REQUESTS = 429
 # The maximum size of a document's id; a longer one is replaced by its hash.
 _ID_BYTES_MAX = 512
 # Of rows that have none: older than any that has one.
@@ -45,6 +43,8 @@ class Documents:
     key: tuple[str, ...]
     version: str | None
     deleted: str | None
+    #: How long a server that is away, or a document that is refused for now, is waited for.
+    outage_seconds_max: float
     is_correction: bool = False
 
 
@@ -68,6 +68,7 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
         is_alias=what.is_alias,
         has_versions=what.version is not None,
         is_correction=what.is_correction,
+        outage_seconds_max=what.outage_seconds_max,
     )
     done = documents.mapInArrow(task.run, "older bigint").collect()
     return sum(int(row.older) for row in done)
@@ -134,6 +135,7 @@ class _BulkTask:
     is_alias: bool
     has_versions: bool
     is_correction: bool
+    outage_seconds_max: float
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Send the documents; yield how many were older than what the index has."""
@@ -142,7 +144,7 @@ class _BulkTask:
         from headrace_jobs.sinks.search_marker import search_client
 
         count = 0
-        client = search_client(self.hosts)
+        client = search_client(self.hosts, self.outage_seconds_max)
         sent: set[str] = set()
         doubtful: dict[str, dict[str, Any]] = {}
         for batch in batches:
@@ -169,11 +171,14 @@ class _BulkTask:
         """Send rows until each is accepted, or exists in this version or a later one.
 
         `sent` are ids that this task has written. Returns the rows that the index did not take.
+        Raises `BulkError`, `AwayError`.
         """
-        reason = ""
+        from headrace_jobs.sinks.search_marker import is_for_now, servers_name
+
+        outage = Outage(servers_name(self.hosts), self.outage_seconds_max)
         older: list[dict[str, Any]] = []
         parameters = {"require_alias": "true"} if self.is_alias else {}
-        for attempt in range(_ATTEMPTS):
+        while True:
             lines = [line for row in rows for line in self._lines(row, is_sent=row["id"] in sent)]
             answer = client.bulk(body="\n".join(lines) + "\n", params=parameters)
             if not answer["errors"]:
@@ -182,20 +187,22 @@ class _BulkTask:
             refused = [
                 result
                 for result in results
-                if result["status"] not in (_CONFLICT, _TOO_MANY_REQUESTS) and "error" in result
+                if "error" in result
+                and result["status"] != _CONFLICT
+                and not is_for_now(result["status"])
             ]
             if refused:
                 reason = json.dumps(refused[0]["error"])[:500]
                 raise BulkError(f"{len(refused)} documents were refused, the first: {reason}")
-            older += _with_status(rows, results, _CONFLICT)
-            # The server is overloaded, or its disk is full.
-            waiting = [result for result in results if result["status"] == _TOO_MANY_REQUESTS]
-            rows = _with_status(rows, results, _TOO_MANY_REQUESTS)
-            if not rows:
+            pairs = list(zip(rows, results, strict=True))
+            older += [row for row, result in pairs if result["status"] == _CONFLICT]
+            # The server is overloaded, its disk is full, or a shard of it is not there yet.
+            waiting = [pair for pair in pairs if is_for_now(pair[1]["status"])]
+            if not waiting:
                 return older
-            reason = json.dumps(waiting[0].get("error"))[:500]
-            time.sleep(_RETRY_SECONDS * 2**attempt)
-        raise BulkError(f"the server does not take {len(rows)} documents now: {reason}")
+            rows = [row for row, _ in waiting]
+            reason = json.dumps(waiting[0][1].get("error"))[:500]
+            outage.wait(f"{len(rows)} documents are refused for now, the first: {reason}")
 
     def _refuse_unordered(self, client: Any, rows: list[dict[str, Any]]) -> None:
         """Raise `BulkError` if another task of this batch wrote other documents of these ids.
@@ -227,9 +234,3 @@ class _BulkTask:
         if row["deleted"]:
             return (json.dumps({"delete": action}),)
         return (json.dumps({"index": action}), row["body"])
-
-
-def _with_status(
-    rows: list[dict[str, Any]], results: list[dict[str, Any]], status: int
-) -> list[dict[str, Any]]:
-    return [row for row, result in zip(rows, results, strict=True) if result["status"] == status]
