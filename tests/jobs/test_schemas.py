@@ -1,6 +1,7 @@
 """Values with a schema, as other people's serializers write them."""
 
 import base64
+import contextlib
 import io
 import json
 import socketserver
@@ -15,6 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
+from headrace_jobs import outages
 from headrace_jobs.progress.listener import observations
 from headrace_jobs.schemas.avro import AvroValues
 from headrace_jobs.schemas.frames import Avro, Json, Protobuf, decode, set_aside, well_formed
@@ -170,7 +172,49 @@ def test_what_cannot_be_decoded_has_a_reason_and_its_neighbours_are_decoded(regi
     assert asked.count("/schemas/ids/99") == 1
 
 
-def test_a_registry_that_does_not_answer_blames_no_record():
+@contextlib.contextmanager
+def answering(*answers, after_seconds=0.0):
+    """Give these answers, one after the other, from some time on; yields the port."""
+    left = iter(answers)
+
+    class Once(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(4096)
+            self.request.sendall(next(left))
+
+    with socketserver.TCPServer((LOOPBACK, 0), Once, bind_and_activate=False) as server:
+        server.server_bind()
+
+        def serve():
+            server.server_activate()
+            for _ in answers:
+                server.handle_request()
+
+        late = threading.Timer(after_seconds, serve)
+        late.start()
+        try:
+            yield f"http://{LOOPBACK}:{server.server_address[1]}"
+        finally:
+            late.join()
+
+
+def http(status, body=b""):
+    return b"HTTP/1.1 %d So\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def test_a_registry_that_is_away_for_a_moment_is_waited_for():
+    found = json.dumps(answer("/schemas/ids/1", "")).encode()
+    with answering(http(503), http(429), http(200, found), after_seconds=0.5) as url:
+        assert decoded(AvroValues(schemas=Registry(url)), avro(1, ORDER)) == [(ORDER, None)]
+
+
+def test_a_registry_that_refuses_is_not_asked_again():
+    with answering(http(403)) as url, pytest.raises(RegistryError, match=r"refuses .*403"):
+        decoded(AvroValues(schemas=Registry(url)), avro(1, ORDER))
+
+
+def test_a_registry_that_does_not_answer_blames_no_record(monkeypatch):
+    monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 1.0)
     nobody = Registry(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(RegistryError, match="does not answer"):
         decoded(AvroValues(schemas=nobody), avro(1, ORDER))
@@ -185,7 +229,9 @@ def test_a_registry_that_does_not_answer_blames_no_record():
         b'HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n{"schema":null}',
     ],
 )
-def test_a_registry_that_answers_rubbish_blames_no_record(answer):
+def test_a_registry_that_answers_rubbish_blames_no_record(answer, monkeypatch):
+    monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 1.0)
+
     class Rubbish(socketserver.BaseRequestHandler):
         def handle(self):
             self.request.recv(4096)

@@ -1,8 +1,8 @@
 """Sources of schemas: files by their ids, or a registry with Confluent's HTTP API.
 
 A task asks for each schema once. An id that the registry does not know is asked for again after
-half a minute, because producers register a schema before they use it. If the registry does not
-answer, the batch fails and is retried.
+half a minute, because producers register a schema before they use it. A registry that does not
+answer is waited for (`outages`); then the batch fails, and the next driver begins with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from headrace_jobs import outages
+from headrace_jobs.outages import AwayError, Outage
 from headrace_jobs.schemas.values import BrokenValueError
 
 if TYPE_CHECKING:
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Registry", "RegistryError", "SchemaFiles", "SchemaSource"]
 
 _TIMEOUT_SECONDS = 10.0
-_ATTEMPTS = 4
 _UNKNOWN_KEPT_SECONDS = 30.0
 _NOT_FOUND = 404
+#: Of what a client did wrong; these two are for now.
+_REFUSALS = frozenset(range(400, 500)) - {408, 429}
 
 
 class RegistryError(Exception):
@@ -149,8 +152,8 @@ class Registry:
 
     def _get(self, path: str) -> bytes | None:
         request = self._request(path)
-        cause: Exception | None = None
-        for attempt in range(_ATTEMPTS):
+        outage = Outage("the schema registry", outages.OUTAGE_SECONDS_MAX)
+        while True:
             try:
                 with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310 - see _request
                     content: bytes = answer.read()
@@ -159,12 +162,16 @@ class Registry:
                 error.close()
                 if error.code == _NOT_FOUND:
                     return None
-                cause = error
+                if error.code in _REFUSALS:
+                    raise RegistryError(f"the registry refuses {path}: {error}") from error
+                cause: Exception = error
             except (OSError, http.client.HTTPException) as error:
                 # No answer, or none of HTTP.
                 cause = error
-            time.sleep(0.25 * 2**attempt)
-        raise RegistryError(f"the registry does not answer {path}: {cause}")
+            try:
+                outage.wait(cause)
+            except AwayError as error:
+                raise RegistryError(f"the registry does not answer {path}: {error}") from cause
 
     def _request(self, path: str) -> urllib.request.Request:
         scheme, _, rest = self.url.rstrip("/").partition("://")
