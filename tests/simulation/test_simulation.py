@@ -53,6 +53,7 @@ FIXED_SEEDS = [
     (8000313, 3),
     (8000314, 5),
     (8000635, 1),
+    (3052533706, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

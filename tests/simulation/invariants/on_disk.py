@@ -106,15 +106,25 @@ def _truncate_to(history: History, original: Any, log: PartitionLog, offset: int
         _violate(history, active.path, "the segments above it are removed without fsync")
 
 
+@observer(PartitionLog, "begin_flush")
+def _begin_flush(history: History, original: Any, log: PartitionLog) -> Any:
+    history.flushed_logs[id(log._flush_turns)] = log
+    return original(log)
+
+
 @observer(Flush, "_sync")
 def _sync(history: History, original: Any, flush: Flush) -> None:
     """A flush covers all files of its log: segments, indexes, snapshots, epochs, and their names.
 
-    What a roll began since then belongs to the next flush.
+    What a roll began since then belongs to the next flush. After a truncation it vouches for
+    nothing (`_finish_flush`).
     """
     original(flush)
     if flush.directory.name == _QUORUM_FOLDER:
         return  # it has a flush of its own, below, and a start reads all of it
+    log = history.flushed_logs.get(id(flush.turns))
+    if log is not None and log._truncations != flush.truncations:
+        return
     for path in sorted(flush.directory.iterdir()):
         name, _, suffix = path.name.partition(".")
         is_segments = f".{suffix}" in _SUFFIXES and name.isdigit() and int(name) < flush.offset

@@ -52,6 +52,11 @@ def _loses_power_without_fsyncs(profile: Profile) -> bool:
     return profile.loses_power and not profile.has_fsyncs
 
 
+def _is_tossed_without_fsyncs(profile: Profile) -> bool:
+    moved = profile.works & {"toss", "slow toss"}
+    return not profile.has_fsyncs and bool(moved) and "reassign" not in profile.works
+
+
 def _has_group(profile: Profile) -> bool:
     return "group" in profile.works
 
@@ -407,7 +412,9 @@ LOG_RULES = (
         _DEFINES_LOG["finish_flush"],
         "finish_flush",
         edited("flush.truncations != self._truncations", "False"),
-        needs=_has_fsyncs,
+        # With one after each append nobody truncates before it has ended.
+        needs=_is_tossed_without_fsyncs,
+        since=STRANGERS_SINCE,
         seeds_max=1000,
     ),
     _rule(
