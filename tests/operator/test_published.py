@@ -142,7 +142,7 @@ def test_missing_addresses_are_said_after_ten_seconds_and_the_controller_is_woke
     since = f"Service {HEADLESS} lacks the addresses of c-a-0 since {text(0)}"
     assert late == (f"{since}: Kubernetes' EndpointSlices lag behind",)
     assert set(later) == {late}
-    assert answers.woken == [(HEADLESS, text(each)) for each in (10, 20, 40, 80)]
+    assert answers.woken == [(HEADLESS, text(each)) for each in (10, 20, 40, 70)]
     assert answers.lists < 90 / 3 + 2
 
 

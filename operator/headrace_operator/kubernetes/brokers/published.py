@@ -34,8 +34,14 @@ SERVICE_LABEL = "kubernetes.io/service-name"
 LAG_SECONDS = 10.0
 #: While addresses are missing, slices are listed this often at most.
 ASK_SECONDS = 3.0
+#: Each time costs one request, and clients look for brokers meanwhile.
+WAKE_SECONDS_MAX = 30.0
 
 _log = structlog.get_logger("headrace.operator.brokers")
+
+
+def _wakes() -> Wakes:
+    return Wakes(seconds_max=WAKE_SECONDS_MAX)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +60,7 @@ class _Service:
     uid: str
     published: frozenset[_Pod] = frozenset()
     since: dt.datetime = NEVER
-    wakes: Wakes = field(default_factory=Wakes)
+    wakes: Wakes = field(default_factory=_wakes)
 
 
 @dataclass(kw_only=True)
@@ -102,7 +108,7 @@ class Published:
         for name, each in memory.services.items():
             missing = wanted[name] - each.published
             if not missing:
-                each.since, each.wakes = NEVER, Wakes()
+                each.since, each.wakes = NEVER, _wakes()
                 continue
             if each.since == NEVER:
                 each.since = seen.now

@@ -30,6 +30,7 @@ class Wakes:
 
     at: dt.datetime = NEVER
     seconds: float = WAKE_SECONDS_MIN
+    seconds_max: float = WAKE_SECONDS_MAX
 
     def is_due(self, now: dt.datetime) -> bool:
         """Whether it may be made to look again."""
@@ -38,7 +39,7 @@ class Wakes:
     def note(self, now: dt.datetime) -> None:
         """Note that it is made to look now; the next time is later."""
         if self.at != NEVER:
-            self.seconds = min(2 * self.seconds, WAKE_SECONDS_MAX)
+            self.seconds = min(2 * self.seconds, self.seconds_max)
         self.at = now
 
 
