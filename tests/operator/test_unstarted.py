@@ -132,6 +132,25 @@ def forbidden(message: str = EMPTY) -> Answers:
     return answers
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (504, "Timeout", "request did not complete within requested timeout"),
+        (500, "InternalError", 'failed calling webhook "w": context deadline exceeded'),
+    ],
+)
+def test_where_a_webhook_hangs_on_pods_one_is_asked_for_and_not_each_in_turn(
+    refusal: tuple[int, str, str],
+) -> None:
+    answers = Answers()
+    answers.refusal = refusal
+    looked(answers, seen(0), seen(10))
+    assert answers.dry_runs == ["c-a-0"]
+    # Nor again and again.
+    looked(answers, seen(0), *(seen(10 + number) for number in range(30)))
+    assert answers.dry_runs == ["c-a-0"] * 3
+
+
 def test_pods_that_admission_refuses_are_said_and_stall_after_a_minute() -> None:
     new, early, late = looked(forbidden(), seen(0), seen(10), seen(61))
     # A set's controller makes its pods within a second or two.

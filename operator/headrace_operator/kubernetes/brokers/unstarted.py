@@ -71,6 +71,15 @@ class _Asked:
     wakes: Wakes = field(default_factory=Wakes)
 
 
+@dataclass(kw_only=True)
+class _Look:
+    """One look at a Cluster's pods."""
+
+    now: dt.datetime
+    #: Whether a dry run took as long as it may: the others would, too.
+    is_slow: bool = False
+
+
 class Unstarted:
     """Wanted pods that do not exist, and pods that do not start."""
 
@@ -102,6 +111,7 @@ class Unstarted:
         present: dict[str, _Asked] = {}
         found: dict[int, Hindrance] = {}
         asleep: dict[str, Object] = {}
+        look = _Look(now=seen.now)
         for node in identity.nodes:
             name = pod_name(cluster, node)
             owner = seen.stateful_sets.get(stateful_set(cluster, node.pool))
@@ -117,7 +127,7 @@ class Unstarted:
                 is_alone = len(identity.nodes) == 1
                 hindrance = await self._of_pod(pod, asked, seen.now, is_alone=is_alone)
             elif owner is not None and node.ordinal < owner["spec"].get("replicas", 1):
-                hindrance = await self._of_missing(owner, name, asked, seen.now)
+                hindrance = await self._of_missing(owner, name, asked, look)
                 if _is_asleep(asked, seen.now):
                     asked.wakes.note(seen.now)
                     asleep[owner["metadata"]["name"]] = owner
@@ -131,30 +141,35 @@ class Unstarted:
         return found
 
     async def _of_missing(
-        self, owner: Object, name: str, asked: _Asked, now: dt.datetime
+        self, owner: Object, name: str, asked: _Asked, look: _Look
     ) -> Hindrance | None:
+        now = look.now
         waited = (now - asked.since).total_seconds()
         if owner["metadata"].get("deletionTimestamp") or waited < ABSENT_SECONDS:
             return None
         if _is_due(asked, now):
-            asked.refused = await self._refusal(owner, name)
+            asked.refused = await self._refusal(owner, name, look)
             oldest = now - dt.timedelta(seconds=FAILED_CREATE_SECONDS_MAX)
             # Its claim may be refused and not the pod: only the controller says that.
             last = await self._event(owner, oldest, lambda each: _is_about(each, name))
             # It has been made since: who deletes it now is not the one who refused it.
             is_refused = last is not None and last.get("reason") == FAILED_CREATE
             asked.event = last if is_refused else None
-            _note(asked, now, has_words=bool(asked.refused or asked.event))
+            has_words = bool(asked.refused or asked.event) and not look.is_slow
+            _note(asked, now, has_words=has_words)
         why = asked.refused or (_words(asked.event) if asked.event else "")
         return Hindrance(why=why, is_stuck=waited >= STUCK_SECONDS) if why else None
 
-    async def _refusal(self, owner: Object, name: str) -> str:
+    async def _refusal(self, owner: Object, name: str, look: _Look) -> str:
         """Return why admission refuses the pod; '' if it does not, or that is not known."""
+        if look.is_slow:
+            return ""
         try:
             await self._client.create(next_pod(owner, name), is_dry_run=True)
         except KubernetesError as error:
             if not error.is_about_object:
                 raise
+            look.is_slow = error.is_timeout
             if error.is_conflict:
                 # Just made, or somebody else's: only the controller's Event tells.
                 return ""
