@@ -29,6 +29,9 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "headrace"}
 CLUSTER_LABEL = "headrace.dev/cluster"
 POOL_LABEL = "headrace.dev/pool"
 NODE_ID_LABEL = "headrace.dev/node-id"
+#: By these, objects are found without looking at all others: a pass asks dozens of times, and there
+#: may be a thousand Clusters.
+INDEXED_LABELS = (CLUSTER_LABEL, "sparkoperator.k8s.io/app-name")
 
 
 class Store:
@@ -39,6 +42,8 @@ class Store:
         #: Watched kinds: an object of such a kind that is missing here does not exist.
         self.watched: frozenset[str] = frozenset()
         self._objects: dict[str, dict[tuple[str, str], Object]] = defaultdict(dict)
+        #: By kind, namespace, an indexed label and its value.
+        self._labelled: dict[tuple[str, ...], dict[tuple[str, str], Object]] = defaultdict(dict)
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """Return an object, or None."""
@@ -48,11 +53,17 @@ class Store:
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> list[Object]:
         """Return objects of a kind, by namespace and by labels, sorted by name."""
-        return [
-            obj
-            for (owner, _), obj in sorted(self._objects[kind].items(), key=lambda item: item[0])
-            if (namespace is None or owner == namespace) and _has_labels(obj, labels)
-        ]
+        found = self._objects[kind]
+        for label in INDEXED_LABELS:
+            if namespace is not None and labels and label in labels:
+                found = self._labelled.get((kind, namespace, label, labels[label]), {})
+                break
+        matching = (
+            (key, obj)
+            for key, obj in found.items()
+            if (namespace is None or key[0] == namespace) and _has_labels(obj, labels)
+        )
+        return [obj for _, obj in sorted(matching, key=lambda item: item[0])]
 
     def iterate(self, kind: str) -> Iterator[Object]:
         """Yield objects of a kind in any order, without copying."""
@@ -67,7 +78,11 @@ class Store:
         key = _key(obj)
         objects = self._objects[obj["kind"]]
         previous = objects.get(key)
+        if previous is not None:
+            self._unlabel(previous)
         objects[key] = obj
+        for bucket in _buckets(obj):
+            self._labelled[bucket][key] = obj
         return previous
 
     def learn(self, obj: Object) -> None:
@@ -78,7 +93,17 @@ class Store:
 
     def remove(self, obj: Object) -> Object | None:
         """Remove an object; return its last state."""
-        return self._objects[obj["kind"]].pop(_key(obj), None)
+        previous = self._objects[obj["kind"]].pop(_key(obj), None)
+        if previous is not None:
+            self._unlabel(previous)
+        return previous
+
+    def _unlabel(self, obj: Object) -> None:
+        for bucket in _buckets(obj):
+            labelled = self._labelled[bucket]
+            labelled.pop(_key(obj), None)
+            if not labelled:
+                del self._labelled[bucket]
 
 
 def trim(obj: Object) -> Object:
@@ -101,6 +126,13 @@ def _is_older(metadata: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 def _key(obj: Mapping[str, Any]) -> tuple[str, str]:
     metadata = obj["metadata"]
     return (metadata.get("namespace", ""), metadata["name"])
+
+
+def _buckets(obj: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return where an object is found by its labels."""
+    metadata = obj["metadata"]
+    has, namespace = metadata.get("labels") or {}, metadata.get("namespace", "")
+    return [(obj["kind"], namespace, each, has[each]) for each in INDEXED_LABELS if each in has]
 
 
 def _has_labels(obj: Mapping[str, Any], labels: Mapping[str, str] | None) -> bool:
