@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace_operator.kubernetes.api.cache import Store
-from headrace_operator.kubernetes.brokers.identity import CLAIM_ANNOTATION, Identities
+from headrace_operator.kubernetes.brokers.identity import CLAIM_ANNOTATION, Identities, claim_mark
 from headrace_operator.kubernetes.brokers.keeper import includes
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.kubernetes.spark.seen import number
@@ -100,6 +100,32 @@ def test_a_new_process_knows_it_from_the_claims_that_can_be_read() -> None:
     assert (found.cluster_id, found.formed_with) == ("id", 3)
     assert [node.node_id for node in found.nodes] == [1]
     assert not is_kept
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_marks_that_differ_the_later_ones_count(order: tuple[int, int]) -> None:
+    """Claims are marked one after the other, and an operator may end between two of them."""
+    wanted = named()
+    store = Store()
+    early = msgspec.structs.replace(IDENTITY, is_formed=False)
+    late = msgspec.structs.replace(IDENTITY, is_formed=True)
+    again = msgspec.structs.replace(NODE, life=2)
+    for name, mark in zip(order, (claim_mark(early, NODE), claim_mark(late, again)), strict=True):
+        metadata = {
+            "namespace": "n",
+            "name": f"data-{name}-c-a-0",
+            "uid": str(name),
+            "resourceVersion": "1",
+            "labels": claim_labels(wanted, "a"),
+            "annotations": {CLAIM_ANNOTATION: mark},
+        }
+        store.upsert({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+    found, _ = loaded(Identities(Away(store), store), wanted)  # type: ignore[arg-type]  # as above
+    assert found is not None
+    # Else another spec would begin anew, beside the data.
+    assert found.is_formed
+    assert [node.life for node in found.nodes] == [2]
+    assert found.lives == {"1": 2}
 
 
 @pytest.mark.parametrize("text", ["", "mine", "[]", "7", '{"retention'])

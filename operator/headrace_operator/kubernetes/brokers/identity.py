@@ -163,9 +163,11 @@ class Identities:
         ]
         if not marked:
             return None
+        # Not all may have been marked when the last operator ended: what is later counts.
+        marked.sort(key=lambda each: (each.cluster.is_formed, each.node.life))
         nodes = {each.node.node_id: each.node for each in marked}
         return msgspec.structs.replace(
-            marked[0].cluster,
+            marked[-1].cluster,
             nodes=tuple(nodes[node_id] for node_id in sorted(nodes)),
             lives={str(node_id): node.life for node_id, node in nodes.items()},
         )
