@@ -107,6 +107,8 @@ class History:
     """How many epochs a new transactional id has left; None for all (`simulation.old_ids`)."""
     letters: dict[Any, list[tuple[int, int]]] = field(default_factory=dict)
     """By share partition: the records whose dead letters are being written."""
+    led_by: dict[tuple[Any, int, int], Any] = field(default_factory=dict)
+    """By topic id, partition and leader epoch: the process that leads."""
     flushed_logs: dict[int, Any] = field(default_factory=dict)
     """By the identity of its `FlushTurns`, which it keeps: a log whose flush has begun."""
     disk: Callable[[], Any] = lambda: None

@@ -2,7 +2,8 @@
 
 All of it is read from the code, and a test of the page compares them. What seeds reached is in
 `reached.json`: `python -m simulation.lists --take RECORD` puts there what `simulation.run --record`
-kept of a range; without it the page alone is written.
+kept of a range; `--found RECORD` does so with what `simulation.mutants.run --record` found, in
+`found.json`. Without them the page alone is written.
 """
 
 import argparse
@@ -15,10 +16,12 @@ from typing import Any, Final
 
 from simulation.marks import MARKS
 from simulation.mutants import FOUND_AT, KILLED_BY, MUTANTS
+from simulation.mutants.run import recorded
 from simulation.workloads import WORKLOADS
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "simulation-lists.md"
 REACHED: Final = Path(__file__).parent / "reached.json"
+FOUND: Final = Path(__file__).parent / "found.json"
 _HERE: Final = Path(__file__).parent
 
 
@@ -122,14 +125,37 @@ def _mutants() -> Iterator[str]:
     yield ""
     yield "Bound: within how many of the seeds that can find it at all a search must find it. Found"
     yield "from: a first seed from which a search did find it, or a unit test that kills what no"
-    yield "seed comes to; empty where neither is known."
+    yield "seed comes to."
     yield ""
-    yield "| Bug | Nodes | Bound | Found from |"
-    yield "|---|---|---|---|"
+    found = json.loads(FOUND.read_text())
+    firsts = [f"{first:,}" for first in found["firsts"]]
+    yield f"Searched: how many of the seeds that can find it a search from {', '.join(firsts)} on"
+    yield "took until it was found; `> 40` where it was not among 40, `-` or nothing where nobody"
+    yield "searched."
+    yield ""
+    yield "| Bug | Nodes | Bound | Found from | Searched |"
+    yield "|---|---|---|---|---|"
     for mutant in MUTANTS:
         seed = FOUND_AT.get(mutant.name) or KILLED_BY.get(mutant.name, "")
         seed = f"`{seed}`" if "::" in str(seed) else seed
-        yield f"| {mutant.name} | {mutant.nodes} | {mutant.seeds_max} | {seed} |"
+        searched = ", ".join(found["searched"].get(mutant.name, ()))
+        yield f"| {mutant.name} | {mutant.nodes} | {mutant.seeds_max} | {seed} | {searched} |"
+
+
+def take_found(record: Path) -> dict[str, Any]:
+    """Return what a record of `simulation.mutants.run` says was found, from each first seed."""
+    searches = recorded(record)
+    firsts = sorted({each["first"] for each in searches})
+    texts: dict[str, dict[int, str]] = {}
+    for each in searches:
+        is_found = each["seed"] is not None
+        text = str(each["searched"]) if is_found else f"> {each['searched']}"
+        texts.setdefault(each["name"], {})[each["first"]] = text
+    known = [mutant.name for mutant in MUTANTS if mutant.name in texts]
+    return {
+        "firsts": firsts,
+        "searched": {name: [texts[name].get(each, "-") for each in firsts] for name in known},
+    }
 
 
 def take(record: Path) -> dict[str, Any]:
@@ -152,7 +178,10 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--take", type=Path, help="a record of `simulation.run`")
+    parser.add_argument("--found", type=Path, help="a record of `simulation.mutants.run`")
     options = parser.parse_args()
+    if options.found is not None:
+        FOUND.write_text(json.dumps(take_found(options.found), indent=1) + "\n")
     if options.take is not None:
         REACHED.write_text(json.dumps(take(options.take), indent=1) + "\n")
     PAGE.write_text(page())

@@ -14,9 +14,10 @@ from simulation.faults import Faults
 from simulation.history import History
 from simulation.loop import CURRENT
 from simulation.observing import observer
-from simulation.workloads.workload import POWER_CUTS_SINCE, STRANGERS_SINCE
+from simulation.workloads.workload import COMMITTERS_SINCE, POWER_CUTS_SINCE, STRANGERS_SINCE
 
 LEFT_OUT = "a log start is left out of its checkpoint"
+BEHIND = "the power fails where a segment begins behind what no fsync covers"
 _CUTS_MAX = {
     LEFT_OUT: (2, 1.0),
     "checkpoints are written": (1, 0.03),
@@ -32,14 +33,17 @@ _YOUNGER_CUTS_MAX = {
     "checkpoints are written without fsync": (2, 0.1),
 }
 """The same, in the seeds from `STRANGERS_SINCE` on."""
+_YOUNGEST_CUTS_MAX = {BEHIND: (2, 0.7)}
+"""The same, in the seeds from `COMMITTERS_SINCE` on."""
 
 
 class PowerCuts:
     """Cuts the power of a machine at most a few times in a seed."""
 
-    def __init__(self, cluster: Cluster, faults: Faults) -> None:
+    def __init__(self, cluster: Cluster, faults: Faults, history: History) -> None:
         self._cluster = cluster
         self._faults = faults
+        self._history = history
         self._rng = rng = cluster.fork("power-cuts")
         profile = cluster.profile
         takes_part = cluster.seed >= POWER_CUTS_SINCE and profile.loses_power and profile.has_fsyncs
@@ -47,6 +51,8 @@ class PowerCuts:
         self._cuts_max = dict(_CUTS_MAX)
         if cluster.seed >= STRANGERS_SINCE:
             self._cuts_max |= _YOUNGER_CUTS_MAX
+        if cluster.seed >= COMMITTERS_SINCE:
+            self._cuts_max |= _YOUNGEST_CUTS_MAX
         self._left = {what: most for what, (most, _) in self._cuts_max.items() if is_in}
 
     def wrote(self, what: str) -> None:
@@ -61,6 +67,8 @@ class PowerCuts:
         for node in self._cluster.nodes:
             if process is not None and node.process is process and node.disk.stop_at is None:
                 self._left[what] -= 1
+                if what == BEHIND:
+                    self._history.reach(BEHIND)
                 self._cut(node)
 
     def _cut(self, node: Node) -> None:
@@ -126,6 +134,8 @@ def _add_segment(history: History, original: Any, log: PartitionLog, *arguments:
     found = original(log, *arguments)
     if len(log.segments) > 1:
         history.on_written("a segment is begun")
+        if log.recovery_point < log.log_end_offset:
+            history.on_written(BEHIND)
     return found
 
 

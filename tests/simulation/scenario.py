@@ -82,7 +82,7 @@ class Scenario:
         self.aims = Aims(self.cluster, self.faults)
         self.former_controllers = FormerControllers(self.cluster, self.faults)
         self.history.on_question = self.aims.asked
-        self.history.on_written = PowerCuts(self.cluster, self.faults).wrote
+        self.history.on_written = PowerCuts(self.cluster, self.faults, self.history).wrote
         self.loop.check = self.invariants.check
 
     def _failed(self, node: Node, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The writer of dead letters: which of its records it waits for, and which are gone."""
+"""The writer of dead letters: which of its records it waits for, which are gone, who took them."""
 
 import asyncio
 from types import SimpleNamespace
@@ -40,21 +40,26 @@ class Source:
 
 
 class Peers:
-    """The leader of the dead-letter topic, which takes everything."""
+    """The leader of the dead-letter topic, which takes everything, once it has refused this."""
 
-    def __init__(self):
+    def __init__(self, *refusals):
+        self.refusals = list(refusals)
         self.values = []
 
     async def send(self, _leader, request, **_how):
+        if self.refusals:
+            refused = PartitionProduceResponse(error_code=self.refusals.pop(0))
+            topic = TopicProduceResponse(partition_responses=[refused])
+            return ProduceResponse(responses=[topic])
         batch = request.topic_data[0].partition_data[0].records
         self.values += [record.value for record in iterate_records(batch, 0)]
         taken = TopicProduceResponse(partition_responses=[PartitionProduceResponse()])
         return ProduceResponse(responses=[taken])
 
 
-def write(source):
-    """Write the letter of the source's record; return the values of the letters that were sent."""
-    peers = Peers()
+def write(source, *refusals):
+    """Write the letter of the source's record; return the values of the letters that were taken."""
+    peers = Peers(*refusals)
     values = {
         dead_letters.DEAD_LETTER_AUTO_CREATE: False,
         "errors.deadletterqueue.topic.name.prefix": "dlq.",
@@ -86,3 +91,10 @@ def test_a_letter_waits_for_a_record_that_the_disk_refuses():
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.CORRUPT_MESSAGE])
 def test_a_record_that_is_gone_leaves_a_letter_without_it(code):
     assert write(Source(code)) == [None]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+)
+def test_a_letter_that_its_leader_refuses_is_written_again(code):
+    assert write(Source(), code) == [b"a"]

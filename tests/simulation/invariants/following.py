@@ -13,6 +13,7 @@ from headrace_broker.server.follower.replica_fetcher import FetchedPartitions, R
 from headrace_broker.server.partitions import partition as partition_module
 from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History
+from simulation.loop import CURRENT
 from simulation.observing import observer
 
 _ANY_EPOCH = -1
@@ -60,8 +61,19 @@ def _check_epoch(history: History, original: Any, partition: Partition, client_e
 
 @observer(Partition, "_new_leader_state")
 def _new_leader_state(history: History, original: Any, partition: Partition) -> LeaderState:
-    """A leader's epoch begins at its log's end, and whoever asks for the epoch before hears so."""
+    """A leader's epoch begins at its log's end, and whoever asks for the epoch before hears so.
+
+    One process leads in it: the next one may have lost what that one has acknowledged (KIP-966).
+    """
     leading: LeaderState = original(partition)
+    process = CURRENT.get()
+    term = (partition.topic_id, int(partition.index), int(partition.leader_epoch))
+    former = history.led_by.setdefault(term, process)
+    if former is not process:
+        history.violate(
+            "leads-after-another",
+            f"{_name(partition)}: {process} in epoch {partition.leader_epoch}, {former} led in it",
+        )
     epoch, end = partition.log.leader_epochs.latest, partition.log.log_end_offset
     if epoch != partition.leader_epoch or leading.epoch_start_offset != end:
         history.violate(

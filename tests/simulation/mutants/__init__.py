@@ -221,9 +221,20 @@ FOUND_AT = {
     "a static member's former process is not fenced": 9000004,
     "a stopped process vouches for logs that it never opened": 9000004,
     "a fenced producer's marker is written": 9000010,
+    "an fsync vouches for what was appended after a truncation": 9500023,
+    "a former producer epoch writes": 9500003,
+    "compaction goes above the last stable offset": 9500000,
+    "a follower says what it has before its fsync, for another partition": 9500005,
+    "a transaction commits offsets whatever the generation": 9700004,
+    "a dead letter is written before it is durable that nobody gets the record": 9710055,
+    "tombstones and markers go while a replica is away": 9710019,
+    "a process leads what its predecessor led": 9500001,
+    "a metadata snapshot forgets which producer ids are given away": 9500002,
+    "what did not fit into a follower's answer is forgotten": 9500016,
+    "a topic made again inherits its predecessor's committed offsets": 9500001,
 }
 
-#: No seed comes to these: what stands in front of them refuses first. The unit test that does.
+#: No seed finds these, or too few do: docs/simulation.md says why. The unit test that does.
 KILLED_BY = {
     "a former process counts after its successor": (
         "tests/broker/replication/test_leader_state.py::"
@@ -244,6 +255,26 @@ KILLED_BY = {
     "recovery takes the batch that the recovery point divides for whole": (
         "tests/broker/log/test_recovery.py::"
         "test_a_batch_that_goes_on_above_the_recovery_point_is_checked"
+    ),
+    "share state is deleted for a snapshot that is not committed": (
+        "tests/broker/server/test_share_state_shard.py::"
+        "test_nothing_is_deleted_for_a_snapshot_that_may_yet_be_lost"
+    ),
+    "a dead letter that is refused counts as written": (
+        "tests/broker/server/test_dead_letter_writer.py::"
+        "test_a_letter_that_its_leader_refuses_is_written_again"
+    ),
+    "a hole between two segments is left after a power cut": (
+        "tests/broker/log/test_recovery.py::"
+        "test_segments_after_one_that_lost_whole_batches_are_removed"
+    ),
+    "who waited for an offset's fsync reports what came after it": (
+        "tests/broker/server/test_replica_fetcher.py::"
+        "test_an_offset_is_reported_only_when_it_is_on_disk_whoever_waited_for_an_earlier_one"
+    ),
+    "an fsync of the metadata log vouches for what followed a truncation": (
+        "tests/broker/raft/test_log_index.py::"
+        "test_an_fsync_that_began_before_a_truncation_covers_only_what_was_left"
     ),
 }
 

@@ -44,6 +44,10 @@ def _compacts(profile: Profile) -> bool:
     return profile.cleanup == "compact"
 
 
+def _compacts_transactions(profile: Profile) -> bool:
+    return _compacts(profile) and "transactions" in profile.works
+
+
 def _retains_by_time(profile: Profile) -> bool:
     return profile.cleanup == "delete" and profile.topic.get("retention.ms", "-1") != "-1"
 
@@ -153,6 +157,7 @@ ADMISSION_MUTANTS = (
         cleaner.CleanerRules,
         "is_over",
         edited(" and self.is_everywhere", ""),
+        needs=_compacts_transactions,
         seeds_max=1000,
     ),
     _rule(

@@ -21,10 +21,6 @@ def _has_both_protocols(profile: Profile) -> bool:
     return "mixed" in profile.works
 
 
-def _has_members_without_fsync(profile: Profile) -> bool:
-    return _has_members(profile) and profile.loses_power and not profile.has_fsyncs
-
-
 GROUP_MUTANTS = (
     Mutant(
         name="a member of a consumer group commits with a former epoch",
@@ -71,9 +67,7 @@ GROUP_MUTANTS = (
         attribute="may_lead",
         replace=lambda _original: property(lambda _host: True),
         nodes=3,
-        needs=_has_members_without_fsync,
         seeds_max=100,
-        seed_known=4025,
     ),
     Mutant(
         name="a group that leaves the classic protocol forgets who has what",

@@ -92,13 +92,20 @@ def rules_with(**defaults: Any) -> Callable[..., Mutant]:
     return rule
 
 
+def fitting(mutant: Mutant, first: int) -> Iterator[int]:
+    """Yield the seeds that can find a mutant at all, from a first one on."""
+    for seed in itertools.count(max(mutant.since, first)):
+        if mutant.needs(draw_profile(seed, mutant.nodes)):
+            yield seed
+
+
 def find(
     mutant: Mutant, *, first: int | None = None, seeds_max: int | None = None
 ) -> Outcome | None:
     """Return what the first seed that finds a mutant gave, None where it stays hidden."""
-    numbers = itertools.count(max(mutant.since, 1 if first is None else first))
-    fitting = (seed for seed in numbers if mutant.needs(draw_profile(seed, mutant.nodes)))
-    seeds = itertools.islice(fitting, seeds_max or mutant.seeds_max)
+    seeds: Iterator[int] = itertools.islice(
+        fitting(mutant, 1 if first is None else first), seeds_max or mutant.seeds_max
+    )
     if first is None and mutant.seed_known is not None:
         seeds = itertools.chain([mutant.seed_known], seeds)
     with mutant.installed():

@@ -19,7 +19,7 @@ from headrace_broker.protocol.messages import fetch, list_offsets, offset_for_le
 from simulation.client import FAILURES, METADATA_EPOCHS_FROM, Caller, Client
 from simulation.retries import RETRIABLE
 from simulation.workloads.offsets import GroupOffsets
-from simulation.workloads.workload import STRANGERS_SINCE, Workload
+from simulation.workloads.workload import COMMITTERS_SINCE, Workload
 
 if TYPE_CHECKING:
     from simulation.scenario import Scenario
@@ -128,7 +128,6 @@ class Consumer:
         wanted = leaders[caller]
         if len(wanted) > 1 and self.leaves_out():
             wanted.popitem()
-            self.client.history.reach("a fetch session is to forget a partition")
         return caller, wanted
 
     # ---- requests
@@ -170,6 +169,7 @@ class Consumer:
                 if by_id:
                     gone.topic_id = self.client.ids[key[0]]
                 forgotten.append(gone)
+                self.client.history.reach("a fetch session is to forget a partition")
         return fetch.FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
@@ -387,6 +387,10 @@ class CommittingConsumer:
         self._committed: dict[Key, int] = dict.fromkeys(partitions, -1)
         self._attempted: dict[Key, int] = dict.fromkeys(partitions, -1)
 
+    def leave_out(self, leaves_out: Callable[[], bool]) -> None:
+        """Have it asked each time whether a partition is left out."""
+        self._consumer.leaves_out = leaves_out
+
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Poll, commit, look up times and come back, until it is over."""
         rng = self._client.rng
@@ -436,9 +440,9 @@ def _start(scenario: "Scenario") -> list[Any]:
     for number, assigned in enumerate([*([place] for place in places), places]):
         client, process = scenario.client(f"c{number}")
         consumer = CommittingConsumer(client, assigned)
-        if scenario.cluster.seed >= STRANGERS_SINCE:
+        if scenario.cluster.seed >= COMMITTERS_SINCE:
             rng = scenario.cluster.fork(f"left-out-{number}")
-            consumer.leaves_out = partial(_draw, rng)
+            consumer.leave_out(partial(_draw, rng))
         tasks.append(scenario.loop.start_task(process, consumer.run(scenario.is_over)))
     return tasks
 

@@ -3,12 +3,14 @@
 A member that has left commits in the generation that it was in, and one that is behind asks for
 its assignment. A leader takes for in sync who has another process, or none, and a controller is
 announced in an epoch that is over. A coordinator sends the marker of a producer's former epoch. And
-a producer that begins a new epoch begins it in its middle. Each is refused; what is done of it is
-judged where it is decided, and by what it hears.
+a producer that begins a new epoch begins it in its middle. From `COMMITTERS_SINCE` on a member that
+is a generation behind commits in a transaction, too, and one of a consumer group that is an epoch
+behind reads its offsets. Each is refused; what is done of it is judged where it is decided, and by
+what it hears.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import ApiKey
@@ -17,24 +19,38 @@ from headrace_broker.protocol.messages import (
     alter_partition,
     begin_quorum_epoch,
     offset_commit,
+    offset_fetch,
     sync_group,
     write_txn_markers,
 )
+from simulation.atomicity import Atomicity
 from simulation.client import FAILURES, Client
 from simulation.history import Status
 from simulation.retries import NOT_APPLIED
 from simulation.workloads.former_processes import FormerProcesses
 from simulation.workloads.operators import CONTROLLER_PORT
 from simulation.workloads.producers import Producer
-from simulation.workloads.workload import STRANGERS_SINCE, Workload
+from simulation.workloads.transactional import AbortableError, FencedError, Worker
+from simulation.workloads.workload import COMMITTERS_SINCE, STRANGERS_SINCE, Workload
 from simulation.workloads.zombies import FormerCoordinator, Marked
 
 if TYPE_CHECKING:
     from simulation.cluster import Cluster, Node
     from simulation.scenario import Scenario
 
+_MEMBERS_READ_FROM = 9
 _SKIPPED = 3
 """So many records the new epoch seems to have written before its first batch."""
+
+
+def classic_members(cluster: "Cluster") -> Iterator[tuple[str, int, str]]:
+    """Yield group, generation and member id of all that the nodes know."""
+    for node in cluster.nodes:
+        broker: Any = node.broker
+        for shard in broker.groups._shards.values() if broker and node.is_ready else ():
+            for name, group in sorted(shard.shard.groups.items()):
+                for member in sorted(group.members):
+                    yield name, int(group.generation), member
 
 
 class FormerMembers:
@@ -49,14 +65,7 @@ class FormerMembers:
         rng = self._client.rng
         while not is_over():
             await asyncio.sleep(rng.expovariate(4))
-            ready = [node for node in self._cluster.nodes if node.broker and node.is_ready]
-            known = [
-                (name, int(group.generation), member)
-                for node in ready
-                for shard in node.broker.groups._shards.values()  # type: ignore[union-attr]  # it is ready
-                for name, group in sorted(shard.shard.groups.items())
-                for member in sorted(group.members)
-            ]
+            known = list(classic_members(self._cluster))
             if not known:
                 continue
             speak = rng.choice((self._commit, self._sync))
@@ -104,6 +113,81 @@ class FormerMembers:
         if caller is not None:
             await client.call(caller, ApiKey.SYNC_GROUP, request)
             client.history.reach("a member syncs in a former generation")
+
+
+class FormerCommitter(Worker):
+    """A consumer that is a generation behind, and commits in its producer's transaction."""
+
+    def __init__(self, client: Client, cluster: "Cluster", now: Callable[[], float]) -> None:
+        super().__init__(client, Atomicity(client.history, now), "former-committer")
+        self._cluster = cluster
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Commit until it is over."""
+        rng = self.client.rng
+        while not is_over():
+            producer = await self.new_producer()
+            may_go_on = True
+            while may_go_on and not is_over():
+                await asyncio.sleep(rng.expovariate(4))
+                known = list(classic_members(self._cluster))
+                if not known:
+                    continue
+                group, generation, member = rng.choice(known)
+                transaction = producer.begin()
+                place = rng.choice(self._cluster.profile.places)
+                try:
+                    await producer.commit_offsets(
+                        group, {place: 0}, generation=generation - 1, member=member
+                    )
+                    # A coordinator's successor may not know the newest generation.
+                    await producer.end(transaction, commits=False)
+                except FencedError:
+                    may_go_on = False
+                except AbortableError:
+                    may_go_on = await self.give_up(producer, transaction)
+
+
+class FormerReader:
+    """A member of a consumer group that is an epoch behind, and reads its offsets (KIP-848)."""
+
+    def __init__(self, client: Client, cluster: "Cluster") -> None:
+        client.versions[ApiKey.OFFSET_FETCH] = _MEMBERS_READ_FROM
+        self._client = client
+        self._cluster = cluster
+
+    async def run(self, is_over: Callable[[], bool]) -> None:
+        """Read until it is over."""
+        rng = self._client.rng
+        while not is_over():
+            await asyncio.sleep(rng.expovariate(4))
+            known = list(self._members())
+            if known:
+                try:
+                    await self._read(*rng.choice(known))
+                except FAILURES:
+                    continue
+
+    def _members(self) -> Iterator[tuple[str, str, int]]:
+        for node in self._cluster.nodes:
+            broker: Any = node.broker
+            for shard in broker.groups._shards.values() if broker and node.is_ready else ():
+                for name, group in sorted(shard.shard.consumer_groups.items()):
+                    for member_id, member in sorted(group.members.items()):
+                        yield name, member_id, int(member.epoch)
+
+    async def _read(self, group: str, member_id: str, epoch: int) -> None:
+        topic, index = self._client.rng.choice(self._cluster.profile.places)
+        asked = offset_fetch.OffsetFetchRequestGroup(
+            group_id=group,
+            member_id=member_id,
+            member_epoch=max(0, epoch - 1),
+            topics=[offset_fetch.OffsetFetchRequestTopics(name=topic, partition_indexes=[index])],
+        )
+        caller = await self._client.coordinator(group)
+        if caller is not None:
+            request = offset_fetch.OffsetFetchRequest(groups=[asked])
+            await self._client.call(caller, ApiKey.OFFSET_FETCH, request)
 
 
 class FormerRegistrations(FormerProcesses):
@@ -242,6 +326,11 @@ def _start(scenario: "Scenario") -> list[Any]:
         start("xr", lambda client: FormerRegistrations(client, cluster))
     if "transactions" in profile.works:
         start("xe", lambda client: FormerEpochs(client, cluster))
+    if cluster.seed < COMMITTERS_SINCE:
+        return tasks
+    start("xo", lambda client: FormerReader(client, cluster))
+    if "transactions" in profile.works:
+        start("xc", lambda client: FormerCommitter(client, cluster, scenario.loop.time))
     return tasks
 
 

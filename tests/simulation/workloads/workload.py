@@ -12,7 +12,10 @@ POWER_CUTS_SINCE = 8_000_000
 """The first seed with cuts of power that are aimed (`simulation.power_cuts`)."""
 STRANGERS_SINCE = 9_000_000
 """The first seed with strangers, slow tosses, old transactional ids and more flipped bits."""
-COMPLETE_SINCE = 9_000_000
+COMMITTERS_SINCE = 10_000_000
+"""The first seed in which a former member commits in a transaction, and the power fails where a
+segment begins behind what no fsync covers."""
+COMPLETE_SINCE = 10_000_000
 """From here on a seed may draw all that there is; what is known of those before stays true."""
 
 
