@@ -1,16 +1,19 @@
 """The operator's loop: keys are given back, what is gone is forgotten, what fails is said."""
 
 import asyncio
+import random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
 
+from headrace_operator.kubernetes import main
 from headrace_operator.kubernetes.api.client import KubernetesError
 from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.main import OperatorConfig, _Operator
 from headrace_operator.kubernetes.metrics import OperatorMetrics
+from headrace_operator.kubernetes.queue import WorkQueue
 from headrace_operator.kubernetes.reconcile import Outcome
 from headrace_operator.resources import API_VERSION
 
@@ -81,7 +84,7 @@ def test_a_pass_that_is_cancelled_before_it_began_gives_its_key_back() -> None:
         operator._queue.add(KEY)
         worker = asyncio.create_task(operator._work())
         await asyncio.sleep(0)
-        (task,) = operator._silent
+        (task,) = operator._beside
         every = [worker, task]
         for each in every:
             each.cancel()
@@ -90,6 +93,64 @@ def test_a_pass_that_is_cancelled_before_it_began_gives_its_key_back() -> None:
         assert operator._queue.depth == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["Cluster", "SparkApplication"])
+def test_passes_that_hang_hold_up_no_others(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """As where an admission webhook hangs on what they write: ten seconds each."""
+    monkeypatch.setattr(main, "PATIENCE_SECONDS", 0.01)
+
+    async def run() -> None:
+        operator, _, _ = make()
+        hang, passed = asyncio.Event(), asyncio.Event()
+
+        async def reconcile(*key: Any) -> Outcome:
+            if "other" in str(key):
+                passed.set()
+            else:
+                await hang.wait()
+            return Outcome(scope="everything")
+
+        operator._reconciler = SimpleNamespace(is_silent=lambda _: False, reconcile=reconcile)
+        operator._reconcile_application = reconcile
+        keys = [(kind, "n", f"hangs{number}") for number in range(2 * main.WORKERS)]
+        for key in [*keys, ("Cluster", "n", "other")]:
+            operator._queue.add(key)
+        leading = asyncio.create_task(operator._lead())
+        await asyncio.wait_for(passed.wait(), 10)
+        # A key is given back when its pass is over, and not before.
+        operator._queue.add(keys[0])
+        assert operator._queue.depth == 0
+        hang.set()
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_worker_ends_with_its_lease_also_where_a_key_comes_at_that_moment() -> None:
+    """Else the next time that this process leads it waits for the worker, and does nothing."""
+
+    async def run(steps: int) -> None:
+        queue = WorkQueue(lambda: 0.0, random.Random(1))
+        queue.add_after(("Cluster", "n", "later"), 1000)
+
+        async def work() -> None:
+            while True:
+                await queue.take()
+
+        worker = asyncio.create_task(work())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        queue.add(KEY)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        worker.cancel()
+        done, _ = await asyncio.wait([worker], timeout=2)
+        assert done, steps
+
+    for steps in range(5):
+        asyncio.run(run(steps))
 
 
 def test_a_worker_that_ends_is_no_secret() -> None:

@@ -59,9 +59,12 @@ __all__ = ["OperatorConfig", "run_operator"]
 
 LEASE_NAME = "headrace-operator"
 WORKERS = 4
-#: Passes over Clusters that did not answer the last time, or are new: each may wait for seconds, so
-#: they must not occupy workers that others need. Surplus ones run a moment later.
-SILENT_AT_ONCE = 128
+#: A pass that takes longer goes on beside the worker, which takes the next key: where an admission
+#: webhook hangs, each of some Clusters' or jobs' passes takes ten seconds and more.
+PATIENCE_SECONDS = 2.0
+#: So many go on beside. Passes over Clusters that did not answer the last time, or are new, do so
+#: from the beginning: each may wait for seconds. Surplus ones of these run a moment later.
+BESIDE_AT_ONCE = 128
 SILENT_AGAIN_SECONDS = 1.0
 #: How often a runner of SparkApplications asks whether there is the kind, where there was none.
 SPARK_SECONDS = 10.0
@@ -152,7 +155,7 @@ class _Operator:
         self._admins = Admins(election.check)
         own = (config.lease_namespace or connection.default_namespace, LEASE_NAME)
         self._neighbours = Neighbours(client, own, time.monotonic, self._see_all)
-        self._silent: set[asyncio.Task[None]] = set()
+        self._beside: set[asyncio.Task[None]] = set()
         self._statuses = StatusWriter(client, store, register, backend)
         self._reconciler = ClusterReconciler(
             Surroundings(
@@ -243,7 +246,7 @@ class _Operator:
             if self._election.is_leader:
                 self._informer.mark_all()
                 workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
-                self._silent.clear()
+                self._beside.clear()
                 changed = asyncio.create_task(self._election.changed.wait())
                 try:
                     done, _ = await asyncio.wait(
@@ -253,7 +256,7 @@ class _Operator:
                         # A worker that ended would work for nobody, and nobody would know.
                         task.result()
                 finally:
-                    every = [changed, *workers, *self._silent]
+                    every = [changed, *workers, *self._beside]
                     for task in every:
                         task.cancel()
                     await asyncio.gather(*every, return_exceptions=True)
@@ -268,21 +271,24 @@ class _Operator:
                 # It is due again when that changes.
                 self._queue.done(key)
             elif kind != "Cluster" or not self._reconciler.is_silent((namespace, name)):
-                try:
-                    await self._reconcile(key)
-                finally:
-                    self._queue.done(key)
-            elif len(self._silent) >= SILENT_AT_ONCE:
+                is_full = len(self._beside) >= BESIDE_AT_ONCE
+                task = self._begin(key)
+                await asyncio.wait([task], timeout=None if is_full else PATIENCE_SECONDS)
+            elif len(self._beside) >= BESIDE_AT_ONCE:
                 self._queue.done(key)
                 self._queue.add_after(key, SILENT_AGAIN_SECONDS)
             else:
-                task = asyncio.create_task(self._reconcile(key))
-                self._silent.add(task)
-                # Also of one that is cancelled before it began.
-                task.add_done_callback(partial(self._give_back, key))
+                self._begin(key)
+
+    def _begin(self, key: QueueKey) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._reconcile(key))
+        self._beside.add(task)
+        # Also of one that is cancelled before it began.
+        task.add_done_callback(partial(self._give_back, key))
+        return task
 
     def _give_back(self, key: QueueKey, task: asyncio.Task[None]) -> None:
-        self._silent.discard(task)
+        self._beside.discard(task)
         self._queue.done(key)
 
     async def _reconcile(self, key: QueueKey) -> None:

@@ -7,6 +7,7 @@ due again right after that; a failed key returns later each time, up to a limit.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -96,10 +97,10 @@ class WorkQueue:
                 self._working.add(key)
                 return key
             self._changed.clear()
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout)
-            except TimeoutError:
-                continue
+            # `wait_for` of Python 3.11 would swallow a cancellation that comes with a change.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._changed.wait()
 
     def done(self, key: QueueKey) -> None:
         """Return a key; it is due again if it was added in the meantime."""
