@@ -201,7 +201,7 @@ def test_a_pod_that_is_refused_for_a_minute_needs_a_person(served: Served) -> No
 
 def published(served: Served, service: str) -> list[str]:
     of = f"--selector=kubernetes.io/service-name={service}"
-    slices = get(served.namespace, "endpointslices", of)["items"]
+    slices = get(served.namespace, "endpointslices", of).get("items", [])
     return [ip for each in slices for one in each["endpoints"] or [] for ip in one["addresses"]]
 
 
