@@ -33,6 +33,8 @@ class Outage:
 
     def wait(self, reason: object) -> None:
         """Wait before the next attempt. Raises `AwayError` when the time is over."""
+        # Of several lines a log and a job's end show the first ones.
+        why = " ".join(str(reason).split())
         now = time.monotonic()
         if self._attempts == 0:
             self._began = now
@@ -41,7 +43,7 @@ class Outage:
         if waited >= self._seconds_max:
             raise AwayError(
                 f"{self._server} was asked {self._attempts} times in {waited:.0f} s, and does not"
-                f" take it: {reason}. See that it runs, is reached from here and has room; nothing"
+                f" take it: {why}. See that it runs, is reached from here and has room; nothing"
                 " is lost: the next driver begins with this batch"
             )
         if self._attempts == 1:
@@ -49,7 +51,7 @@ class Outage:
                 "a server is away or refuses; asking again",
                 server=self._server,
                 for_seconds=self._seconds_max,
-                reason=str(reason),
+                reason=why,
             )
         interval = min(_INTERVAL_SECONDS_MIN * 2 ** (self._attempts - 1), _INTERVAL_SECONDS_MAX)
         time.sleep(min(interval, self._began + self._seconds_max - now))

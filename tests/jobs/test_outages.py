@@ -17,6 +17,7 @@ from headrace_jobs.jobs.startup import JobError, when_servers_answer
 from headrace_jobs.outages import AwayError, Outage
 from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import Batch
+from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_jobs.sinks.protocol import Run
 from headrace_jobs.sinks.search import SearchIndex
 from headrace_jobs.sinks.search_marker import search_client
@@ -130,6 +131,11 @@ def index(opensearch):
     return SearchIndex(index=f"i-{uuid.uuid4().hex[:8]}", key=("k",), hosts=opensearch.url)
 
 
+@pytest.fixture
+def table(postgres):
+    return PostgresTable(table=f"t_{uuid.uuid4().hex[:8]}", dsn=postgres.dsn)
+
+
 def test_a_search_server_that_is_killed_in_mid_batch_is_waited_for(
     spark, opensearch, index, tmp_path, monkeypatch, open_sink
 ):
@@ -212,6 +218,32 @@ def test_passwords_of_servers_are_in_no_message():
     with pytest.raises(AwayError, match=r"http://127\.0\.0\.1:1") as error:
         client.info()
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("delivery", [Delivery.EXACTLY_ONCE, Delivery.AT_LEAST_ONCE])
+def test_a_database_that_is_killed_in_mid_batch_is_waited_for(
+    spark, postgres, table, tmp_path, delivery, open_sink
+):
+    writer, pause = open_sink(table, delivery), Pause(tmp_path)
+    with away_in_mid_batch(postgres.crash, postgres.start, pause):
+        writer.write(pause.frame(spark), batch(0))
+    found = postgres.query(f"SELECT k, v FROM {table.table}")  # noqa: S608 - ours
+    assert len(found) == ROWS
+    assert dict(found) == EXPECTED
+    assert open_sink(table, delivery).stored.offsets == {P0: 10}
+
+
+def test_a_database_that_stays_away_fails_the_batch_and_says_what_was_tried(
+    spark, postgres, table, tmp_path, monkeypatch, open_sink
+):
+    monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 2.0)
+    writer, pause = open_sink(table), Pause(tmp_path)
+    with (
+        pytest.raises(AwayError, match=r"PostgreSQL .*asked \d+ times in \d+ s.*the next driver"),
+        away_in_mid_batch(postgres.crash, postgres.start, pause, 2 * AWAY_SECONDS),
+    ):
+        writer.write(pause.frame(spark), batch(0))
+    assert open_sink(table).stored.batch_id == -1
 
 
 def test_intervals_grow_and_the_last_one_ends_with_the_time(monkeypatch):

@@ -11,13 +11,16 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from faults.disk import can_mount, fill, small_disk
+from headrace_jobs import outages
 from headrace_jobs.declaration import Delivery
+from headrace_jobs.outages import AwayError
 from headrace_jobs.progress.offsets import TopicPartition
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.sinks.postgres import PostgresTable
-from headrace_jobs.sinks.protocol import Run, SinkError
+from headrace_jobs.sinks.protocol import Run, SinkAwayError, SinkError
 from support.holding_proxy import HoldingProxy
 from support.postgres import running_pooler
 from support.processes import LOOPBACK
@@ -247,9 +250,7 @@ def test_a_connection_that_is_lost_with_each_transaction_fails_the_batch_in_time
     spark, postgres, sink, open_sink, monkeypatch
 ):
     """A pooler that ends what takes long, or a server that this batch crashes each time."""
-    from headrace_jobs.sinks import postgres_store
-
-    monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
+    monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 2.0)
     writer = open_sink()
     writer.write(rows(spark, a=1), batch(0))
     store, lost = writer._store, []
@@ -263,7 +264,7 @@ def test_a_connection_that_is_lost_with_each_transaction_fails_the_batch_in_time
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_transact_once", lose_it)
-        with pytest.raises(SinkError, match="ends the connection with each attempt"):
+        with pytest.raises(AwayError, match="ends the connection with each attempt"):
             writer.write(rows(spark, b=2), batch(1))
     assert table(postgres, sink) == {"a": 1}
     open_sink().write(rows(spark, b=2), batch(1))
@@ -298,27 +299,27 @@ def test_a_commit_that_arrives_after_its_driver_gave_up_counts_once(
         assert writer.stored.batch_id == 2
 
 
-def test_a_server_that_crashes_after_staging_costs_the_batch_and_no_row(
+def test_a_server_that_crashes_after_staging_costs_time_and_no_row(
     spark, postgres, sink, open_sink, monkeypatch
 ):
     writer = open_sink()
     writer.write(rows(spark, a=1), batch(0))
-    transact = writer._store.transact
+    transact, crashed = writer._store.transact, []
 
     def crash_first(*arguments):
-        postgres.crash()
-        postgres.start()
+        if not crashed:
+            crashed.append(True)
+            postgres.crash()
+            postgres.start()
         return transact(*arguments)
 
     monkeypatch.setattr(writer._store, "transact", crash_first)
     # What is staged is not logged, so recovery empties it: that must never count as no rows.
-    with pytest.raises(SinkError, match="1 rows were staged and 0 are there"):
+    with capture_logs() as said:
         writer.write(rows(spark, b=2), batch(1))
-    assert table(postgres, sink) == {"a": 1}
-    successor = open_sink()
-    assert successor.stored.offsets == {P0: 10}
-    successor.write(rows(spark, b=2), batch(1))
+    assert any("1 rows were staged and 0 are there" in each.get("reason", "") for each in said)
     assert table(postgres, sink) == {"a": 1, "b": 2}
+    assert writer.stored.offsets == {P0: 20}
 
 
 def within(seconds, work):
@@ -413,6 +414,30 @@ def test_a_batch_does_not_wait_for_a_task_that_hangs_and_was_tried_again(
     assert table(postgres, sink) == {"a": 1}
 
 
+def test_a_batch_that_is_begun_again_does_not_wait_for_a_task_of_its_first_attempt(
+    spark, postgres, sink, open_sink, monkeypatch
+):
+    """A task whose node is cut off: its COPY stays open in the server."""
+    from headrace_jobs.sinks import postgres as module
+
+    copy_rows = module.copy_rows
+    with contextlib.ExitStack() as stack:
+
+        def hang_at_first(*arguments):
+            attempts = copy_rows(*arguments)
+            if attempts and not hung:
+                hung.append(True)
+                stack.enter_context(hanging_copy(postgres, sink.dsn))
+                raise SinkAwayError("a task was lost")
+            return attempts
+
+        writer, hung = open_sink(), []
+        monkeypatch.setattr(module, "copy_rows", hang_at_first)
+        began_again = within(60, lambda: writer.write(rows(spark, a=1), batch(0)) or True)
+        assert began_again, "the batch waits"
+    assert table(postgres, sink) == {"a": 1}
+
+
 def test_a_server_that_crashes_behind_the_commit_costs_no_batch(
     spark, postgres, sink, open_sink, monkeypatch
 ):
@@ -457,8 +482,6 @@ def table_on_a_small_disk(postgres, table):
 def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(
     spark, postgres, sink, open_sink, monkeypatch
 ):
-    from headrace_jobs.sinks import postgres_store
-
     append = PostgresTable(table=sink.table, dsn=sink.dsn)
     many = [("x" * 500, number) for number in range(5_000)]
     frame = spark.createDataFrame(many, "k STRING, v INT")
@@ -466,14 +489,14 @@ def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(
         writer = open_sink(sink=append)
         writer.write(rows(spark, a=1), batch(0))
         somebody_elses = fill(disk)
-        monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
-        with pytest.raises(SinkError, match=r"refuses the batch: .*No space left on device"):
+        monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 2.0)
+        with pytest.raises(AwayError, match=r"refuses the batch: .*No space left on device"):
             writer.write(frame, batch(1))
         assert table(postgres, sink) == {"a": 1}
         # The driver that is started again waits for room, and the batch counts once.
         successor = open_sink(sink=append)
         assert successor.stored.offsets == {P0: 10}
-        monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 60.0)
+        monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 60.0)
         threading.Timer(3, somebody_elses.unlink).start()
         successor.write(frame, batch(1))
         successor.write(frame, batch(1))
@@ -484,9 +507,7 @@ def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(
 def test_a_servers_own_timeout_fails_the_batch_and_is_no_endless_repetition(
     spark, postgres, sink, open_sink, monkeypatch
 ):
-    from headrace_jobs.sinks import postgres_store
-
-    monkeypatch.setattr(postgres_store, "OUTAGE_SECONDS_MAX", 2.0)
+    monkeypatch.setattr(outages, "OUTAGE_SECONDS_MAX", 2.0)
     writer = open_sink()
     writer.write(rows(spark, a=1), batch(0))
     postgres.query(
@@ -497,7 +518,7 @@ def test_a_servers_own_timeout_fails_the_batch_and_is_no_endless_repetition(
         f"CREATE TRIGGER slow BEFORE INSERT ON {sink.table} FOR EACH ROW EXECUTE FUNCTION linger()"
     )
     slow = dataclasses.replace(sink, dsn=f"{sink.dsn} options='-c statement_timeout=300'")
-    with pytest.raises(SinkError, match="refuses the batch: canceling statement"):
+    with pytest.raises(AwayError, match="refuses the batch: canceling statement"):
         open_sink(sink=slow).write(rows(spark, b=2), batch(1))
     assert table(postgres, sink) == {"a": 1}
 

@@ -8,6 +8,7 @@ import uuid
 import pytest
 from structlog.testing import capture_logs
 
+from headrace_jobs import outages
 from headrace_jobs.declaration import Delivery
 from headrace_jobs.jobs.outputs import fitting
 from headrace_jobs.progress.offsets import TopicPartition
@@ -140,11 +141,15 @@ def block(server, sink, *, is_full):
     search_client([server.url]).indices.put_settings(index=sink.index, body=settings)
 
 
-def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(spark, server, sink):
-    writer = open_sink(sink)
+def test_a_full_disk_fails_the_batch_and_is_made_up_for_when_there_is_room(
+    spark, server, sink, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(outages, "OUTAGE_SECONDS_MAX", 2.0)
+        writer = open_sink(sink)
     writer.write(rows(spark, a=1), batch(0))
     block(server, sink, is_full=True)
-    with pytest.raises(Exception, match=r"does not take .* documents now: .*flood-stage"):
+    with pytest.raises(Exception, match=r"documents are refused for now, .*flood-stage"):
         writer.write(rows(spark, a=2, b=2), batch(1))
     assert documents(sink) == {"a": 1}
     # The driver that is started again finds room while it tries.

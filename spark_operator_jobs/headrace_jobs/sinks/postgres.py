@@ -10,6 +10,7 @@ With a `key` rows are merged (the row of a key is replaced), without one they ar
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ from headrace_jobs.sinks.postgres_store import (
     identifier,
     saying_why,
 )
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import SinkAwayError, SinkError
 from headrace_jobs.sinks.unfit import first_reason, is_null
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class PostgresWriter:
         self._store = PostgresStore(sink.dsn, run, sink.table)
         self._prefix = staging_prefix(run.job, run.generation, sink.table)
         self._is_made = False
+        self._attempts = itertools.count()
         with saying_why(sink.table):
             self._store.once(lambda connection, _: drop_staging(connection, self._prefix))
 
@@ -130,7 +132,22 @@ class PostgresWriter:
         return first_reason([*is_null(key), *unfit_key(frame, key), *unfit_values(frame)])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`."""
+        """Write a batch. Raises `FencedError`, `GapError`, `SinkError`, `AwayError`."""
+        import psycopg
+
+        outage = self._store.outage()
+        while True:
+            try:
+                self._write(frame, batch)
+            except (psycopg.OperationalError, psycopg.InterfaceError, SinkAwayError) as error:
+                if self._delivery is Delivery.AT_MOST_ONCE:
+                    raise SinkError(f"{error} (at most once, nothing is tried again)") from error
+                # As far as it came it is begun again: the progress says whether it came to its end.
+                outage.wait(str(error).strip())
+            else:
+                return
+
+    def _write(self, frame: DataFrame, batch: Batch) -> None:
         self._store.refresh()
         if judge(self._store.stored, self._store.epoch, batch) is Verdict.SKIP:
             return
@@ -161,7 +178,9 @@ class PostgresWriter:
         """Stage the rows, then merge them, with the batch's progress if there is one."""
         from psycopg import sql
 
-        staging = f"{self._prefix}{self._store.epoch}_{batch.batch_id}"
+        # Of its own in each attempt: a task of the last one may hang in its COPY.
+        attempt = next(self._attempts)
+        staging = f"{self._prefix}{self._store.epoch}_{batch.batch_id}_{attempt}"
         name = sql.Identifier(staging)
         columns = sql.SQL(", ").join(map(sql.Identifier, frame.columns))
         drop = sql.SQL("DROP TABLE IF EXISTS {}").format(name)
@@ -186,9 +205,9 @@ class PostgresWriter:
                 (list(attempts),),
             ).fetchone()[0]
             if counted != expected:
-                raise SinkError(
+                raise SinkAwayError(
                     f"{expected} rows were staged and {counted} are there: the server crashed"
-                    " meanwhile; the batch will be written again"
+                    " meanwhile"
                 )
             if expected:
                 statement = self._merge(staging, relation, frame.columns)

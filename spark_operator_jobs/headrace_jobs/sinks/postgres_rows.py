@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.stored import FencedError
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import SinkAwayError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -183,9 +183,14 @@ def copy_rows(
     Without `merge` the table is a staging table, whose column `headrace_attempt` identifies the
     writer of a row: both attempts of a retried task may be there. With `merge` each task stages its
     rows in a temporary table with the same columns, and merges them.
+
+    Raises `SinkAwayError` if a task's server was lost or refused: its rows may be there.
     """
     task = _CopyTask(columns=tuple(frame.columns), conninfo=conninfo, table=table, merge=merge)
-    done = frame.mapInArrow(task.run, "attempt bigint, copied bigint").collect()
+    done = frame.mapInArrow(task.run, "attempt bigint, copied bigint, lost string").collect()
+    lost = [str(row.lost) for row in done if row.lost is not None]
+    if lost:
+        raise SinkAwayError(f"PostgreSQL refuses {len(lost)} tasks, the first: {lost[0]}")
     return {int(row.attempt): int(row.copied) for row in done}
 
 
@@ -199,14 +204,30 @@ class _CopyTask:
     merge: TaskMerge | None
 
     def run(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Copy the rows in the task's own transaction; yield the attempt and their number."""
+        """Copy the rows; yield the attempt and their number, or why the server was lost.
+
+        Not as an exception: Spark would try the task again at once, or fail the batch.
+        """
         import psycopg
         import pyarrow as pa
-        from psycopg import sql
         from pyspark import TaskContext
 
         context = TaskContext.get()
         attempt = 0 if context is None else int(context.taskAttemptId())
+        copied, lost = 0, None
+        try:
+            copied = self._copy(batches, attempt)
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            lost = str(error).strip()
+        names = ["attempt", "copied", "lost"]
+        columns = [pa.array([attempt]), pa.array([copied]), pa.array([lost], pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, names)
+
+    def _copy(self, batches: Iterable[Any], attempt: int) -> int:
+        """Copy the rows in the task's own transaction; return their number."""
+        import psycopg
+        from psycopg import sql
+
         names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
         with psycopg.connect(
             self.conninfo, application_name="headrace task", prepare_threshold=None
@@ -231,7 +252,7 @@ class _CopyTask:
                     copied += batch.num_rows
             if self.merge is not None:
                 self.merge.run(connection, attempt)
-        yield pa.RecordBatch.from_pydict({"attempt": [attempt], "copied": [copied]})
+        return copied
 
 
 def _as_csv(batch: Any, attempt: int) -> memoryview:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
-import time
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import structlog
 
+from headrace_jobs import outages
+from headrace_jobs.outages import Outage
 from headrace_jobs.progress.offsets import format_offsets, parse_offsets
 from headrace_jobs.progress.stored import (
     NO_BATCH,
@@ -31,7 +31,7 @@ from headrace_jobs.progress.stored import (
 )
 from headrace_jobs.sinks.generations import mixing
 from headrace_jobs.sinks.postgres_rows import TaskMerge, bound_idleness, drop_unless_locked
-from headrace_jobs.sinks.protocol import SinkError
+from headrace_jobs.sinks.protocol import SinkAwayError, SinkError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,10 +53,7 @@ __all__ = [
 ]
 
 PROGRESS_TABLE = "headrace_progress"
-#: How long a server may be down, or refuse, before the batch fails, and with it the job.
-OUTAGE_SECONDS_MAX = 60.0
-_RETRY_SECONDS = 0.5
-_LOSES = "ends the connection with each attempt to write the batch"
+_LOSES = "it ends the connection with each attempt to write the batch"
 # Detects a silent loss of the server (a cut cable) within this time.
 _TCP_TIMEOUT_MS = 20_000
 # PostgreSQL cuts a longer identifier without an error (NAMEDATALEN).
@@ -117,7 +114,7 @@ ALTER TABLE headrace_progress ADD COLUMN topics jsonb NOT NULL DEFAULT '{}'
 def connect(dsn: str, name: str) -> Any:
     """Connect, in autocommit mode. `dsn` is libpq's; the `PG…` environment completes it.
 
-    Raises `SinkError` with instructions.
+    Raises `SinkError` with instructions, `SinkAwayError` if the server lets nobody in.
     """
     try:
         import psycopg
@@ -135,7 +132,9 @@ def connect(dsn: str, name: str) -> Any:
             keepalives_idle=10,
         )
     except psycopg.Error as error:
-        raise SinkError(f"PostgreSQL does not let us in: {str(error).strip()}") from error
+        is_away = isinstance(error, psycopg.OperationalError)
+        kind = SinkAwayError if is_away else SinkError
+        raise kind(f"PostgreSQL does not let us in: {_brief(error)}") from error
 
 
 class PostgresStore:
@@ -147,6 +146,8 @@ class PostgresStore:
         self._dsn = dsn
         self._key = (run.job, run.generation, output)
         self._connection = connect(dsn, self._name)
+        info = self._connection.info
+        self._server = f"PostgreSQL at {info.host}, port {info.port},"
         try:
             with saying_why(PROGRESS_TABLE):
                 self.relation, self.stored = self._claim(run, output)
@@ -260,22 +261,23 @@ class PostgresStore:
         """Read the row again. Raises `FencedError` if the generation was discarded.
 
         A connection that was lost since the last batch (a restart, an idle timeout) is made anew.
-        Raises `SinkError` if the server stays down.
+        Raises `AwayError` if the server stays down.
         """
         import psycopg
 
-        deadline = math.inf
+        outage = self.outage()
         while True:
             try:
                 self._take(self._connection.execute(_READ, self._key).fetchone())
             except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                now = time.monotonic()
-                if now > deadline:
-                    raise SinkError(f"PostgreSQL does not answer: {_brief(error)}") from error
-                deadline = min(deadline, now + OUTAGE_SECONDS_MAX)
-                self._reconnect(deadline, error)
+                outage.wait(_brief(error))
+                self._reconnect(outage)
             else:
                 return
+
+    def outage(self) -> Outage:
+        """Return how long the server is waited for, from its next failure on."""
+        return Outage(self._server, outages.OUTAGE_SECONDS_MAX)
 
     def rewind(self, progress: StoredProgress) -> None:
         """Store where the next batch must start: after a reset, or if nothing was stored."""
@@ -289,12 +291,12 @@ class PostgresStore:
         """Do the work and store the batch's progress, both or neither. Retries if in doubt.
 
         `work` gets the connection and the table's name, inside the transaction. Raises
-        `FencedError`, `GapError`, exceptions of `work`, and `SinkError` if the server stays down,
+        `FencedError`, `GapError`, exceptions of `work`, and `AwayError` if the server stays down,
         or keeps refusing (its disk is full, one of its timeouts is too short) or hanging up.
         """
         import psycopg
 
-        deadline = math.inf
+        outage = self.outage()
         while True:
             try:
                 return self._transact_once(batch, work)
@@ -304,20 +306,9 @@ class PostgresStore:
                 psycopg.errors.IdleInTransactionSessionTimeout,
             ) as error:
                 # Refused, lost on the way, or done with a lost answer: the row will show it.
-                deadline = min(deadline, time.monotonic() + OUTAGE_SECONDS_MAX)
-                is_refused = error.sqlstate is not None
-                if time.monotonic() > deadline - _RETRY_SECONDS:
-                    does = "refuses the batch" if is_refused else _LOSES
-                    raise SinkError(f"PostgreSQL {does}: {_brief(error)}") from error
-                structlog.get_logger(__name__).warning(
-                    "the server refuses the transaction; trying again"
-                    if is_refused
-                    else "the transaction's outcome is unknown; asking the server",
-                    batch=batch.batch_id,
-                    error=_brief(error),
-                )
-                time.sleep(_RETRY_SECONDS)
-                self._reconnect(deadline, error)
+                does = _LOSES if error.sqlstate is None else "it refuses the batch"
+                outage.wait(f"{does}: {_brief(error)}")
+                self._reconnect(outage)
 
     def once(self, work: Callable[[Any, str], None]) -> None:
         """Do the work in a transaction, unless this driver is fenced. No retries."""
@@ -375,15 +366,13 @@ class PostgresStore:
         statement = _STORE_TOPICS if topics else _STORE
         self._connection.execute(statement, (*values, progress.reset, *topics, *self._key))
 
-    def _reconnect(self, deadline: float, cause: Exception) -> None:
+    def _reconnect(self, outage: Outage) -> None:
         self._connection.close()
         while True:
             try:
                 self._connection = connect(self._dsn, self._name)
-            except SinkError as error:
-                if time.monotonic() > deadline:
-                    raise error from cause
-                time.sleep(_RETRY_SECONDS)
+            except SinkAwayError as error:
+                outage.wait(error)
             else:
                 return
 
@@ -419,6 +408,8 @@ def saying_why(table: str) -> Iterator[None]:
             f" INSERT and UPDATE on {PROGRESS_TABLE} and on the job's tables, and CREATE on the"
             " schema unless these exist (exactly once stages rows in tables there)"
         ) from error
+    except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        raise SinkAwayError(f"PostgreSQL refuses: {_brief(error)}") from error
     except psycopg.Error as error:
         raise SinkError(f"PostgreSQL refuses: {_brief(error)}") from error
 
