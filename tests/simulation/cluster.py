@@ -293,6 +293,15 @@ class Cluster:
         process = CURRENT.get()
         return next((item.disk for item in self.nodes if item.process is process), None)
 
+    def has_same_metadata(self) -> bool:
+        """Whether all nodes that serve have the same topics and brokers."""
+        brokers: list[Any] = [node.broker for node in self.nodes if node.is_ready]
+        images = [broker._metadata_quorum.loader.image for broker in brokers]
+        return all(
+            image.topics == images[0].topics and image.brokers == images[0].brokers
+            for image in images
+        )
+
     def is_active_controller(self, number: int) -> bool:
         """Whether a node takes itself for the active controller."""
         return _is_active_controller(self.nodes[number - 1])

@@ -32,6 +32,9 @@ from simulation.workloads.consumers import Consumer
 from simulation.workloads.operators import Operator
 
 HEALED_SECONDS = 60.0
+_LOOKS_MAX, _LOOK_SECONDS = 20, 0.1
+_FOLLOWS_SECONDS = 0.5
+"""In which followers hear of a leader that has just been elected."""
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - tmpfs: fsync there is free, and the model is ours
 
 
@@ -157,8 +160,20 @@ class Scenario:
             )
             return
         final = finishing.result()
+        await self._hear_of_the_last_change()
         self.history.check(final)
         self.invariants.at_the_end(final)
+
+    async def _hear_of_the_last_change(self) -> None:
+        """Give nodes the time for metadata that was committed a moment ago, where there is some."""
+        has_waited = False
+        for _ in range(_LOOKS_MAX):
+            if self.cluster.has_same_metadata():
+                break
+            has_waited = True
+            await asyncio.sleep(_LOOK_SECONDS)
+        if has_waited:
+            await asyncio.sleep(_FOLLOWS_SECONDS)
 
     def _create_topics(self) -> Any:
         admin, process = self.client("admin")

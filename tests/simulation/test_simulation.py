@@ -54,6 +54,7 @@ FIXED_SEEDS = [
     (8000314, 5),
     (8000635, 1),
     (3052533706, 3),
+    (10000104, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 
