@@ -2,8 +2,8 @@
 
 All of it is read from the code, and a test of the page compares them. What seeds reached is in
 `reached.json`: `python -m simulation.lists --take RECORD` puts there what `simulation.run --record`
-kept of a range; `--found RECORD` does so with what `simulation.mutants.run --record` found, in
-`found.json`. Without them the page alone is written.
+kept of a range, `--later RECORD` what it kept of another one, beside it; `--found RECORD` puts into
+`found.json` what `simulation.mutants.run --record` found. Without them the page alone is new.
 """
 
 import argparse
@@ -107,16 +107,20 @@ def _violations() -> Iterator[str]:
 
 def _marks() -> Iterator[str]:
     known = json.loads(REACHED.read_text())
+    later = known["later"]
     yield f"## Marks ({len(MARKS)})"
     yield ""
     yield f"How many of {known['seeds']} seeds came to each rare situation, and how often. Least:"
     yield "how many of 1,000 must come to it; below that `make simulate-reached` fails."
+    yield f"Later: how many of {later['seeds']} seeds from {later['first']:,} on did: those that"
+    yield "draw all that there is."
     yield ""
-    yield "| Situation | Least | Seeds | Times |"
-    yield "|---|---|---|---|"
+    yield "| Situation | Least | Seeds | Times | Later |"
+    yield "|---|---|---|---|---|"
     for mark, least in sorted(MARKS.items(), key=lambda item: item[0].lower()):
         seeds, times = known["reached"].get(mark, (0, 0))
-        yield f"| {mark} | {least} | {seeds} | {times} |"
+        lately, _ = later["reached"].get(mark, (0, 0))
+        yield f"| {mark} | {least} | {seeds} | {times} | {lately} |"
     yield ""
 
 
@@ -178,12 +182,17 @@ def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--take", type=Path, help="a record of `simulation.run`")
+    parser.add_argument("--later", type=Path, help="a record of another range")
     parser.add_argument("--found", type=Path, help="a record of `simulation.mutants.run`")
     options = parser.parse_args()
     if options.found is not None:
         FOUND.write_text(json.dumps(take_found(options.found), indent=1) + "\n")
+    known = json.loads(REACHED.read_text())
     if options.take is not None:
-        REACHED.write_text(json.dumps(take(options.take), indent=1) + "\n")
+        known = take(options.take) | {"later": known["later"]}
+    if options.later is not None:
+        known["later"] = take(options.later)
+    REACHED.write_text(json.dumps(known, indent=1) + "\n")
     PAGE.write_text(page())
 
 

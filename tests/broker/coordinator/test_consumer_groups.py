@@ -1,5 +1,7 @@
 """Consumer groups of the consumer protocol, decided and replayed (KIP-848)."""
 
+from uuid import UUID
+
 import pytest
 
 from headrace_broker.coordinator.consumer.heartbeat import decide_consumer_heartbeat
@@ -7,6 +9,7 @@ from headrace_broker.coordinator.consumer.leaving import decide_consumer_timer
 from headrace_broker.coordinator.consumer.states import ConsumerGroupState, MemberState
 from headrace_broker.coordinator.decision import GroupDecision, TimerKey, TimerKind
 from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace_broker.coordinator.offsets import read_offsets
 from headrace_broker.coordinator.records import (
     CurrentAssignmentRecord,
     EpochRecord,
@@ -22,6 +25,7 @@ from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
+from headrace_broker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
 from headrace_broker.protocol.messages.records.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
 )
@@ -300,6 +304,28 @@ def test_commits_are_fenced_by_the_members_epoch() -> None:
     assert simulation.commit("b", 2, epoch=-1) is ErrorCode.UNKNOWN_MEMBER_ID
     simulation.leave("a")
     assert hasattr(simulation.commit("tool", 3, epoch=-1), "topics")
+
+
+def test_reads_of_offsets_are_fenced_by_the_members_epoch() -> None:
+    simulation = ConsumerSimulation()
+    simulation.join("a")
+    member = simulation.client("a").member_id
+
+    def read(member_id: str | None, epoch: int) -> ErrorCode:
+        asked = OffsetFetchRequestGroup(
+            group_id=GROUP, member_id=member_id, member_epoch=epoch, topics=None
+        )
+        try:
+            read_offsets(simulation.shard, asked, lambda _name: UUID(int=0), require_stable=False)
+        except ApiError as error:
+            return error.code
+        return ErrorCode.NONE
+
+    assert read(member, 1) is ErrorCode.NONE
+    assert read(member, 0) is ErrorCode.STALE_MEMBER_EPOCH
+    assert read(member, 2) is ErrorCode.STALE_MEMBER_EPOCH
+    assert read("former", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert read(None, -1) is ErrorCode.NONE  # an administrator
 
 
 def test_commits_of_transactions_are_fenced_by_the_members_epoch() -> None:

@@ -11,6 +11,7 @@ import simulation.invariants.decisions
 import simulation.invariants.elections
 import simulation.invariants.following
 import simulation.invariants.on_disk
+import simulation.invariants.passes
 import simulation.invariants.rot
 import simulation.invariants.share_books  # noqa: F401 - their observers register themselves
 from simulation.cluster import Cluster

@@ -6,12 +6,19 @@ epochs move where they must. What a coordinator tells of is in its log, and comm
 
 from typing import Any
 
-from headrace_broker.coordinator.consumer import classic_members, fencing, leaving, reconcile
+from headrace_broker.coordinator import offsets
+from headrace_broker.coordinator.consumer import (
+    classic_members,
+    fencing,
+    heartbeat,
+    leaving,
+    reconcile,
+)
 from headrace_broker.coordinator.consumer.group import NO_OWNER
 from headrace_broker.coordinator.records import OffsetRecord, read_record
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.coordinator.transactions import init_producer
-from headrace_broker.coordinator.transactions.transaction import LAST_EPOCH
+from headrace_broker.coordinator.transactions.transaction import LAST_EPOCH, Transaction
 from headrace_broker.log.batches import iterate_headers
 from headrace_broker.log.cleaner import CleanerRules
 from headrace_broker.protocol.batch import iterate_records
@@ -37,6 +44,31 @@ def _check_epoch(history: History, original: Any, group: Any, member_id: str, ep
     member = group.members.get(member_id)
     if member is None or member.epoch != epoch:
         history.violate("zombie-commit", f"{member_id} of epoch {epoch} in {group}: {member}")
+
+
+@observer(heartbeat, "_check_epoch")
+def _check_heartbeat(history: History, original: Any, member: Any, request: Any) -> None:
+    """Who beats is in its epoch, or has not heard of it, and owns nothing that it may not."""
+    original(member, request)
+    epoch, owned = request.member_epoch, request.topic_partitions
+    if epoch in (0, member.epoch):
+        return
+    is_kept = owned is not None and all(
+        set(item.partitions) <= member.assigned.get(item.topic_id, _NONE) for item in owned
+    )
+    if epoch != member.previous_epoch or not is_kept:
+        history.violate("zombie-member", f"{member} goes on in {epoch} with {owned}")
+
+
+@observer(offsets, "check_fetch")
+def _check_fetch(history: History, original: Any, group: Any, member_id: Any, epoch: int) -> None:
+    """Who reads a group's offsets as a member is one, in its epoch."""
+    known = group.members.get(member_id)
+    if epoch >= 0 and (known is None or known.epoch != epoch):
+        history.reach("who was a member reads a consumer group's offsets")
+    original(group, member_id, epoch)
+    if epoch >= 0 and (known is None or known.epoch != epoch):
+        history.violate("zombie-reads", f"{member_id} of epoch {epoch}: {known}")
 
 
 @observer(reconcile, "_next")
@@ -214,6 +246,15 @@ def _next_producer(
     if following.identity.epoch > LAST_EPOCH:
         history.violate("exhausted-epochs", f"{found} goes on as {following.identity}")
     return following
+
+
+@observer(Transaction, "add")
+def _add(history: History, original: Any, transaction: Transaction, *what: Any) -> Any:
+    """A transaction's time counts from its beginning, whatever joins it later."""
+    after = original(transaction, *what)
+    if not transaction.status.is_idle and after.start_ms != transaction.start_ms:
+        history.violate("transaction-begins-anew", f"{transaction} became {after}")
+    return after
 
 
 # ---- what goes

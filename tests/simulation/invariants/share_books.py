@@ -187,6 +187,9 @@ def _failed(history: History, original: Any, state: SharePartition, write: Any) 
                 if offset in book.holds:
                     book.holds[offset].said = None
     original(state, write)
+    for first, last in write.behind:
+        if not all(run.is_dirty for run in state.runs.overlapping(first, last)):
+            history.violate("share-change-lost", f"{first} to {last} is not to be written again")
 
 
 # ---- its leader

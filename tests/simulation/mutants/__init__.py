@@ -14,6 +14,7 @@ from simulation.mutants.shares import SHARE_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 from simulation.mutants.transactions import TRANSACTION_MUTANTS
 from simulation.mutants.unforeseen import UNFORESEEN_MUTANTS
+from simulation.mutants.untried import UNTRIED_MUTANTS
 
 MUTANTS = (
     *STORAGE_MUTANTS,
@@ -25,6 +26,7 @@ MUTANTS = (
     *UNFORESEEN_MUTANTS,
     *ADMISSION_MUTANTS,
     *OVERLOOKED_MUTANTS,
+    *UNTRIED_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
@@ -229,6 +231,12 @@ FOUND_AT = {
     "a dead letter is written before it is durable that nobody gets the record": 9710055,
     "tombstones and markers go while a replica is away": 9710019,
     "a process leads what its predecessor led": 9500001,
+    "what marks a finished move is not fsynced": 10000000,
+    "a marker goes while its transaction has records": 10000039,
+    "a metadata snapshot is renamed before it is durable": 10000000,
+    "a member of a consumer group stays with a former epoch": 10000002,
+    "who was a member reads a consumer group's offsets": 10000002,
+    "each partition that joins a transaction begins its time anew": 10000000,
     "a metadata snapshot forgets which producer ids are given away": 9500002,
     "what did not fit into a follower's answer is forgotten": 9500016,
     "a topic made again inherits its predecessor's committed offsets": 9500001,
@@ -263,6 +271,21 @@ KILLED_BY = {
     "a dead letter that is refused counts as written": (
         "tests/broker/server/test_dead_letter_writer.py::"
         "test_a_letter_that_its_leader_refuses_is_written_again"
+    ),
+    "a copy in another directory keeps what its log cut": (
+        "tests/broker/log/test_future_log.py::test_a_truncation_is_followed"
+    ),
+    "a pass that a truncation overtook takes its segments' place": (
+        "tests/broker/log/test_compaction.py::"
+        "test_a_pass_over_what_is_no_longer_the_log_is_given_up"
+    ),
+    "a pass deletes tombstones though a replica has fallen out meanwhile": (
+        "tests/broker/server/test_log_manager.py::"
+        "test_a_tombstone_stays_for_a_replica_that_is_behind_since_the_pass_began"
+    ),
+    "what a failed write of share state had is not written again": (
+        "tests/broker/coordinator/share/test_share_partition_edges.py::"
+        "test_what_a_failed_write_leaves_is_written_in_one_batch_with_what_came_after_it"
     ),
     "a hole between two segments is left after a power cut": (
         "tests/broker/log/test_recovery.py::"

@@ -5,8 +5,8 @@ its assignment. A leader takes for in sync who has another process, or none, and
 announced in an epoch that is over. A coordinator sends the marker of a producer's former epoch. And
 a producer that begins a new epoch begins it in its middle. From `COMMITTERS_SINCE` on a member that
 is a generation behind commits in a transaction, too, and one of a consumer group that is an epoch
-behind reads its offsets. Each is refused; what is done of it is judged where it is decided, and by
-what it hears.
+behind reads its offsets, and beats. Each is refused; what is done of it is judged where it is
+decided, and by what it hears.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import (
     alter_partition,
     begin_quorum_epoch,
+    consumer_group_heartbeat,
     offset_commit,
     offset_fetch,
     sync_group,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from simulation.scenario import Scenario
 
 _MEMBERS_READ_FROM = 9
+_LATE_EPOCH = 4
 _SKIPPED = 3
 """So many records the new epoch seems to have written before its first batch."""
 
@@ -148,8 +150,8 @@ class FormerCommitter(Worker):
                     may_go_on = await self.give_up(producer, transaction)
 
 
-class FormerReader:
-    """A member of a consumer group that is an epoch behind, and reads its offsets (KIP-848)."""
+class FormerOwner:
+    """A member of a consumer group that is behind: it reads offsets, and beats (KIP-848)."""
 
     def __init__(self, client: Client, cluster: "Cluster") -> None:
         client.versions[ApiKey.OFFSET_FETCH] = _MEMBERS_READ_FROM
@@ -163,8 +165,9 @@ class FormerReader:
             await asyncio.sleep(rng.expovariate(4))
             known = list(self._members())
             if known:
+                speak = rng.choice((self._read, self._beat))
                 try:
-                    await self._read(*rng.choice(known))
+                    await speak(*rng.choice(known))
                 except FAILURES:
                     continue
 
@@ -188,6 +191,16 @@ class FormerReader:
         if caller is not None:
             request = offset_fetch.OffsetFetchRequest(groups=[asked])
             await self._client.call(caller, ApiKey.OFFSET_FETCH, request)
+
+    async def _beat(self, group: str, member_id: str, epoch: int) -> None:
+        """Beat in the first epoch, which no coordinator's successor goes back to by then."""
+        caller = None if epoch < _LATE_EPOCH else await self._client.coordinator(group)
+        if caller is not None:
+            request = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+                group_id=group, member_id=member_id, member_epoch=1
+            )
+            await self._client.call(caller, ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+            self._client.history.reach("a member of a consumer group beats in a former epoch")
 
 
 class FormerRegistrations(FormerProcesses):
@@ -328,7 +341,7 @@ def _start(scenario: "Scenario") -> list[Any]:
         start("xe", lambda client: FormerEpochs(client, cluster))
     if cluster.seed < COMMITTERS_SINCE:
         return tasks
-    start("xo", lambda client: FormerReader(client, cluster))
+    start("xo", lambda client: FormerOwner(client, cluster))
     if "transactions" in profile.works:
         start("xc", lambda client: FormerCommitter(client, cluster, scenario.loop.time))
     return tasks
