@@ -231,6 +231,7 @@ FOUND_AT = {
     "a dead letter is written before it is durable that nobody gets the record": 9710055,
     "tombstones and markers go while a replica is away": 9710019,
     "a process leads what its predecessor led": 9500001,
+    "a hole between two segments is left after a power cut": 10000009,
     "what marks a finished move is not fsynced": 10000000,
     "a marker goes while its transaction has records": 10000039,
     "a metadata snapshot is renamed before it is durable": 10000000,
@@ -286,10 +287,6 @@ KILLED_BY = {
     "what a failed write of share state had is not written again": (
         "tests/broker/coordinator/share/test_share_partition_edges.py::"
         "test_what_a_failed_write_leaves_is_written_in_one_batch_with_what_came_after_it"
-    ),
-    "a hole between two segments is left after a power cut": (
-        "tests/broker/log/test_recovery.py::"
-        "test_segments_after_one_that_lost_whole_batches_are_removed"
     ),
     "who waited for an offset's fsync reports what came after it": (
         "tests/broker/server/test_replica_fetcher.py::"

@@ -242,6 +242,7 @@ OVERLOOKED_MUTANTS = (
         "_recover_tail",
         edited("if not is_cut and not is_apart:", "if not is_cut:"),
         needs=_syncs,
+        nodes=5,
         seeds_max=300,
     ),
     _rule(
