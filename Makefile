@@ -119,8 +119,8 @@ benchmark: setup ## beside Apache Kafka on this machine; writes docs/benchmarks.
 	$(BIN)/python tests/benchmark/run.py --write docs/benchmarks.md
 	$(BIN)/python tests/benchmark/run.py --cluster --write docs/benchmarks.md
 
-benchmark-jobs: jars ## jobs beside hand-written PySpark and Flink, and what exactly once costs; RECORDS=1000000 is short
-	$(BIN)/python tests/benchmark/jobs.py --records $(or $(RECORDS),20000000)
+benchmark-jobs: jars ## jobs beside hand-written PySpark and Flink, and what exactly once costs; RECORDS=1000000 is short; LIVE=2000 is an hour of two compilers
+	$(BIN)/python tests/benchmark/jobs.py --records $(or $(RECORDS),20000000) $(if $(LIVE),--live $(LIVE))
 
 lock: setup ## write requirements/*.txt from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -46,8 +46,8 @@ _VARIABLE = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _BOOTSTRAP_VARIABLES = ("HEADRACE_BOOTSTRAP", "HEADRACE_BOOTSTRAP_SERVERS")
 
 # Measured on two busy cores: session 7.6 s with the second compiler, 5.2 s without it, first query
-# 10.3 s and 7.3 s. An application that computes for hours sets its own in spec.driver.javaOptions,
-# which come later and win.
+# 10.3 s and 7.3 s. What it gives a job that runs on is in docs/spark.md; an application's own
+# options in spec.driver.javaOptions come later and win.
 _FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # Settings of how a cluster runs the application; a local master supports none of them.
