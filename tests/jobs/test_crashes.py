@@ -28,6 +28,7 @@ from support.crash_points import EXECUTOR_POINTS, POINTS
 from support.processes import ManagedProcess, wait_until
 from support.shared_classes import shared_class_options
 from support.spark_driver import python_path
+from support.spark_home import writable_spark_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -79,18 +80,6 @@ def submit(master):
             *("--conf", "spark.ui.showConsoleProgress=false", "pyspark-shell"),
         ]
     )
-
-
-def spark_home(directory):
-    """Return PySpark's own files under a folder in which a local-cluster may write its logs."""
-    import pyspark
-
-    home = directory / "spark"
-    if not home.exists():
-        home.mkdir()
-        for each in Path(pyspark.__file__).parent.iterdir():
-            (home / each.name).symlink_to(each)
-    return str(home)
 
 
 def status_of(process):
@@ -153,7 +142,7 @@ class CountedJob:
             **self.sink.environment,
         }
         if master == CLUSTER:
-            environment["SPARK_HOME"] = spark_home(self.directory)
+            environment["SPARK_HOME"] = writable_spark_home(self.directory)
         log = self.directory / f"driver-{self._log_number}.log"
         self.drivers.append(ManagedProcess(command, log, environment))
         return self.drivers[-1]

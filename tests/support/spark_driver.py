@@ -31,7 +31,10 @@ def driver_environment(master: str = "local[2]") -> dict[str, str]:
     shared, java_options = shared_class_options()
     submit = [
         *shared,
-        *("--master", master, "--driver-memory", "512m", "--executor-memory", "512m"),
+        *("--master", master, "--driver-memory", "512m"),
+        # A local-cluster does not look at --executor-memory.
+        *("--conf", "spark.executor.memory=512m"),
+        *("--conf", f"spark.executor.extraJavaOptions={_JAVA_OPTIONS}"),
         *("--jars", ",".join(map(str, resolve()))),
         *("--driver-java-options", f"{_JAVA_OPTIONS} {java_options}"),
         *("--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"),
