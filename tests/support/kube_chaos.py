@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
 
+from headrace_operator.kubernetes.brokers.observed import is_ready
 from support.kube import KubeLab, KubeOperator, get, kubectl
 from support.kube_cluster import KubeCluster
 from support.processes import wait_until
@@ -66,6 +67,8 @@ class Chaos:
         nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
         self._nodes = sorted(each["metadata"]["name"] for each in nodes)
         self._number = 0
+        #: The claim whose volume was lost last, and who voted before.
+        self._lost: tuple[str, dict[int, str]] | None = None
         is_monitored = kubectl("get", "crd", _MONITOR, "--ignore-not-found", "-o", "name")
         self._owned = (*_OWNED, *([f"{_MONITOR}/c-brokers"] if is_monitored else []))
         self._began = time.monotonic()
@@ -158,7 +161,10 @@ class Chaos:
         if self.lab.is_there:
             self.lab.add_volumes(_VOLUMES_FREE)
         self.cluster.wait_ready(READY_SECONDS)
+        wait_until(self._is_filled_again, READY_SECONDS, "the former broker to be filled again")
         wait_until(self._is_in_sync, READY_SECONDS, "every replica to be in sync")
+        wait_until(self.cluster.voters, READY_SECONDS, "the voters to be told")
+        voters = self.cluster.voters()
         claim = f"data-0-{pod}"
         before = self._claim_uid(claim)
         self._kubectl("delete", "pvc", claim, "--wait=false", "--ignore-not-found")
@@ -166,7 +172,27 @@ class Chaos:
             self.cluster.kill(pod)
         # It goes with its pod: in no later moment, when others may be behind.
         wait_until(lambda: self._claim_uid(claim) != before, READY_SECONDS, f"{claim} to go")
+        self._lost = before, voters
         return f"the volume of {pod} is lost"
+
+    def _is_filled_again(self) -> bool:
+        """Whether the broker of the volume that was lost last is there again, and votes.
+
+        Neither the Cluster's status nor what brokers say of partitions tells that: right after a
+        loss both are as they were, and for longer where the operator, or the controller, is away.
+        """
+        if self._lost is None:
+            return True
+        lost, former = self._lost
+        voters = self.cluster.voters()
+        are_ready = all(is_ready(each) for each in self.cluster.pods().values())
+        claims = {each["metadata"]["uid"] for each in self.cluster.claims().values()}
+        return (
+            are_ready
+            and lost not in claims
+            and len(claims) == len(voters) == len(former)
+            and len(former.items() - voters.items()) == 1
+        )
 
     def _claim_uid(self, name: str) -> str:
         found = self.cluster.claims().get(name, {})
