@@ -96,7 +96,7 @@ faults: setup ## kills, restarts in every order, cut networks, full disks, clock
 	HEADRACE_FAULTS_RECORDS=1000000 HEADRACE_FAULTS_SECONDS=600 $(BIN)/python -m pytest tests/faults
 
 crashes: jars ## drivers, executors and sinks of jobs killed at every step of a batch, for each sink; the long form
-	HEADRACE_CRASHES=all $(BIN)/python -m pytest tests/jobs/test_crashes.py tests/jobs/test_delivery.py
+	HEADRACE_CRASHES=all $(BIN)/python -m pytest tests/jobs/test_crashes.py tests/jobs/test_accounts.py tests/jobs/test_delivery.py
 
 images: setup ## build both container images, without Docker, as archives in build/images
 	images/build headrace
