@@ -195,6 +195,7 @@ DRIVERS_POINTS = POINTS["kafka"] if IS_LONG else SHORT
 EXECUTORS_POINTS = EXECUTOR_POINTS if IS_LONG else SHORT_OF_EXECUTORS
 
 
+@only_long
 @pytest.mark.parametrize("accounts", [len(DRIVERS_POINTS) + 4], indirect=True)
 def test_every_record_is_accounted_for_wherever_the_driver_is_killed(accounts):
     # From the fourth batch on each has a late record.
