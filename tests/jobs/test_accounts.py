@@ -23,14 +23,16 @@ from support.processes import ManagedProcess, wait_until
 from support.spark_driver import driver_environment
 from support.spark_home import writable_spark_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
+IS_LONG = os.environ.get("HEADRACE_CRASHES") == "all"
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(not IS_LONG, reason="NOT TESTED: the long form, make crashes"),
+]
 
 NOON = datetime.fromisoformat("2026-01-31T12:00:00+00:00")
 STEP_SECONDS = 900
-IS_LONG = os.environ.get("HEADRACE_CRASHES") == "all"
-only_long = pytest.mark.skipif(not IS_LONG, reason="the long form: make crashes")
-SHORT = ("after-commit", "written")
-SHORT_OF_EXECUTORS = ("executor-in-a-task", "executors-staged")
 HOSTS = ("web", "db")
 #: Of each partition and batch.
 RECORDS_A_BATCH = 8
@@ -191,15 +193,10 @@ def accounts(request, tmp_path, broker):
     found.close()
 
 
-DRIVERS_POINTS = POINTS["kafka"] if IS_LONG else SHORT
-EXECUTORS_POINTS = EXECUTOR_POINTS if IS_LONG else SHORT_OF_EXECUTORS
-
-
-@only_long
-@pytest.mark.parametrize("accounts", [len(DRIVERS_POINTS) + 4], indirect=True)
+@pytest.mark.parametrize("accounts", [len(POINTS["kafka"]) + 4], indirect=True)
 def test_every_record_is_accounted_for_wherever_the_driver_is_killed(accounts):
     # From the fourth batch on each has a late record.
-    for batch_id, point in enumerate(DRIVERS_POINTS, start=3):
+    for batch_id, point in enumerate(POINTS["kafka"], start=3):
         status = accounts.run("--available-now", point=point, batch_id=batch_id)
         assert status == -signal.SIGKILL, (point, accounts.output())
         accounts.assert_nothing_is_counted_twice()
@@ -207,10 +204,9 @@ def test_every_record_is_accounted_for_wherever_the_driver_is_killed(accounts):
     accounts.assert_all_is_accounted_for()
 
 
-@only_long
-@pytest.mark.parametrize("accounts", [len(EXECUTORS_POINTS) + 4], indirect=True)
+@pytest.mark.parametrize("accounts", [len(EXECUTOR_POINTS) + 4], indirect=True)
 def test_a_drivers_counters_add_up_wherever_an_executor_is_killed(accounts):
-    points = ",".join(EXECUTORS_POINTS)
+    points = ",".join(EXECUTOR_POINTS)
     driver = accounts.start(point=points, batch_id=3, master=CLUSTER)
 
     def has_read_all():
@@ -225,7 +221,7 @@ def test_a_drivers_counters_add_up_wherever_an_executor_is_killed(accounts):
 
     wait_until(has_read_all, STEP_SECONDS, "all records")
     found = accounts.counters()
-    for point in EXECUTORS_POINTS:
+    for point in EXECUTOR_POINTS:
         assert f"crash: {point}: " in accounts.output()
         assert f"crash: {point}: 0" not in accounts.output()
     kinds = {kind: found[f"headrace_job_{kind}_records_total"] for kind in ("counted", "late")}

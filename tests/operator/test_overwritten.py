@@ -30,6 +30,19 @@ NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 DAMAGED = [None, {}, {"identity.json": ""}, {"identity.json": "{"}, {"identity.json": "[1]"}]
 
 
+def marked_claim(wanted: Cluster, name: str, text: str) -> dict[str, Any]:
+    """Return a claim of pool a that says this of its broker."""
+    metadata = {
+        "namespace": "n",
+        "name": name,
+        "uid": name,
+        "resourceVersion": "1",
+        "labels": claim_labels(wanted, "a"),
+        "annotations": {CLAIM_ANNOTATION: text},
+    }
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata}
+
+
 class Away:
     """An API server that has nothing besides what was seen already."""
 
@@ -86,15 +99,7 @@ def test_a_new_process_knows_it_from_the_claims_that_can_be_read() -> None:
     marked = {"cluster": {"clusterId": "id", "formedWith": 3}, "node": {"nodeId": 1, "pool": "a"}}
     marked["node"] |= {"ordinal": 0}  # type: ignore[dict-item]  # JSON
     for name, text in (("data-0-c-a-0", json.dumps(marked)), ("data-0-c-a-1", "mine")):
-        metadata = {
-            "namespace": "n",
-            "name": name,
-            "uid": name,
-            "resourceVersion": "1",
-            "labels": claim_labels(wanted, "a"),
-            "annotations": {CLAIM_ANNOTATION: text},
-        }
-        store.upsert({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+        store.upsert(marked_claim(wanted, name, text))
     found, is_kept = loaded(Identities(Away(store), store), wanted)  # type: ignore[arg-type]  # as above
     assert found is not None
     assert (found.cluster_id, found.formed_with) == ("id", 3)
@@ -111,15 +116,7 @@ def test_of_marks_that_differ_the_later_ones_count(order: tuple[int, int]) -> No
     late = msgspec.structs.replace(IDENTITY, is_formed=True)
     again = msgspec.structs.replace(NODE, life=2)
     for name, mark in zip(order, (claim_mark(early, NODE), claim_mark(late, again)), strict=True):
-        metadata = {
-            "namespace": "n",
-            "name": f"data-{name}-c-a-0",
-            "uid": str(name),
-            "resourceVersion": "1",
-            "labels": claim_labels(wanted, "a"),
-            "annotations": {CLAIM_ANNOTATION: mark},
-        }
-        store.upsert({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+        store.upsert(marked_claim(wanted, f"data-{name}-c-a-0", mark))
     found, _ = loaded(Identities(Away(store), store), wanted)  # type: ignore[arg-type]  # as above
     assert found is not None
     # Else another spec would begin anew, beside the data.

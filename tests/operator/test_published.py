@@ -5,16 +5,15 @@ import datetime as dt
 from typing import Any
 
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from headrace_operator.kubernetes.api.client import KubernetesClient
-from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.brokers.observed import Seen
 from headrace_operator.kubernetes.brokers.published import Published
 from headrace_operator.kubernetes.brokers.waking import WOKEN
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.names import BROKER_LABEL, NAME, selector
 from headrace_operator.render.services import render_services
+from support.answering import answering
 from support.operator_resources import cluster
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -110,17 +109,13 @@ def looked(answers: Answers, *views: Seen) -> list[tuple[str, ...]]:
     """Look once for each of these; return what was said each time."""
 
     async def scenario() -> list[tuple[str, ...]]:
-        app = web.Application()
-        app.router.add_route("*", "/{any:.*}", answers.answer)
-        async with TestServer(app) as server:
-            connection = Connection(server=str(server.make_url("")).rstrip("/"))
-            async with KubernetesClient(connection) as client:
-                published = Published(client)
-                said = []
-                for each in views:
-                    said.append(await published.look(WANTED, each))
-                    await published.wake(WANTED)
-                return said
+        async with answering(answers.answer) as connection, KubernetesClient(connection) as client:
+            published = Published(client)
+            said = []
+            for each in views:
+                said.append(await published.look(WANTED, each))
+                await published.wake(WANTED)
+            return said
 
     return asyncio.run(scenario())
 

@@ -14,6 +14,7 @@ from headrace_operator.kubernetes.api.client import KubernetesClient
 from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.api.rights import LACKING_SECONDS, Lacking, Right, needed_right
 from headrace_operator.kubernetes.api.transport import FencedError, KubernetesError, Transport
+from support.answering import answering
 
 PATH = "/api/v1/namespaces/n/configmaps/c"
 
@@ -33,12 +34,11 @@ class Busy:
 
     def ask(self, path: str = PATH, fence: Callable[[], None] = lambda: None) -> object:
         async def scenario() -> object:
-            app = web.Application()
-            app.router.add_route("*", "/{any:.*}", self.answer)
-            async with TestServer(app) as server:
-                connection = Connection(server=str(server.make_url("")).rstrip("/"))
-                async with Transport(connection, fence=fence) as transport:
-                    return await transport.write("PATCH", path, "ConfigMap", body={})
+            async with (
+                answering(self.answer) as connection,
+                Transport(connection, fence=fence) as transport,
+            ):
+                return await transport.write("PATCH", path, "ConfigMap", body={})
 
         return asyncio.run(scenario())
 
@@ -54,15 +54,11 @@ def test_an_event_is_no_longer_than_the_api_server_takes() -> None:
         return web.json_response({"resources": [kind]})
 
     async def scenario() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{any:.*}", take)
-        async with TestServer(app) as server:
-            connection = Connection(server=str(server.make_url("")).rstrip("/"))
-            async with KubernetesClient(connection) as client:
-                name = "a" * 235 + "." + "b" * 17
-                metadata = {"name": name, "namespace": "n", "uid": "u"}
-                topic = {"apiVersion": "v1", "kind": "Topic", "metadata": metadata}
-                await client.event(topic, reason="Why", message="é" * 1024)
+        async with answering(take) as connection, KubernetesClient(connection) as client:
+            name = "a" * 235 + "." + "b" * 17
+            metadata = {"name": name, "namespace": "n", "uid": "u"}
+            topic = {"apiVersion": "v1", "kind": "Topic", "metadata": metadata}
+            await client.event(topic, reason="Why", message="é" * 1024)
 
     asyncio.run(scenario())
     (event,) = sent
@@ -133,14 +129,13 @@ def test_a_write_is_to_be_answered_before_nobody_waits_for_it(
         return web.json_response({})
 
     async def scenario() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{any:.*}", take)
-        async with TestServer(app) as server:
-            connection = Connection(server=str(server.make_url("")).rstrip("/"))
-            async with Transport(connection, timeout_seconds=client) as transport:
-                await transport.read(PATH)
-                for method in ("POST", "PATCH", "PUT", "DELETE"):
-                    await transport.write(method, PATH, "ConfigMap", body={}, query={"a": "b"})
+        async with (
+            answering(take) as connection,
+            Transport(connection, timeout_seconds=client) as transport,
+        ):
+            await transport.read(PATH)
+            for method in ("POST", "PATCH", "PUT", "DELETE"):
+                await transport.write(method, PATH, "ConfigMap", body={}, query={"a": "b"})
 
     asyncio.run(scenario())
     written = [(method, asked) for method in ("POST", "PATCH", "PUT", "DELETE")]
@@ -205,10 +200,7 @@ def test_what_is_not_allowed_is_asked_once_and_counted() -> None:
         return web.json_response({"reason": "Forbidden", "message": "cannot"}, status=403)
 
     async def scenario() -> None:
-        app = web.Application()
-        app.router.add_route("*", "/{any:.*}", refuse)
-        async with TestServer(app) as server:
-            connection = Connection(server=str(server.make_url("")).rstrip("/"))
+        async with answering(refuse) as connection:
             transport = Transport(connection, on_request=lambda *each: counted.append(each))
             async with transport:
                 for path in ("/api/v1/nodes", "/api/v1/nodes", PATH, PATH):

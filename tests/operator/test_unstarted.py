@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from headrace_operator.kubernetes.api.client import KubernetesClient
-from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.kubernetes.brokers.unstarted import (
     FAILED_CREATE,
@@ -24,6 +22,7 @@ from headrace_operator.plan import Observed, ObservedCluster, plan
 from headrace_operator.plan.report import report
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.pods import render_pool
+from support.answering import answering
 from support.operator_resources import broker, cluster, desired
 
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -111,17 +110,13 @@ def looked(
     """Look once for each of these; return what was found each time."""
 
     async def scenario() -> list[dict[int, Hindrance]]:
-        app = web.Application()
-        app.router.add_route("*", "/{any:.*}", answers.answer)
-        async with TestServer(app) as server:
-            connection = Connection(server=str(server.make_url("")).rstrip("/"))
-            async with KubernetesClient(connection) as client:
-                unstarted = Unstarted(client)
-                found = []
-                for each in views:
-                    found.append(dict(await unstarted.look(WANTED, identity, each)))
-                    await unstarted.wake(WANTED)
-                return found
+        async with answering(answers.answer) as connection, KubernetesClient(connection) as client:
+            unstarted = Unstarted(client)
+            found = []
+            for each in views:
+                found.append(dict(await unstarted.look(WANTED, identity, each)))
+                await unstarted.wake(WANTED)
+            return found
 
     return asyncio.run(scenario())
 

@@ -13,10 +13,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
-from kio.schema.describe_quorum.v2 import request as quorum
 from kio.schema.metadata.v4.request import MetadataRequest
-from kio.schema.types import TopicName
-from kio.static.primitive import i32
 
 from support.clusters import QUORUM
 from support.kube import apply, collect, condition, get, kubectl, resource
@@ -177,13 +174,8 @@ class KubeCluster:
 
     def voters(self) -> dict[int, str]:
         """Return the directory ids of the metadata quorum's voters; {} while nobody says."""
-        topic = quorum.TopicData(
-            topic_name=TopicName("__cluster_metadata"),
-            partitions=(quorum.PartitionData(partition_index=i32(0)),),
-        )
-        request = quorum.DescribeQuorumRequest(topics=(topic,))
         with suppress(OSError, ValueError), RawConnection(self.bootstrap, 2) as link:
-            for each in link.call(request).topics[0].partitions:
+            for each in link.call(QUORUM).topics[0].partitions:
                 return {
                     int(voter.replica_id): str(voter.replica_directory_id)
                     for voter in each.current_voters
