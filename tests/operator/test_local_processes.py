@@ -156,6 +156,14 @@ def test_ports_stay_the_same_and_are_never_given_twice() -> None:
     assert allocate_ports(names, remembered=first, preferred={}) == first
 
 
+def test_ports_are_none_that_the_system_gives_to_the_ends_of_connections() -> None:
+    # Such a port may be taken by any connection on this machine before a broker listens on it.
+    text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
+    first, last = map(int, text.split())
+    chosen = allocate_ports([f"{node}" for node in range(50)], remembered={}, preferred={})
+    assert not [port for port in chosen.values() if first <= port <= last]
+
+
 def test_a_port_that_is_taken_is_replaced() -> None:
     import socket
 

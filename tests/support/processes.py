@@ -26,8 +26,9 @@ class NotReadyError(Exception):
     """A process ended or stayed silent before it was ready; the message carries its last output."""
 
 
-# Below those of Kubernetes' services (30000) and those that Linux gives to clients' ends (32768).
-_PORTS = range(10240, 30000)
+# Below those of `headrace up` (20000), of Kubernetes' services (30000), and those that Linux gives
+# to clients' ends (32768).
+_PORTS = range(10240, 20000)
 _TRIES_MAX = 1000
 _given: set[int] = set()
 

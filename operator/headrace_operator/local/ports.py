@@ -1,13 +1,16 @@
 """Choice of free loopback ports that stay the same from run to run.
 
-A port is free if it can be bound now; another program may still take it before the broker does.
-Then the broker fails to start, reports that in its log, and is restarted.
+A port is free if it can be bound now. New ones are none of those that the system gives to
+connections as their own ends: any connection on this machine could take such a port before the
+broker listens on it, or while the cluster is down. Another server may still take a port; then the
+broker fails to start, reports that in its log, and is restarted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import random
 import socket
 from typing import TYPE_CHECKING
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["allocate_ports", "is_free", "load_ports", "save_ports"]
 
 LOOPBACK = "127.0.0.1"
+# Below the node ports of Kubernetes (30000) and what Linux gives to connections (32768 by default).
+PORTS = range(20_000, 30_000)
+_TRIES_MAX = 1000
 
 
 def allocate_ports(
@@ -33,7 +39,8 @@ def allocate_ports(
     with contextlib.ExitStack() as held:
         for name in names:
             wanted = [port for port in (remembered.get(name), preferred.get(name)) if port]
-            for port in [*wanted, 0]:
+            # Any port at all, as a last resort: 0 leaves the choice to the system.
+            for port in [*wanted, *_some_ports(), 0]:
                 listener = _bind(port)
                 if listener is not None:
                     held.enter_context(listener)
@@ -65,6 +72,10 @@ def load_ports(path: Path) -> dict[str, int]:
 def save_ports(path: Path, ports: Mapping[str, int]) -> None:
     """Store ports for the next run."""
     replace_file(path, (json.dumps(dict(ports), indent=2, sort_keys=True) + "\n").encode())
+
+
+def _some_ports() -> list[int]:
+    return random.SystemRandom().sample(PORTS, _TRIES_MAX)
 
 
 def _bind(port: int) -> socket.socket | None:
