@@ -109,7 +109,9 @@ class Workload:
         }
         with suppress(TimeoutError):
             wait_until(lambda: self._has_caught_up(final), 10)
-        self.reader.stop()
+        while self.reader.replace_if_locked():
+            with suppress(TimeoutError):
+                wait_until(lambda: self._has_caught_up(final), 60)
         return History(
             sends=[
                 _send(producer.number, sent)

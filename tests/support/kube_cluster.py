@@ -18,14 +18,13 @@ from kio.schema.metadata.v4.request import MetadataRequest
 from support.clusters import QUORUM
 from support.kube import apply, collect, condition, get, kubectl, resource
 from support.processes import wait_until
-from support.streams import FAST_CLIENT
+from support.streams import FAST_CLIENT, is_closed
 from support.wire import RawConnection
 
 #: The listener that tests come in by.
 LISTENER = "external"
 READY_SECONDS = 120.0
 KILL_SECONDS = 10.0
-_CLOSE_SECONDS = 90
 
 
 class KubeCluster:
@@ -227,17 +226,21 @@ class GroupReader:
         self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.errors: list[str] = []
         self.longest_pause = 0.0
+        self._bootstrap, self._topic, self._group = bootstrap, topic, group
+        self._start()
+
+    def _start(self) -> None:
         self._consumer = Consumer(
             {
                 **FAST_CLIENT,
-                "bootstrap.servers": bootstrap,
-                "group.id": group,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": self._group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 30_000,
             }
         )
-        self._consumer.subscribe([topic], on_revoke=self._revoked)
+        self._consumer.subscribe([self._topic], on_revoke=self._revoked)
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -249,17 +252,21 @@ class GroupReader:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        """Leave the group."""
-        if not self._is_stopping.is_set():
-            self._is_stopping.set()
-            self._thread.join()
-            # librdkafka's may wait for ever, where no signal reaches it, after brokers were away.
-            closing = threading.Thread(target=self._consumer.close, daemon=True)
-            closing.start()
-            closing.join(_CLOSE_SECONDS)
-            if closing.is_alive():
-                raise TimeoutError(f"the consumer did not close within {_CLOSE_SECONDS} s")
+    def stop(self) -> bool:
+        """Leave the group; return False if the client had locked itself out (`is_closed`)."""
+        if self._is_stopping.is_set():
+            return True
+        self._is_stopping.set()
+        self._thread.join()
+        return is_closed(self._consumer)
+
+    def replace_if_locked(self) -> bool:
+        """Go on with another client if this one has locked itself out, else stop."""
+        if self.stop():
+            return False
+        self._start()
+        self._thread.start()
+        return True
 
     def _revoked(self, consumer: Consumer, _: object) -> None:
         with suppress(KafkaException):

@@ -16,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 _STREAM_STRIDE = 1_000_000_000  # producer n sends the values from n strides on
 _CONSUME_SECONDS = 0.2
 _READ_SECONDS = 30
+# Longer than everything that a client waits for when it closes.
+_CLOSE_SECONDS = 60
 
 # A client that meets a dead or a silent broker tries the next thing within milliseconds. A request
 # to a paused broker is given up after a second: librdkafka waits for it before it sends to the new
@@ -171,16 +173,34 @@ class ProducerStream:
         return longest
 
 
+def is_closed(consumer: Consumer) -> bool:
+    """Close a consumer; return False if its own locks hold it for ever, and leave it behind then.
+
+    librdkafka (2.16.0, issue 5476) locks itself out where a broker goes while it checks a leader's
+    epoch: one of its threads has the client's lock and waits for a partition's, another the other
+    way round. It reads and answers nothing any more, and does not close.
+    """
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(_CLOSE_SECONDS)
+    return not closing.is_alive()
+
+
 class ConsumerStream:
     """A thread that reads assigned partitions from their start until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
         self.reads: dict[int, list[tuple[int, int]]] = {number: [] for number in partitions}
         self.errors: list[str] = []
+        self._bootstrap, self._topic = bootstrap, topic
+        self._start()
+
+    def _start(self) -> None:
+        """Read on from behind what was read."""
         self._consumer = Consumer(
             {
                 **FAST_CLIENT,
-                "bootstrap.servers": bootstrap,
+                "bootstrap.servers": self._bootstrap,
                 "group.id": "streams",
                 "enable.auto.commit": False,
                 # A reader that is sent back to the start would hide what it lost.
@@ -188,7 +208,12 @@ class ConsumerStream:
                 "fetch.wait.max.ms": 100,
             }
         )
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        self._consumer.assign(
+            [
+                TopicPartition(self._topic, number, reads[-1][0] + 1 if reads else 0)
+                for number, reads in self.reads.items()
+            ]
+        )
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -199,11 +224,21 @@ class ConsumerStream:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def stop(self) -> None:
-        if not self._is_stopping.is_set():
-            self._is_stopping.set()
-            self._thread.join()
-            self._consumer.close()
+    def stop(self) -> bool:
+        """Stop reading; return False if the client had locked itself out (`is_closed`)."""
+        if self._is_stopping.is_set():
+            return True
+        self._is_stopping.set()
+        self._thread.join()
+        return is_closed(self._consumer)
+
+    def replace_if_locked(self) -> bool:
+        """Go on with another client if this one has locked itself out, else stop."""
+        if self.stop():
+            return False
+        self._start()
+        self._thread.start()
+        return True
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
