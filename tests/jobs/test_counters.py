@@ -12,7 +12,7 @@ import pytest
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs.outputs import Outputs
-from headrace_jobs.progress.listener import OBSERVED_OUTPUT, ProgressListener, observations
+from headrace_jobs.progress.listener import ProgressListener
 from headrace_jobs.progress.metrics import JobMetrics
 from headrace_jobs.transforms.cpu_load import live_usage_windows
 
@@ -69,8 +69,7 @@ def test_what_is_computed_again_is_not_counted_again(spark, tmp_path):
     outputs.metrics = metrics
     listener = ProgressListener(metrics, None)
     query = (
-        results.observe(OBSERVED_OUTPUT, *observations(results))
-        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        results.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         .foreachBatch(outputs.write)
         .trigger(availableNow=True)
         .start()

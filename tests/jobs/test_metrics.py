@@ -22,6 +22,23 @@ def server(metrics):
     found.close()
 
 
+def test_what_a_batch_came_to_counts_when_it_is_committed(metrics, server):
+    counts = {"rows": 2, "counted": 6, "late": 1, "partly_late": 5, "malformed": 3, "duplicate": 4}
+    metrics.batch_counted(7, counts)  # its driver failed before the commit
+    metrics.batch_counted(7, counts)
+    metrics.batch_counted(8, dict.fromkeys(counts, 1))
+    found = scrape(server.url)
+    assert found["counted_records_total"] == 0
+    metrics.batch_finished(BatchFacts(batch_id=7, input_rows=10))
+    found = scrape(server.url)
+    for name, count in counts.items():
+        series = "output_rows_total" if name == "rows" else f"{name}_records_total"
+        assert found[series] == count, name
+    metrics.batch_finished(BatchFacts(batch_id=8, input_rows=1))
+    metrics.batch_finished(BatchFacts(batch_id=8))
+    assert scrape(server.url)["counted_records_total"] == 7
+
+
 def test_a_batch_is_counted_and_its_watermark_ages(metrics, server):
     now = time.time()
     metrics.batch_finished(

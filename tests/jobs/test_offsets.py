@@ -14,6 +14,7 @@ from headrace_jobs.progress.offsets import (
     end_offsets,
     lag_records,
     parse_offsets,
+    span,
 )
 
 FIRST, SECOND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -33,6 +34,16 @@ def test_what_is_no_kafka_offset_is_an_error_that_shows_it(text):
 
 def test_a_topic_read_twice_has_the_offset_that_both_readers_passed():
     assert end_offsets(['{"t":{"0":5}}', '{"t":{"0":3,"1":9}}']) == {FIRST: 3, SECOND: 9}
+
+
+def test_a_batch_has_at_most_the_records_between_its_offsets():
+    end = '{"t":{"0":17,"1":4}}'
+    assert span('{"t":{"0":10,"1":4}}', end) == 7
+    assert span('{"t":{"0":10}}', end) == 11  # the other partition is new
+    assert span(None, end) == 21
+    assert span("None", end) == 21  # as a progress report of pyspark says it
+    assert span('{"t":{"0":20,"1":4}}', end) == 0  # the topic was made anew
+    assert span(None, None) == 0
 
 
 @given(st.dictionaries(st.text(min_size=1), st.dictionaries(st.integers(0, 99), st.integers(0))))

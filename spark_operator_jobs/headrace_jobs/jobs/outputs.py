@@ -103,7 +103,8 @@ class Outputs:
         """Report the batch's progress, and write its late and malformed records."""
         if self.metrics is None:
             raise AssertionError("the outputs of a query that starts have its metrics")
-        came_to = [row.asDict() for row in tagged.progress(frame).collect()]
+        came_to, counts = tagged.collect_progress(frame)
+        self.metrics.batch_counted(batch_id, counts)
         self.metrics.partitions_progressed(came_to)
         rejected = tagged.rejected(frame)
         has_rejected = any(

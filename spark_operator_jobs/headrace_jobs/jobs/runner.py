@@ -357,15 +357,17 @@ def _refuse_unbounded(joins: list[str]) -> None:
 def _start(results: DataFrame, settings: JobSettings, parts: _Parts) -> Any:
     """Start the query. One frame may be started again: each query opens its sources for itself."""
     from headrace_jobs.progress.listener import OBSERVED_OUTPUT, observations
+    from headrace_jobs.transforms import tagged
 
     parts.outputs.checkpoint = parts.start.generation.path
     parts.outputs.dead_letters = _dead_letters(settings, parts.start)
     parts.outputs.metrics = parts.metrics
-    observed = results.observe(OBSERVED_OUTPUT, *observations(results))
+    if settings.real_time_ms is not None or not tagged.is_tagged(results):
+        results = results.observe(OBSERVED_OUTPUT, *observations(results))
     if settings.real_time_ms is not None:
-        return start_real_time(observed, parts.job, settings, parts.start.generation.path)
+        return start_real_time(results, parts.job, settings, parts.start.generation.path)
     writer = (
-        observed.writeStream.queryName(parts.job.query_name)
+        results.writeStream.queryName(parts.job.query_name)
         .outputMode(settings.output_mode)
         .option("checkpointLocation", parts.start.generation.path)
         .foreachBatch(parts.outputs.write)

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from headrace_jobs.progress.metrics import BatchFacts
-from headrace_jobs.progress.offsets import end_offsets, is_tick
+from headrace_jobs.progress.offsets import end_offsets, is_tick, span
 from headrace_jobs.transforms import tagged
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ __all__ = ["OBSERVED_OUTPUT", "ProgressListener", "batch_facts", "observations"]
 
 # The name of the observation (`DataFrame.observe`) of a query's output.
 OBSERVED_OUTPUT = "headrace_output"
-_COUNTS = ("counted", "late", "partly_late", "malformed", "duplicate")
 
 _log = structlog.get_logger(__name__)
 
@@ -101,10 +100,7 @@ class ProgressListener(StreamingQueryListener):
 
 def observations(out: DataFrame) -> list[Column]:
     """Return the observations, named `OBSERVED_OUTPUT`, of the rows that leave a query."""
-    if not tagged.is_tagged(out):
-        return [F.count(F.lit(1)).alias("rows")]
-    rows = F.count_if(F.col("_kind") == "result").alias("rows")
-    return [rows, *(F.sum(f"_{name}").alias(name) for name in _COUNTS)]
+    return tagged.counts() if tagged.is_tagged(out) else [F.count(F.lit(1)).alias("rows")]
 
 
 def batch_facts(progress: Any) -> BatchFacts:
@@ -114,7 +110,7 @@ def batch_facts(progress: Any) -> BatchFacts:
     operators = progress.stateOperators
     return BatchFacts(
         batch_id=int(progress.batchId),
-        input_rows=int(progress.numInputRows) - _ticks(progress.sources),
+        input_rows=sum(_input_rows(source) for source in progress.sources),
         output_rows=_observation(out, "rows"),
         counted_records=_observation(out, "counted"),
         malformed_records=_observation(out, "malformed"),
@@ -132,16 +128,24 @@ def batch_facts(progress: Any) -> BatchFacts:
     )
 
 
-def _ticks(sources: Iterable[Any]) -> int:
-    """Return how many rows came from the clock."""
-    return sum(int(each.numInputRows) for each in sources if is_tick(each.endOffset or ""))
+def _input_rows(source: Any) -> int:
+    """Return how many rows a batch has of a source; what the clock gave is none.
+
+    Spark counts rows that it reads again, for executors that were lost, again.
+    """
+    rows = int(source.numInputRows)
+    if _is_kafka(source):
+        return min(rows, span(source.startOffset, source.endOffset))
+    return 0 if is_tick(source.endOffset or "") else rows
+
+
+def _is_kafka(source: Any) -> bool:
+    return str(source.description).startswith("Kafka")
 
 
 def _kafka_end_offsets(sources: Iterable[Any]) -> dict[TopicPartition, int]:
     """Merge the end offsets of the Kafka sources; other sources have no group."""
-    return end_offsets(
-        source.endOffset for source in sources if str(source.description).startswith("Kafka")
-    )
+    return end_offsets(source.endOffset for source in sources if _is_kafka(source))
 
 
 def _observation(row: Any, name: str) -> int:

@@ -33,6 +33,9 @@ __all__ = ["BatchFacts", "JobMetrics", "MetricsServer"]
 _LABELS = ("job", "query")
 _BATCH_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
+# Progress reports that may be behind the batch in work. A query keeps as many by default.
+_REPORTS_MAX = 100
+
 
 class BatchFacts(NamedTuple):
     """The values of a query's progress report; None if it has none."""
@@ -63,6 +66,7 @@ class JobMetrics:
         self.registry = CollectorRegistry()
         self._names = {"job": job, "query": query}
         self._trigger_interval_seconds = trigger_interval_seconds
+        self._in_work: dict[int, Mapping[str, int]] = {}
         ProcessCollector(registry=self.registry)
         self._batches = self._counter("batches", "Batches that were committed.")
         self._input = self._counter("input_rows", "Rows read from the sources.")
@@ -141,8 +145,23 @@ class JobMetrics:
             "batch_phase_seconds", "How long the last batch's phases took.", "phase"
         )
 
+    def batch_counted(self, batch_id: int, counts: Mapping[str, int]) -> None:
+        """Keep what a batch in work came to (`tagged.counts`) until it is committed."""
+        self._in_work[batch_id] = counts
+        self._in_work.pop(batch_id - _REPORTS_MAX, None)
+
     def batch_finished(self, facts: BatchFacts) -> None:
-        """Count one committed batch."""
+        """Count one committed batch; `batch_counted`, where it was called, knows better."""
+        counts = self._in_work.pop(facts.batch_id, None)
+        if counts is not None:
+            facts = facts._replace(
+                output_rows=counts["rows"],
+                counted_records=counts["counted"],
+                late_records=counts["late"],
+                partly_late_records=counts["partly_late"],
+                malformed_records=counts["malformed"],
+                duplicate_records=counts["duplicate"],
+            )
         self._batches.inc()
         self._input.inc(facts.input_rows)
         self._output.inc(facts.output_rows)

@@ -20,6 +20,7 @@ __all__ = [
     "lag_records",
     "offsets_of",
     "parse_offsets",
+    "span",
 ]
 
 #: What an offset of the clock (`sources.clock`) counts, beside those of Kafka's sources.
@@ -86,6 +87,17 @@ def end_offsets(source_offsets: Iterable[str | None]) -> dict[TopicPartition, in
         for partition, offset in parse_offsets(text).items():
             merged[partition] = min(offset, merged.get(partition, offset))
     return merged
+
+
+def span(start: str | None, end: str | None) -> int:
+    """Return how many offsets are between two of a source: at least the records of a batch.
+
+    A partition that is new at the end counts from 0, as all do in a query's first batch, where
+    pyspark has the text None for the start.
+    """
+    before = parse_offsets(start) if start and start.startswith("{") else {}
+    found = parse_offsets(end).items()
+    return sum(max(0, offset - before.get(partition, 0)) for partition, offset in found)
 
 
 def lag_records(

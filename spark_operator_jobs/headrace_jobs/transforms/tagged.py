@@ -13,10 +13,21 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["SIDE", "is_tagged", "progress", "rejected", "results", "unfit"]
+__all__ = [
+    "COUNTS",
+    "SIDE",
+    "collect_progress",
+    "counts",
+    "is_tagged",
+    "progress",
+    "rejected",
+    "results",
+    "unfit",
+]
 
 #: `_kind` is `result`, `rejected` or `progress`, and determines which of the others are set.
 #: `_headers` is JSON; `_watermark_us` is the watermark that a late record missed, or a source
@@ -26,6 +37,9 @@ SIDE = (
     " _headers STRING, _reason STRING, _watermark_us LONG, _group INT, _counted LONG, _late LONG,"
     " _partly_late LONG, _malformed LONG, _duplicate LONG, _windows LONG"
 )
+#: What became of a batch's records. Those that are late for some of their windows are counted, too.
+COUNTS = ("counted", "late", "partly_late", "malformed", "duplicate")
+_OBSERVED = "headrace_counts"
 _PLACE = "topic STRING, partition INT, offset LONG"
 _HEADERS = "array<struct<key string, value binary>>"
 
@@ -86,10 +100,29 @@ def progress(batch: DataFrame) -> DataFrame:
     """Return the progress of each group of keys in this batch, for each source partition.
 
     `group, topic, partition, counted, late, partly_late, malformed, duplicate, windows,
-    watermark_us`. Records that are late for some of their windows are among the counted.
+    watermark_us`.
     """
-    counts = ("counted", "late", "partly_late", "malformed", "duplicate")
-    names = ("group", "topic", "partition", *counts, "windows")
+    names = ("group", "topic", "partition", *COUNTS, "windows")
     return batch.where(F.col("_kind") == "progress").select(
         *(F.col(f"_{name}").alias(name) for name in (*names, "watermark_us"))
     )
+
+
+def counts() -> list[Column]:
+    """Return what to observe of a tagged frame: `rows`, its results, and the sums of `COUNTS`."""
+    rows = F.count_if(F.col("_kind") == "result").alias("rows")
+    return [rows, *(F.sum(f"_{name}").alias(name) for name in COUNTS)]
+
+
+def collect_progress(batch: DataFrame) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Compute the rows of `progress`, and a persisted batch's `counts` in the same pass.
+
+    Observed in the query itself, above what is persisted, counts would lack the rows of a task that
+    failed behind them: its next attempt finds the rows where the first one kept them.
+    """
+    frame = progress(batch.observe(_OBSERVED, *counts()))
+    rows = [row.asDict() for row in frame.collect()]
+    java: Any = frame._jdf  # noqa: SLF001 - an Observation waits for an event, which Spark may drop
+    observed = java.queryExecution().observedMetrics().apply(_OBSERVED)
+    found = {name: int(observed.getAs(name) or 0) for name in ("rows", *COUNTS)}
+    return rows, found
