@@ -7,7 +7,13 @@ import uuid
 from collections import Counter
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
@@ -23,6 +29,7 @@ from headrace_jobs.progress import offsets
 from headrace_jobs.progress.generations import RESET_NOTE, Reset
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
+from headrace_jobs.sinks import kafka_transactions
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.kafka_transactions import _InDoubtError
 from headrace_jobs.sinks.protocol import Run, SinkError
@@ -138,6 +145,36 @@ def test_each_batch_is_seen_once_and_the_groups_offsets_come_with_it(
     assert stands() == [30]
     with pytest.raises(GapError):
         successor.write(rows(spark, "x"), batch(4))
+
+
+def test_progress_that_cannot_be_read_now_is_not_taken_for_none(
+    spark, sink, open_sink, batch, broker, monkeypatch
+):
+    monkeypatch.setattr(kafka_transactions, "_TIMEOUT_SECONDS", 5)
+    writer = open_sink()
+    writer.write(rows(spark, "a"), batch(0))
+    stranger = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "stranger"})
+    stranger.init_transactions(30)
+    stranger.begin_transaction()
+    place = TopicPartition(sink.topic, 0, 1)
+    member = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": writer._identity})
+    group = member.consumer_group_metadata()
+    stranger.send_offsets_to_transaction([place], group, 30)  # and it does not end it
+    with pytest.raises(SinkError):
+        open_sink()
+    stranger.abort_transaction(30)
+    member.close()
+    assert open_sink().stored.batch_id == 0
+
+
+def test_a_topic_that_is_not_there_is_named_and_not_read_from_its_beginning(
+    spark, source, open_sink, batch, broker
+):
+    open_sink().write(rows(spark, "a"), batch(0))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.delete_topics([source])[source].result(30)
+    with pytest.raises(SinkError, match=f"{source}.*Unknown topic"):
+        open_sink()
 
 
 def test_a_zombie_is_fenced_by_the_broker(spark, seen, open_sink, batch):

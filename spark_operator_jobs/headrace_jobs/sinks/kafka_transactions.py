@@ -172,7 +172,8 @@ class TransactionalWriter:
             raise FencedError(f"another driver has epoch {stored.epoch}") from None
 
     def _read(self, isolation_level: str = "read_committed") -> StoredProgress:
-        from confluent_kafka import Consumer
+        """Read the progress. Raises `SinkError`, and `KafkaException` where it is not known now."""
+        from confluent_kafka import Consumer, KafkaException
         from confluent_kafka import TopicPartition as Place
 
         consumer = Consumer(
@@ -187,8 +188,16 @@ class TransactionalWriter:
             metadata = consumer.list_topics(timeout=_TIMEOUT_SECONDS)
             places = [Place(self._topic, 0)]
             for topic in self._inputs:
-                places += [Place(topic, index) for index in metadata.topics[topic].partitions]
+                known = metadata.topics.get(topic)
+                # A topic without partitions would be read from its beginning when it has them.
+                if known is None or known.error is not None:
+                    said = "Unknown topic or partition" if known is None else known.error.str()
+                    raise SinkError(f"the progress of {topic} cannot be read: {said}")
+                places += [Place(topic, index) for index in known.partitions]
             found = consumer.committed(places, timeout=_TIMEOUT_SECONDS)
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
         finally:
             consumer.close()
         marker, *inputs = found
