@@ -291,6 +291,31 @@ def test_a_group_whose_status_is_refused_holds_up_nobody(
     assert api.written == ["other", "other"]
 
 
+def test_groups_whose_statuses_take_long_are_waited_for_together() -> None:
+    class Client:
+        asked, all_asked = 0, asyncio.Event()
+
+        async def apply_status(self, body: Any) -> Any:
+            self.asked += 1
+            if self.asked == 5:
+                self.all_asked.set()
+            await asyncio.wait_for(self.all_asked.wait(), 5)
+            return {**body, "spec": SPEC}
+
+    register, client = Register(), Client()
+    resets = []
+    for number in range(5):
+        found = group(f"g{number}")
+        register.upsert(found)
+        resets.append(
+            ResetOffsets(
+                resource=found.key, group="g", request_id="r", offsets={("t", 0): 0}, previous={}
+            )
+        )
+    writer = StatusWriter(client, Store(), register, None)  # type: ignore[arg-type]  # what it needs
+    assert asyncio.run(writer.note_resets(resets, is_done=False)) == ()
+
+
 @pytest.mark.parametrize(
     ("error", "tried"),
     [(REFUSED, 20), (KubernetesError(504, "Timeout", "no answer in time"), 16)],

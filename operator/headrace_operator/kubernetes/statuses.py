@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -149,7 +150,7 @@ class StatusWriter:
 
         Return those that the API server does not record: they must not be begun.
         """
-        failures: list[Failure] = []
+        notes = []
         now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for reset in resets:
             group = self._register.get(reset.resource)
@@ -157,15 +158,15 @@ class StatusWriter:
                 continue
             state, at = ("Done", now) if is_done or reset.is_dry_run else ("Started", "")
             note = reset_note(reset, state=state, completed_at=at)
-            failures += await self._note(reset, group, {"lastReset": note})
-        return tuple(failures)
+            notes.append(self._note(reset, group, {"lastReset": note}))
+        return tuple(itertools.chain(*await _all(notes)))
 
     async def note_pauses(self, actions: Iterable[ScaleTarget]) -> tuple[Failure, ...]:
         """Record what to restore before a target stops, and later that it is done.
 
         Return those that the API server does not record: they must not be carried out.
         """
-        failures: list[Failure] = []
+        notes = []
         for action in actions:
             group = self._register.get(action.resource)
             if isinstance(group, ConsumerGroup):
@@ -174,8 +175,8 @@ class StatusWriter:
                 known = (group.status.paused_replicas, group.status.paused_target)
                 if (replicas, target) != known:
                     fields = {"pausedReplicas": replicas, "pausedTarget": _builtins(target)}
-                    failures += await self._note(action, group, fields)
-        return tuple(failures)
+                    notes.append(self._note(action, group, fields))
+        return tuple(itertools.chain(*await _all(notes)))
 
     async def refuse_unreadable(self, obj: Object) -> None:
         """Say in its status, and by an Event, why a resource cannot be read; once."""
@@ -213,7 +214,9 @@ class StatusWriter:
         status = {**msgspec.to_builtins(group.status), **fields}
         status = {key: value for key, value in status.items() if value is not None}
         try:
-            written = await self._client.apply_status({**_reference(group), "status": status})
+            # Beside others: a webhook that hangs takes its time for each.
+            async with self._slots:
+                written = await self._client.apply_status({**_reference(group), "status": status})
         except KubernetesError as error:
             if not error.is_about_object:
                 raise
