@@ -78,6 +78,10 @@ class History:
     """By transactional id and start: the level of `transaction.version` then."""
     last_batches: dict[Any, Any] = field(default_factory=dict)
     """By a log's producers: the last batches of each."""
+    written_at: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
+    """By log's name, producer id, epoch and first sequence: the offset of a batch."""
+    begins: dict[tuple[str, int], int] = field(default_factory=dict)
+    """The highest start that any replica's log had."""
     decided: dict[tuple[int, int], set[bool]] = field(default_factory=dict)
     """By producer id and epoch: the outcomes of transactions that are committed decisions.
 

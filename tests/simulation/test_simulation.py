@@ -55,6 +55,8 @@ FIXED_SEEDS = [
     (8000635, 1),
     (3052533706, 3),
     (10000104, 5),
+    (10000278, 3),
+    (10000311, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

@@ -280,6 +280,15 @@ def _note(history: History, original: Any, states: ProducerStates, header: Any, 
     of_all.setdefault(header.producer_id, deque(maxlen=_BATCHES_KEPT)).append(_batch(header))
 
 
+@observer(PartitionLog, "_note_producer")
+def _note_place(
+    history: History, original: Any, log: PartitionLog, view: Any, header: Any, *rest: Any
+) -> None:
+    original(log, view, header, *rest)
+    batch = (header.producer_id, header.producer_epoch, header.base_sequence)
+    history.written_at[log.directory.name, *batch] = rest[0]
+
+
 @observer(PartitionLog, "_check_producer")
 def _check_producer(
     history: History, original: Any, log: PartitionLog, view: Any, header: Any, *rest: Any

@@ -28,7 +28,9 @@ class Retention(Invariant):
             if start <= approved:
                 continue
             self._approved[place] = start
-            asked = self.history.trims.get((partition.topic, int(partition.index)), 0)
+            key = (partition.topic, int(partition.index))
+            self.history.begins[key] = start
+            asked = self.history.trims.get(key, 0)
             if start > asked and not self._has_right(node, partition, approved, start):
                 self.history.violate(
                     "vanished",

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace_broker.protocol.apis import ApiKey
+from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages import metadata
 from simulation.client import FAILURES
-from simulation.workloads.consumers import Consumer
+from simulation.workloads.consumers import Consumer, Key
 from simulation.workloads.operators import Operator
 from simulation.workloads.workload import AIMED_SINCE, Workload, is_aimed
 
@@ -22,6 +23,20 @@ _LOOK_SECONDS = 0.05
 _LEADS_SECONDS = 2.5
 _POLLS_MAX = 10
 _REQUEST_SECONDS = 1.0
+
+
+class _Reader(Consumer):
+    """Reads where damage is; what was damaged may have been cut off before anybody had it."""
+
+    async def _failed(self, key: Key, code: ErrorCode) -> None:
+        history = self.client.history
+        known = history.logs.get(key, {})
+        is_outside = code is ErrorCode.OFFSET_OUT_OF_RANGE and not history.may_begin_later
+        if is_outside and self.positions[key] > max(known, default=-1):
+            self.client.heard(*key, code)
+            self.client.forget(*key)
+            return
+        await super()._failed(key, code)
 
 
 class DamageReader:
@@ -86,7 +101,7 @@ class DamageReader:
         """Begin at the batch that is damaged; what comes after it says that it was mended."""
         self._client.forget(*place)
         self._readers += 1
-        consumer = Consumer(self._client, f"damage-{self._readers}", [place])
+        consumer = _Reader(self._client, f"damage-{self._readers}", [place])
         consumer.positions[place] = offset
         for _ in range(_POLLS_MAX):
             if await consumer.poll(max_wait_ms=0) >= 0:

@@ -297,6 +297,9 @@ class Producer:
                 )
             again.append(batch)  # the one before it comes again first
             return
+        if is_gap and self._is_gone(lane, batch):
+            self._give_up(lane, batch, Status.UNKNOWN)
+            return
         if code not in RETRIABLE:
             number = batch.writes[0].number
             history.violate("produce", f"{lane.name} sends {number} and hears {code.name}")
@@ -304,6 +307,18 @@ class Producer:
             return
         status = Status.FAILED if code in NOT_APPLIED else Status.UNKNOWN
         self._failed(lane, [batch], again, status)
+
+    def _is_gone(self, lane: Lane, batch: Batch) -> bool:
+        """Whether retention has deleted the batch: who leads now may never have had it.
+
+        It knows of what follows the batch alone, so a retry has a gap before it (as in Kafka).
+        """
+        if not self.is_idempotent:
+            return False
+        sequence = batch.writes[0].number - lane.first_sequence
+        place = (f"{lane.topic}-{lane.partition}", self._id[0], lane.epoch, sequence)
+        begins = self.client.history.begins.get((lane.topic, lane.partition), 0)
+        return self.client.history.written_at.get(place, begins) < begins
 
     def _failed(self, lane: Lane, batches: list[Batch], again: list[Batch], status: Status) -> None:
         """Keep what is sent again; the rest is over."""
