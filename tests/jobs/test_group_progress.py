@@ -4,6 +4,7 @@ import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -152,6 +153,17 @@ class CheckpointWitness:
     def processed(self, offsets):
         names = (path.name for path in (self.checkpoint / "commits").iterdir())
         self.seen.append((dict(offsets), sorted(int(name) for name in names if name.isdigit())))
+
+
+def test_a_report_whose_metrics_are_not_understood_moves_the_group(metrics):
+    from headrace_jobs.progress.listener import ProgressListener
+
+    moved = []
+    group = SimpleNamespace(processed=moved.append)
+    source = SimpleNamespace(description="KafkaV2[in]", endOffset='{"in":{"0":5}}')
+    report = SimpleNamespace(runId="run", batchId=0, sources=[source])  # and nothing else
+    ProgressListener(metrics, group).take(report)
+    assert moved == [{TopicPartition("in", 0): 5}]
 
 
 @pytest.mark.spark

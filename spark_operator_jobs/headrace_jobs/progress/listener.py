@@ -82,6 +82,9 @@ class ProgressListener(StreamingQueryListener):
                     self._metrics.alive()
                     return
                 self._run, self._last_batch = run, batch_id
+            # Whatever becomes of the metrics.
+            if self._group is not None:
+                self._group.processed(_kafka_end_offsets(progress.sources))
             facts = batch_facts(progress)
             self._metrics.batch_finished(facts)
             if facts.dropped_groups:
@@ -92,8 +95,6 @@ class ProgressListener(StreamingQueryListener):
                 )
             if self._silence is not None and facts.input_rows:
                 self._silence.heard()
-            if self._group is not None:
-                self._group.processed(_kafka_end_offsets(progress.sources))
         except Exception:  # noqa: BLE001 - Spark would log a Java stack and go on
             _log.exception("a progress report was not understood")
 
