@@ -68,6 +68,8 @@ class History:
     """By topic and name: values whose change was not answered with success, and may come late."""
     refused: set[tuple[int, int, int, frozenset[int]]] = field(default_factory=set)
     """In-sync sets that a controller refused: leader, its epoch, partition epoch, members."""
+    forged: set[tuple[Any, int, int, tuple[tuple[int, int], ...]]] = field(default_factory=set)
+    """In-sync sets that no leader asked for: topic id, partition, its epoch, members and theirs."""
     in_sync: dict[Any, tuple[int, frozenset[int]]] = field(default_factory=dict)
     """By topic id and partition: the newest partition epoch that any replica ever knew, and its
     in-sync set."""
@@ -281,3 +283,9 @@ class History:
     def _is_acknowledged(self, producer: str, number: int) -> bool:
         write = self.writes.get(f"{producer}:{number};".encode())
         return write is not None and write.status is Status.ACKNOWLEDGED
+
+
+def asked_set(topic_id: Any, asked: Any) -> tuple[Any, int, int, tuple[tuple[int, int], ...]]:
+    """Return what an AlterPartition asks for, as `History.forged` has it."""
+    members = sorted((each.broker_id, each.broker_epoch) for each in asked.new_isr_with_epochs)
+    return topic_id, asked.partition_index, asked.partition_epoch, tuple(members)

@@ -26,7 +26,7 @@ from headrace_broker.protocol.messages import (
 )
 from simulation.atomicity import Atomicity
 from simulation.client import FAILURES, Client
-from simulation.history import Status
+from simulation.history import Status, asked_set
 from simulation.retries import NOT_APPLIED
 from simulation.workloads.former_processes import FormerProcesses
 from simulation.workloads.operators import CONTROLLER_PORT
@@ -237,6 +237,8 @@ class FormerRegistrations(FormerProcesses):
         request = alter_partition.AlterPartitionRequest(
             broker_id=node.node_id, broker_epoch=brokers[node.node_id].epoch, topics=[topic]
         )
+        # Unlike a leader, it may ask a former controller with what a newer one has committed.
+        self._client.history.forged.add(asked_set(partition.topic_id, data))
         await self._tell_controller(ApiKey.ALTER_PARTITION, request)
         kind = "a fenced one" if is_gone else "a former process"
         self._client.history.reach(f"a leader takes {kind} for in sync")
