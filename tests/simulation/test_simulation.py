@@ -58,6 +58,7 @@ FIXED_SEEDS = [
     (10000278, 3),
     (10000311, 3),
     (10000518, 3),
+    (10000828, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

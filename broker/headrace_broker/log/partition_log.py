@@ -202,6 +202,11 @@ class PartitionLog:
         self._load_producers(snapshots, loaded.reindex_from)
         for segment in self.segments:
             segment.transaction_index.finish_rebuild()
+        if log_start_offset > self.log_end_offset:
+            # What was deleted, durably, was lost before it was on disk. From the end on its offsets
+            # would be given again, to records that readers were told are deleted.
+            self.truncate_fully_and_start_at(log_start_offset)
+            self._high_watermark = self.log_start_offset
 
     def _batch_epochs(self, recovered_from: int) -> Iterator[tuple[int, int]]:
         """Yield epoch and base offset of the batches from there on."""

@@ -196,6 +196,29 @@ def test_a_recreated_partition_inherits_no_checkpoint(open_directory):
     assert (log.log_start_offset, log.recovery_point, log.high_watermark) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("bytes_left", [0, 80])
+def test_a_log_that_lost_deleted_records_begins_where_they_ended(open_directory, bytes_left):
+    """As Kafka's: an offset below would be given again, to a record that is deleted then."""
+    directory = open_directory()
+    log = directory.create("events", 0, CONFIG)
+    for _ in range(3):
+        append(log, batch_of(b"x"))
+    path = log.segments.active.path
+    log.delete_records_before(3)
+    directory.checkpoint_log_start_offsets()
+    directory.abandon()  # the power fails before the records are on disk
+    with path.open("r+b") as file:
+        file.truncate(bytes_left)
+    for count in range(2):
+        again = open_directory()
+        log = again.create("events", 0, CONFIG)
+        facts = (log.log_start_offset, log.high_watermark, log.log_end_offset)
+        assert facts == (3, 3, 3 + count)
+        assert append(log, batch_of(b"new")).first_offset == 3 + count
+        log.flush()
+        again.abandon()
+
+
 def test_checkpoints_drop_what_was_deleted(open_directory):
     directory = open_directory()
     append(directory.create("events", 0, CONFIG), batch_of(b"value"))
