@@ -59,6 +59,7 @@ FIXED_SEEDS = [
     (10000311, 3),
     (10000518, 3),
     (10000828, 3),
+    (10000964, 5),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 
