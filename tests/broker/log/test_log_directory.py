@@ -62,6 +62,22 @@ def test_a_clean_end_is_distinguished_from_a_kill(open_directory):
     assert not open_directory().was_clean
 
 
+def test_that_the_mark_of_a_clean_end_is_gone_is_on_disk_when_a_process_has_begun(
+    open_directory, monkeypatch
+):
+    """Else a power cut brings it back: what it tore would be taken for whole."""
+    open_directory().close()
+    synced, sync = [], log_directory.sync_directory
+
+    def note(path):
+        synced.append((path / ".kafka_cleanshutdown").exists())
+        sync(path)
+
+    monkeypatch.setattr(log_directory, "sync_directory", note)
+    assert open_directory().was_clean
+    assert synced == [False]
+
+
 def test_logs_come_back_with_offsets_start_and_high_watermark(open_directory):
     directory = open_directory()
     log = directory.create("dashed-topic", 3, CONFIG)

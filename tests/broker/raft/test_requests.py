@@ -142,6 +142,17 @@ def test_kip_320_a_fetch_for_another_epoch_or_leader_is_refused(epoch, error):
     assert reply.response.responses[0].partitions[0].error_code == error
 
 
+def test_raft_5_3_a_log_that_parts_from_the_leaders_commits_nothing_however_long_it_is():
+    node = node_of()
+    _, now_ms = elect(node)
+    node.step(ev.LogFlushed(1), now_ms)
+    effects = fetch(node, node.epoch, offset=node.end_offset, now_ms=now_ms)
+    (reply,) = [effect for effect in effects if isinstance(effect, fx.Reply)]
+    diverging = reply.response.responses[0].partitions[0].diverging_epoch
+    assert (diverging.epoch, diverging.end_offset) == (0, 0)
+    assert node.high_watermark == 0
+
+
 def test_a_fetch_is_sent_no_more_than_it_asks_for_in_all_and_of_the_partition():
     node = node_of(voters=1)
     node.step(ev.LogFlushed(1), 1)

@@ -157,3 +157,14 @@ def test_a_former_process_of_a_follower_no_longer_counts():
     assert fetch(made, 2, 10, 100, epoch=21)
     assert not fetch(made, 2, 100, 100, epoch=20)
     assert made.followers[NodeId(2)].fetch_offset == 10
+
+
+def test_a_follower_has_what_it_says_also_where_that_is_less_than_it_had():
+    """Its machine has lost power, or it has cut off what was damaged."""
+    made = state()
+    for node in (2, 3):
+        fetch(made, node, 100, 100)
+    fetch(made, 2, 60, 100, epoch=21)
+    assert made.committed_end(Offset(110)) == 60
+    made.commit_isr((NodeId(1), NodeId(3)), 8)
+    assert not made.may_join(NodeId(2), 100, anyone)

@@ -16,6 +16,7 @@ from headrace_broker.protocol.messages.create_topics import CreateTopicsRequest
 from headrace_broker.protocol.types import NodeId
 from headrace_broker.server.clock import SystemClock
 from headrace_broker.server.config.broker_config import parse_config
+from headrace_broker.server.quorum.metadata_batches import encode_batch
 from headrace_broker.server.quorum.metadata_quorum import Identity, MetadataQuorum
 from headrace_broker.server.quorum.raft_log import BATCH_BYTES_MAX
 from support.metadata import creatable, decide_unfence, seeded_rng
@@ -104,6 +105,43 @@ def test_an_answer_comes_after_the_change_was_published(tmp_path):
         async with _controller(tmp_path, subscriber=subscriber) as driver:
             await _create(driver, creatable("t"))
             assert applied == ["t"]
+
+    asyncio.run(run())
+
+
+def test_a_refusal_comes_after_what_it_rests_on_was_published(tmp_path):
+    """It would tell of a topic that may yet be lost with this controller."""
+
+    async def run():
+        async with _controller(tmp_path) as driver:
+            first = asyncio.ensure_future(_create(driver, creatable("t")))
+
+            async def again():
+                response = await _create(driver, creatable("t"))
+                return response.topics[0].error_code, "t" in driver.image.topics
+
+            second = asyncio.ensure_future(again())
+            assert await second == (ErrorCode.TOPIC_ALREADY_EXISTS, True)
+            await first
+
+    asyncio.run(run())
+
+
+def test_a_controller_that_leads_again_knows_what_was_decided_meanwhile(tmp_path):
+    """What it knew when it led before is over."""
+
+    async def run():
+        async with _controller(tmp_path) as driver:
+            epoch = driver.epoch
+            driver.lost_leadership(epoch)
+            record = ConfigRecord(
+                resource_type=2, resource_name="another's", name="retention.ms", value="7"
+            )
+            offset = driver._quorum.append(encode_batch([record], 0), epoch)
+            driver.became_leader(epoch, offset)
+            known = await driver.submit(lambda image: MetadataDecision(records=[], response=image))
+            assert driver.image.configs
+            assert known.configs == driver.image.configs
 
     asyncio.run(run())
 

@@ -13,7 +13,8 @@ from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
-from headrace_broker.replication.leader import IsrUpdate
+from headrace_broker.protocol.types import BrokerEpoch, LeaderEpoch, NodeId, Offset
+from headrace_broker.replication.leader import IsrUpdate, LeaderState
 from headrace_broker.server.partitions import isr_updates
 from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.partitions.replica_host import ReplicaHost
@@ -99,3 +100,40 @@ def test_an_in_sync_set_is_asked_for_again_after_a_pause_until_it_is_committed(
     asyncio.run(scenario())
     assert partition.committed == [(3, (1, 2), 8)]
     assert pauses == [isr_updates._RETRY_SECONDS]
+
+
+@pytest.mark.parametrize(
+    ("code", "counts"),
+    [
+        (ErrorCode.INVALID_UPDATE_VERSION, True),
+        (ErrorCode.FENCED_LEADER_EPOCH, True),
+        (ErrorCode.NEW_LEADER_ELECTED, True),
+        (ErrorCode.INELIGIBLE_REPLICA, False),
+        (ErrorCode.OPERATION_NOT_ATTEMPTED, False),
+    ],
+)
+def test_an_in_sync_set_that_may_have_been_applied_counts_until_newer_metadata_comes(code, counts):
+    """An earlier request, whose answer was lost, may be what moved the partition epoch on.
+
+    Else the leader would commit without a replica that the controller has in its in-sync set.
+    """
+    leading = LeaderState(NodeId(1), LeaderEpoch(3), Offset(0))
+    leading.configure([NodeId(1), NodeId(2)], 1, 0)
+    leading.commit_isr((NodeId(1),), 7)
+    update = leading.propose([NodeId(2)], BrokerEpoch(1))
+    partition = _Led(update)
+    partition.leading = leading
+    partition.advance_high_watermark = lambda: None
+    answered = AlterPartitionResponsePartitionData(partition_index=0, error_code=code)
+    topic = AlterPartitionResponseTopicData(topic_id=partition.topic_id, partitions=[answered])
+    peers = AsyncMock()
+    peers.to_controller.return_value = AlterPartitionResponse(topics=[topic])
+
+    async def scenario():
+        updates = IsrUpdates(_BrokenReplicas(lag_time_max_ms=60_000), peers)
+        updates.request(partition)
+        await asyncio.wait_for(updates._sender, 5)
+
+    asyncio.run(scenario())
+    assert (leading.pending is update) is counts
+    assert (2 in leading.maximal_isr) is counts
