@@ -89,6 +89,11 @@ class History:
 
     Before version 2 of transactions an epoch has several.
     """
+    marker_ends: dict[Any, int] = field(default_factory=dict)
+    """By replica, leader epoch, producer id and epoch: the end of its first marker that was not
+    answered yet."""
+    votes: dict[tuple[int, int], set[int]] = field(default_factory=dict)
+    """By epoch of the quorum and candidate: which nodes gave their vote."""
     rots: bool = False
     """Whether a disk damages what it holds."""
     producer_ids: dict[int, str] = field(default_factory=dict)

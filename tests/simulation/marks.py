@@ -84,6 +84,9 @@ MARKS: dict[str, int] = {
     "records are committed while an in-sync set is asked for": 10,
     "an acknowledgement waits while leadership is lost": 20,
     "a stale broker epoch fetches": 10,
+    "a follower has less than it had": 5,
+    "a node leads the quorum again after others have decided": 3,
+    "a refused in-sync set may have been applied": 5,
     "an in-sync set is asked for while one is pending": 10,
     "a leader of a former epoch has a record on a majority": 5,
     "a truncation below an index entry": 10,
@@ -108,6 +111,7 @@ MARKS: dict[str, int] = {
     "a log that is being copied to another directory is truncated": 3,
     "a truncation overtakes a pass of compaction": 1,
     "a replica falls out while its log is compacted": 1,
+    "a start finds a compacted segment beside its sources": 1,
     "retention would remove what is not committed": 5,
     "a duplicate batch is recognised": 20,
     "a former producer epoch writes": 5,
@@ -180,10 +184,15 @@ def _check_epoch(history: History, original: Any, partition: Partition, client_e
 
 
 @observer(LeaderState, "record_fetch")
-def _record_fetch(history: History, original: Any, *arguments: Any) -> Any:
-    is_new = original(*arguments)
+def _record_fetch(
+    history: History, original: Any, leading: Any, node_id: Any, epoch: Any, offset: int, *rest: Any
+) -> Any:
+    before = leading.followers[node_id].fetch_offset
+    is_new = original(leading, node_id, epoch, offset, *rest)
     if not is_new:
         history.reach("a stale broker epoch fetches")
+    elif offset < before:
+        history.reach("a follower has less than it had")
     return is_new
 
 

@@ -6,6 +6,7 @@ saw is judged by `simulation.history`, and by the workloads themselves.
 
 import simulation.invariants.admissions
 import simulation.invariants.burials
+import simulation.invariants.controllers
 import simulation.invariants.coordinating
 import simulation.invariants.decisions
 import simulation.invariants.elections

@@ -16,6 +16,7 @@ from headrace_broker.coordinator.consumer import (
 )
 from headrace_broker.coordinator.consumer.group import NO_OWNER
 from headrace_broker.coordinator.records import OffsetRecord, read_record
+from headrace_broker.coordinator.shard import session_key
 from headrace_broker.coordinator.states import GroupState
 from headrace_broker.coordinator.transactions import init_producer
 from headrace_broker.coordinator.transactions.transaction import LAST_EPOCH, Transaction
@@ -155,6 +156,21 @@ def _carry_out(
             f"__consumer_offsets-{driver.shard.partition}: {decision.replies} before "
             f"{len(driver._unwritten)} writes",
         )
+
+
+@observer(ShardDriver, "_load")
+async def _load(history: History, original: Any, driver: ShardDriver) -> None:
+    """A coordinator that takes over times all members' sessions: one may have died meanwhile."""
+    await original(driver)
+    if driver.status is not ShardStatus.ACTIVE:
+        return
+    shard = driver.shard
+    for group in (*shard.groups.values(), *shard.consumer_groups.values()):
+        for member_id in group.members:
+            if session_key(group.group_id, member_id) not in driver._timers:
+                history.violate(
+                    "member-for-ever", f"nobody waits for {member_id} of {group.group_id}"
+                )
 
 
 @observer(ShardDriver, "_reload")

@@ -15,6 +15,7 @@ from headrace_broker.raft import elections
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.api import alter_partition
 from headrace_broker.server.follower.replica_fetcher import ReplicaFetcher
+from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History, asked_set
 from simulation.observing import observer
@@ -31,9 +32,11 @@ def _alter(history: History, original: Any, alteration: Any, topic_id: Any, aske
         history.violate("leader-ahead", f"{asked} is ahead of {alteration._image.offset}")
     if answer.error_code not in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
         members = frozenset(state.broker_id for state in asked.new_isr_with_epochs)
-        history.refused.add(
-            (alteration._leader, asked.leader_epoch, asked.partition_epoch, members)
-        )
+        # A refusal for an epoch that is over says nothing of what an earlier request has done.
+        if answer.error_code == ErrorCode.INELIGIBLE_REPLICA:
+            history.refused.add(
+                (alteration._leader, asked.leader_epoch, asked.partition_epoch, members)
+            )
         return answer
     image = alteration._image
     partition = image.topics_by_id[topic_id].partitions[asked.partition_index]
@@ -86,6 +89,18 @@ def _commit_isr(history: History, original: Any, leading: Any, isr: Any, epoch: 
     return is_taken
 
 
+@observer(IsrUpdates, "_take_one")
+def _take_one(
+    history: History, original: Any, updates: IsrUpdates, partition: Any, update: Any, data: Any
+) -> bool:
+    """Count refusals that say nothing of what is asked for: its epoch is over."""
+    is_pending = partition.leading is not None and partition.leading.pending is update
+    if is_pending and data.error_code == ErrorCode.INVALID_UPDATE_VERSION:
+        history.reach("a refused in-sync set may have been applied")
+    is_final: bool = original(updates, partition, update, data)
+    return is_final
+
+
 @observer(LeaderState, "withdraw")
 def _withdraw(history: History, original: Any, leading: Any, update: Any) -> None:
     """An in-sync set counts until the controller has refused it: it may have been applied."""
@@ -102,12 +117,20 @@ def _record_fetch(
     leading: Any,
     node_id: Any,
     broker_epoch: Any,
+    fetch_offset: int,
     *arguments: Any,
 ) -> Any:
-    """A process does not count after its successor has fetched (KIP-903)."""
+    """A process does not count after its successor has fetched (KIP-903), which has what it says.
+
+    Also where that is less than its predecessor, or the same process, had: records may be lost.
+    """
     progress = leading.followers.get(node_id)
     known = -1 if progress is None else progress.broker_epoch
-    is_taken = original(leading, node_id, broker_epoch, *arguments)
+    is_taken = original(leading, node_id, broker_epoch, fetch_offset, *arguments)
+    if is_taken and progress.fetch_offset != fetch_offset:
+        history.violate(
+            "progress", f"broker {node_id} has {fetch_offset}, {progress.fetch_offset} counts"
+        )
     if is_taken and broker_epoch < known:
         history.violate(
             "former-process-counts", f"broker {node_id} of {broker_epoch} after {known}"

@@ -11,7 +11,7 @@ from headrace_broker.metadata import partition_change
 from headrace_broker.metadata.brokers import liveness
 from headrace_broker.metadata.entities import merge_partition
 from headrace_broker.metadata.records import PartitionChangeRecord
-from headrace_broker.raft import fetching, leading
+from headrace_broker.raft import elections, fetching, leading
 from headrace_broker.raft.log_index import LogIndex
 from headrace_broker.server.api import broker_registration
 from simulation.history import History
@@ -119,6 +119,29 @@ def _register(
 
 
 # ---- the quorum
+
+
+@observer(elections, "_decide_vote")
+def _decide_vote(history: History, original: Any, replica: Any, asked: Any, *rest: Any) -> bool:
+    """Note who gave whom a vote, and in which epoch; a pre-vote gives none."""
+    is_granted: bool = original(replica, asked, *rest)
+    if is_granted and not asked.pre_vote:
+        votes = history.votes.setdefault((asked.replica_epoch, asked.replica_id), set())
+        votes.add(int(replica.key.node_id))
+    return is_granted
+
+
+@observer(leading, "become_leader")
+def _become_leader(history: History, original: Any, replica: Any, ballot: Any) -> None:
+    """Who leads an epoch has the votes of a majority, given in this very epoch (Raft 5.2)."""
+    own = int(replica.key.node_id)
+    votes = {own, *history.votes.get((int(replica.epoch), own), ())}
+    if len(votes.intersection(replica.voters.ids)) < replica.voters.majority:
+        history.violate(
+            "leads-without-votes",
+            f"node {own} leads epoch {replica.epoch} with the votes of {sorted(votes)}",
+        )
+    original(replica, ballot)
 
 
 @observer(leading, "update_high_watermark")

@@ -248,6 +248,17 @@ def _close(history: History, original: Any, directory: LogDirectory, **named: An
                 _violate(history, path, "a clean end vouches for it, no fsync covers it")
 
 
+@observer(LogDirectory, "_take_clean_marker")
+def _take_clean_marker(history: History, original: Any, directory: LogDirectory) -> None:
+    """Once a process has begun, nothing says any longer that the one before it ended cleanly."""
+    original(directory)
+    disk, marker = history.disk(), directory.path / CLEAN_SHUTDOWN_NAME
+    if marker.exists():
+        _violate(history, marker, "a process has begun, and it is there")
+    elif disk is not None and disk.may_bring_back(directory.path, CLEAN_SHUTDOWN_NAME):
+        _violate(history, marker, "it was removed, and a power cut may bring it back")
+
+
 # ---- checkpoints
 
 

@@ -4,12 +4,16 @@ Each is a work of several steps, beside which its log goes on: what was true whe
 no more when it ends.
 """
 
+import contextvars
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from headrace_broker.log import cleaner
+from headrace_broker.log import cleaner, recovery
 from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.future_log import ARRIVING_NAME, FutureLog
+from headrace_broker.log.segments.segment import LOG_SUFFIX
+from headrace_broker.log.segments.swap import SWAP_SUFFIX
 from headrace_broker.server.quorum.raft_snapshots import RaftSnapshots
 from simulation.history import History
 from simulation.observing import observer
@@ -46,6 +50,22 @@ def _prepare(history: History, original: Any, future: FutureLog) -> Callable[[],
 
 
 # ---- compaction
+
+
+@observer(recovery, "finish_swaps")
+def _finish_swaps(history: History, original: Any, directory: Path) -> list[str]:
+    """A compacted segment whose sources may be gone takes their place at the next start."""
+    ending = LOG_SUFFIX + SWAP_SUFFIX
+    # Looked at as by nobody: the broker's disk does not fail for it.
+    found = contextvars.Context().run(lambda: sorted(directory.glob(f"*{ending}")))
+    names: list[str] = original(directory)
+    for path in found:
+        history.reach("a start finds a compacted segment beside its sources")
+        if path.name.removesuffix(SWAP_SUFFIX) not in names or contextvars.Context().run(
+            path.exists
+        ):
+            history.violate("swap-not-finished", f"{directory.name}: {path.name}, now {names}")
+    return names
 
 
 @observer(Compaction, "finish")

@@ -9,6 +9,7 @@ from headrace_broker.coordinator.transactions.shard import TransactionShard
 from headrace_broker.coordinator.transactions.states import TransactionStatus
 from headrace_broker.coordinator.transactions.transaction import TransactionVersion
 from headrace_broker.protocol.batch import ControlType
+from headrace_broker.server import broker as broker_module
 from headrace_broker.server.api import write_txn_markers
 from headrace_broker.server.groups import group_driver_log
 from headrace_broker.server.partitions.partition import Partition
@@ -124,11 +125,16 @@ def read_transactions(
 
 @observer(coordinator, "decide_end")
 def _decide_end(history: History, original: Any, *arguments: Any, **named: Any) -> Any:
-    """The epoch moves where the client hears of it, whatever the cluster's level is by then."""
-    shard, name, _, now, version = arguments
+    """The epoch moves where the client hears of it, whatever the cluster's level is by then.
+
+    And who ends a transaction has its epoch: a repeated end says nothing of the next one (KIP-890).
+    """
+    shard, name, identity, now, version = arguments
     before = shard.transactions.get(name)
     decision = original(*arguments, **named)
     if decision.record is not None and before is not None:
+        if identity != before.identity:
+            history.violate("ended-by-another", f"{before} was ended by {identity}")
         moved = decision.record.transaction.epoch - before.epoch
         if moved != (version >= TransactionVersion.TV_2):
             history.violate(
@@ -173,6 +179,14 @@ def _write_marker(
     state = partition.log.producers.get(marker.producer_id)
     end, why = partition.log.log_end_offset, _why_refused(state, marker)
     written = original(partition, marker, now_ms)
+    key = (partition, partition.leader_epoch, marker.producer_id, marker.producer_epoch)
+    history.marker_ends.setdefault(key, written)
+    asked = partition.log.producers.verifications._asked.get(marker.producer_id)
+    if asked is not None and (asked.epoch < marker.producer_epoch or not marker.bumped_epoch):
+        history.violate(
+            "verification-outlives-its-transaction",
+            f"{partition.topic}-{partition.index}: {marker} leaves what epoch {asked.epoch} asked",
+        )
     # What was refused decides nothing, whoever sent it.
     if marker.commits not in decided:
         history.violate(
@@ -184,6 +198,29 @@ def _write_marker(
     elif why and why != "it is there":
         history.violate("marker", f"{marker} is taken, but {why}")
     return written
+
+
+@observer(broker_module, "write_markers")
+@observer(write_txn_markers, "write_markers")
+async def _write_markers(history: History, original: Any, broker: Any, request: Any) -> Any:
+    """A marker that is answered with success is committed: the coordinator sends it no more."""
+    response = await original(broker, request)
+    for asked, result in zip(request.markers, response.markers, strict=True):
+        for topic in result.topics:
+            for outcome in topic.partitions:
+                partition = broker.replicas.partitions_of(topic.name).get(outcome.partition_index)
+                if outcome.error_code or partition is None:
+                    continue
+                epoch = partition.leader_epoch
+                key = (partition, epoch, asked.producer_id, asked.producer_epoch)
+                end = history.marker_ends.pop(key, 0)
+                if partition.leading is not None and partition.high_watermark < end:
+                    history.violate(
+                        "marker-answered-too-early",
+                        f"{partition.topic}-{partition.index}: {key[2:]} ends at {end}, "
+                        f"{partition.high_watermark} is committed",
+                    )
+    return response
 
 
 def _why_refused(state: Any, marker: Any) -> str:

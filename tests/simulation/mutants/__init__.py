@@ -14,6 +14,7 @@ from simulation.mutants.shares import SHARE_MUTANTS
 from simulation.mutants.storage import STORAGE_MUTANTS
 from simulation.mutants.transactions import TRANSACTION_MUTANTS
 from simulation.mutants.unforeseen import UNFORESEEN_MUTANTS
+from simulation.mutants.unplanned import UNPLANNED_MUTANTS
 from simulation.mutants.untried import UNTRIED_MUTANTS
 
 MUTANTS = (
@@ -27,6 +28,7 @@ MUTANTS = (
     *ADMISSION_MUTANTS,
     *OVERLOOKED_MUTANTS,
     *UNTRIED_MUTANTS,
+    *UNPLANNED_MUTANTS,
 )
 
 #: Which seed found a planted bug when each was searched for through 8 to 20 seeds, from the first.
@@ -241,6 +243,17 @@ FOUND_AT = {
     "a metadata snapshot forgets which producer ids are given away": 9500002,
     "what did not fit into a follower's answer is forgotten": 9500016,
     "a topic made again inherits its predecessor's committed offsets": 9500001,
+    "votes of a former ballot count": 10000002,
+    "a fetch whose log parts from the leader's counts": 10000000,
+    "the quorum's leader counts itself before its fsync": 10000000,
+    "a controller decides before it knows what was decided before it": 10000000,
+    "a refusal does not wait for what it rests on": 10000000,
+    "an in-sync set is given up when newer metadata is on its way": 10000004,
+    "a follower's progress never goes back": 10000022,
+    "the mark of a clean end stays": 10000000,
+    "that the mark of a clean end is gone is not fsynced": 10000000,
+    "a new coordinator waits for no member that died": 10000000,
+    "a marker is answered before it is committed": 10000000,
 }
 
 #: No seed finds these, or too few do: docs/simulation.md says why. The unit test that does.
@@ -295,6 +308,30 @@ KILLED_BY = {
     "an fsync of the metadata log vouches for what followed a truncation": (
         "tests/broker/raft/test_log_index.py::"
         "test_an_fsync_that_began_before_a_truncation_covers_only_what_was_left"
+    ),
+    "a controller goes on with what it decided when it led before": (
+        "tests/broker/server/test_admin_controller.py::"
+        "test_a_controller_that_leads_again_knows_what_was_decided_meanwhile"
+    ),
+    "lost entries of aborted transactions are not made again": (
+        "tests/broker/log/test_transaction_index.py::"
+        "test_a_damaged_index_is_made_again_from_the_whole_log"
+    ),
+    "a compacted segment that a kill left beside its sources is removed": (
+        "tests/broker/log/test_recovery.py::"
+        "test_a_half_finished_swap_is_finished_and_other_leftovers_go"
+    ),
+    "a transaction's offset takes the place of a later commit": (
+        "tests/broker/coordinator/transactions/test_group_offsets.py::"
+        "test_the_later_record_wins_whatever_made_it_readable"
+    ),
+    "an older client's marker leaves what may begin the next transaction": (
+        "tests/broker/server/test_transactional_produce.py::"
+        "test_a_marker_takes_back_what_its_own_transaction_asked"
+    ),
+    "a repeated end ends the next transaction": (
+        "tests/broker/coordinator/transactions/test_rules.py::"
+        "test_a_delayed_end_never_ends_the_next_transaction"
     ),
 }
 
