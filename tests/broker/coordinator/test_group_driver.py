@@ -9,6 +9,7 @@ import pytest
 
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.log.markers import Marker
+from headrace_broker.log.verification import TRUSTED
 from headrace_broker.protocol.batch import HEADER_SIZE
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.consumer_group_heartbeat import (
@@ -29,6 +30,11 @@ from headrace_broker.protocol.messages.offset_fetch import (
 from headrace_broker.protocol.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
+)
+from headrace_broker.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from headrace_broker.protocol.types import PartitionIndex
 from headrace_broker.server.clock import SystemClock
@@ -184,6 +190,60 @@ def test_a_commit_is_answered_and_read_only_when_it_is_in_the_log():
         log.may_commit.set()
         assert (await writing).topics[0].partitions[0].error_code == ErrorCode.NONE
         assert await reading == 7
+
+    run(scenario)
+
+
+def commit_in_a_transaction(coordinator: GroupCoordinator, offset: int) -> "asyncio.Task":
+    partition = TxnOffsetCommitRequestPartition(committed_offset=offset)
+    request = TxnOffsetCommitRequest(
+        transactional_id="app",
+        group_id="g",
+        producer_id=7,
+        producer_epoch=0,
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+    )
+    return asyncio.ensure_future(
+        coordinator.commit_transactional(
+            request, CONTEXT, lambda _topic, _index: ErrorCode.NONE, TRUSTED
+        )
+    )
+
+
+MARKER = Marker(7, 1, 0, commits=True, bumped_epoch=True)
+
+
+def test_commits_are_in_the_log_in_the_order_in_which_they_were_taken():
+    """The next coordinator goes by the log: the group would go back to an earlier commit."""
+
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        log.may_commit.clear()
+        plain = commit(coordinator, 5)
+        await asyncio.sleep(0)
+        transactional = commit_in_a_transaction(coordinator, 9)
+        await asyncio.sleep(0.01)
+        log.may_commit.set()
+        await asyncio.gather(plain, transactional)
+        await coordinator.write_marker(ONLY, MARKER)
+        assert await committed(coordinator) == 9
+        await coordinator.load(ONLY, log)
+        assert await committed(coordinator) == 9
+
+    run(scenario)
+
+
+def test_a_marker_is_answered_when_it_is_committed():
+    """The transaction is over then, and nobody sends the marker again."""
+
+    async def scenario(coordinator: GroupCoordinator, log: MemoryLog) -> None:
+        await commit_in_a_transaction(coordinator, 9)
+        log.may_commit.clear()
+        marking = asyncio.ensure_future(coordinator.write_marker(ONLY, MARKER))
+        done, _ = await asyncio.wait([marking], timeout=0.05)
+        assert not done
+        log.may_commit.set()
+        await marking
+        assert await committed(coordinator) == 9
 
     run(scenario)
 

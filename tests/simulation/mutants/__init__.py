@@ -254,6 +254,7 @@ FOUND_AT = {
     "that the mark of a clean end is gone is not fsynced": 10000000,
     "a new coordinator waits for no member that died": 10000000,
     "a marker is answered before it is committed": 10000000,
+    "a transaction's offsets are answered before its marker is committed": 10000015,
 }
 
 #: No seed finds these, or too few do: docs/simulation.md says why. The unit test that does.
@@ -320,6 +321,14 @@ KILLED_BY = {
     "a compacted segment that a kill left beside its sources is removed": (
         "tests/broker/log/test_recovery.py::"
         "test_a_half_finished_swap_is_finished_and_other_leftovers_go"
+    ),
+    "a transaction's offsets are written out of turn": (
+        "tests/broker/coordinator/test_group_driver.py::"
+        "test_commits_are_in_the_log_in_the_order_in_which_they_were_taken"
+    ),
+    "one log directory's clean end vouches for the others": (
+        "tests/broker/log/test_log_directories.py::"
+        "test_the_shutdown_was_clean_only_if_every_directory_says_so"
     ),
     "a transaction's offset takes the place of a later commit": (
         "tests/broker/coordinator/transactions/test_group_offsets.py::"

@@ -8,6 +8,7 @@ from headrace_broker.coordinator import transactional_offsets
 from headrace_broker.coordinator.consumer import loading
 from headrace_broker.coordinator.transactions import end
 from headrace_broker.log import producer_recovery
+from headrace_broker.log.log_directories import LogDirectories
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.segments import swap
 from headrace_broker.protocol.messages.fetch import FetchRequest
@@ -15,12 +16,14 @@ from headrace_broker.raft import fetching, leading, node
 from headrace_broker.raft.replica import Replica
 from headrace_broker.replication.leader import LeaderState
 from headrace_broker.server.api import write_txn_markers
+from headrace_broker.server.groups import group_transactions
 from headrace_broker.server.partitions import marker_writes
 from headrace_broker.server.partitions.isr_updates import IsrUpdates
 from headrace_broker.server.quorum.controller import ControllerDriver
 from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
+from simulation.workloads import directories
 
 
 def _syncs(profile: Profile) -> bool:
@@ -125,6 +128,13 @@ UNPLANNED_MUTANTS = (
         needs=lambda profile: profile.loses_power,
     ),
     _rule(
+        "one log directory's clean end vouches for the others",
+        LogDirectories,
+        "__init__",
+        edited("if failed or len(marks) > 1 else marks.pop()", "if failed else max(marks)"),
+        needs=lambda profile: directories.NAME in profile.works,
+    ),
+    _rule(
         "lost entries of aborted transactions are not made again",
         producer_recovery,
         "rebuild_producers",
@@ -165,6 +175,20 @@ UNPLANNED_MUTANTS = (
         write_txn_markers,
         "_write",
         edited("return partition.wait_committed(end)", "return None"),
+        needs=_has_transactions,
+    ),
+    _rule(
+        "a transaction's offsets are written out of turn",
+        group_transactions,
+        "commit_transactional",
+        edited("await driver.take_turn(TxnOffsetCommitResponse, write)", "await write()"),
+        needs=_has_transactions,
+    ),
+    _rule(
+        "a transaction's offsets are answered before its marker is committed",
+        group_transactions,
+        "write_group_marker",
+        edited("await driver.log.wait_committed(end)", "pass"),
         needs=_has_transactions,
     ),
     _rule(
