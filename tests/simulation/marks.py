@@ -111,7 +111,6 @@ MARKS: dict[str, int] = {
     "a log that is being copied to another directory is truncated": 3,
     "a truncation overtakes a pass of compaction": 1,
     "a replica falls out while its log is compacted": 1,
-    "a start finds a compacted segment beside its sources": 1,
     "retention would remove what is not committed": 5,
     "a duplicate batch is recognised": 20,
     "a former producer epoch writes": 5,

@@ -60,7 +60,6 @@ def _finish_swaps(history: History, original: Any, directory: Path) -> list[str]
     found = contextvars.Context().run(lambda: sorted(directory.glob(f"*{ending}")))
     names: list[str] = original(directory)
     for path in found:
-        history.reach("a start finds a compacted segment beside its sources")
         if path.name.removesuffix(SWAP_SUFFIX) not in names or contextvars.Context().run(
             path.exists
         ):
