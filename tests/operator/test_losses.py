@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from headrace_operator.kubernetes.api.client import KubernetesClient
 from headrace_operator.kubernetes.api.connection import Connection
 from headrace_operator.kubernetes.brokers.losses import Losses, hostname_of
+from headrace_operator.kubernetes.brokers.observed import served_from
 from headrace_operator.plan import (
     NodeLoss,
     Observed,
@@ -191,3 +192,23 @@ def test_a_pod_that_is_ready_waits_for_nothing() -> None:
 
 def test_without_the_right_to_look_nothing_is_said() -> None:
     assert not look([], PENDING, status=403)
+
+
+def test_a_claim_that_is_younger_than_a_brokers_container_is_not_what_it_served_from() -> None:
+    """Else a volume lost right after its broker was asked would pass for the one that it has."""
+    running = {"running": {"startedAt": "2026-01-31T12:00:30Z"}}
+    pod = {
+        "metadata": {"name": "c-a-0"},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"state": running}],
+        },
+    }
+
+    def claim(at: str) -> dict[str, Any]:
+        return {"metadata": {"uid": at, "creationTimestamp": f"2026-01-31T12:{at}Z"}}
+
+    assert served_from(pod, [claim("00:29"), claim("00:30")])
+    assert not served_from(pod, [claim("00:29"), claim("00:52")])
+    assert not served_from(None, [claim("00:29")])
+    assert not served_from({"metadata": {}, "status": {}}, [claim("00:29")])

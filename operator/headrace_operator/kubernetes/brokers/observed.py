@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from headrace_operator.render.identity import Identity, Node
     from headrace_operator.resources import Cluster
 
-__all__ = ["Seen", "failure_of", "is_owned", "is_ready", "is_stuck", "observed_broker"]
+__all__ = [
+    "Seen",
+    "failure_of",
+    "is_owned",
+    "is_ready",
+    "is_stuck",
+    "observed_broker",
+    "served_from",
+]
 
 #: How long a pod may fail, with no broker answering, before its Cluster is Stalled.
 STUCK_SECONDS = 60.0
@@ -118,6 +126,16 @@ def _is_disk_lost(identity: Identity, node: Node, claims: tuple[str, ...]) -> bo
     """Whether all volumes that a broker served from are gone."""
     known = identity.disks.get(str(node.node_id), ())
     return bool(known) and not set(known) & set(claims)
+
+
+def served_from(pod: Object | None, claims: Sequence[Object]) -> bool:
+    """Whether a pod runs with these claims: all of them were there before its container began."""
+    if not is_ready(pod):
+        return False
+    statuses = (pod or {}).get("status", {}).get("containerStatuses") or []
+    began = [(each.get("state") or {}).get("running", {}).get("startedAt", "") for each in statuses]
+    newest = max((each["metadata"].get("creationTimestamp") or "" for each in claims), default="")
+    return bool(began) and all(newest <= each for each in began)
 
 
 def is_owned(obj: Object, *uids: str) -> bool:

@@ -30,6 +30,7 @@ from headrace_operator.kubernetes.brokers.forming import begins_anew, with_runs
 from headrace_operator.kubernetes.brokers.identity import claim_uids
 from headrace_operator.kubernetes.brokers.keeper import Refusals, includes
 from headrace_operator.kubernetes.brokers.levels import with_levels
+from headrace_operator.kubernetes.brokers.observed import served_from
 from headrace_operator.kubernetes.brokers.refilling import (
     give_up,
     may_give_up,
@@ -256,8 +257,11 @@ class BrokersPass:
         for broker in seen.brokers:
             node = identity.node(broker.node_id)
             if node is not None and node.is_controller and broker.is_registered and broker.is_ready:
-                claims = claim_uids(self._tools.identities.claims_of(self._cluster, node))
-                disks |= {str(node.node_id): claims} if claims else {}
+                claims = self._tools.identities.claims_of(self._cluster, node)
+                # It was asked before: by now its pod may be gone, and its claims may be others.
+                uids = claim_uids(claims)
+                if uids and served_from(self._pods.get(pod_name(self._cluster, node)), claims):
+                    disks |= {str(node.node_id): uids}
         voting = seen.quorum.voters if seen.quorum else ()
         voters = tuple(sorted({each.node_id for each in voting}))
         return msgspec.structs.replace(identity, disks=disks, voters=voters)
