@@ -71,9 +71,11 @@ def test_whatever_happens_nothing_is_lost_and_all_is_ready_in_the_end(
                 assert group.errors == [], group.errors[:5]
             records = sum(map(len, final.values()))
             given_up = len(workload.failures)
+            locked_out = workload.reader.locked_out + group.locked_out
         wait_all_ready(namespace)
         print(  # noqa: T201 - what it came to
             f"SEED={seed}: {len(chaos.happened)} lines of story, {records} records, none lost,"
-            f" doubled or moved; {given_up} that producers gave up",
+            f" doubled or moved; {given_up} that producers gave up; {locked_out} consumers locked"
+            " themselves out and were replaced",
             flush=True,
         )

@@ -5,20 +5,18 @@ Clients come in by a NodePort listener, as anybody outside of the cluster does.
 
 import json
 import os
-import threading
 import time
-from collections import defaultdict
 from contextlib import suppress
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource
 from kio.schema.metadata.v4.request import MetadataRequest
 
 from support.clusters import QUORUM
 from support.kube import apply, collect, condition, get, kubectl, resource
 from support.processes import wait_until
-from support.streams import FAST_CLIENT, is_closed
+from support.streams import FAST_CLIENT, Reader
 from support.wire import RawConnection
 
 #: The listener that tests come in by.
@@ -219,18 +217,16 @@ class KubeCluster:
         wait_until(is_in_sync, seconds, f"{topic} to be in sync")
 
 
-class GroupReader:
-    """A member of a consumer group that reads and commits, in a thread, until it is stopped."""
+class GroupReader(Reader):
+    """A member of a consumer group that reads and commits."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self.errors: list[str] = []
-        self.longest_pause = 0.0
         self._bootstrap, self._topic, self._group = bootstrap, topic, group
-        self._start()
+        self.longest_pause = 0.0
+        super().__init__()
 
-    def _start(self) -> None:
-        self._consumer = Consumer(
+    def _consumer_of_its_own(self) -> Consumer:
+        consumer = Consumer(
             {
                 **FAST_CLIENT,
                 "bootstrap.servers": self._bootstrap,
@@ -240,33 +236,13 @@ class GroupReader:
                 "session.timeout.ms": 30_000,
             }
         )
-        self._consumer.subscribe([self._topic], on_revoke=self._revoked)
-        self._is_stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        consumer.subscribe([self._topic], on_revoke=self._revoked)
+        return consumer
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        super().__enter__()
         wait_until(lambda: self.reads, 60, "the group's first record")
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> bool:
-        """Leave the group; return False if the client had locked itself out (`is_closed`)."""
-        if self._is_stopping.is_set():
-            return True
-        self._is_stopping.set()
-        self._thread.join()
-        return is_closed(self._consumer)
-
-    def replace_if_locked(self) -> bool:
-        """Go on with another client if this one has locked itself out, else stop."""
-        if self.stop():
-            return False
-        self._start()
-        self._thread.start()
-        return True
 
     def _revoked(self, consumer: Consumer, _: object) -> None:
         with suppress(KafkaException):
@@ -276,13 +252,7 @@ class GroupReader:
         last = 0.0
         while not self._is_stopping.is_set():
             messages = self._consumer.consume(500, timeout=0.1)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    read = (message.offset(), int(message.value()))
-                    self.reads[message.partition()].append(read)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    self.errors.append(str(error))
+            self._take(messages)
             if messages:
                 if last:
                     self.longest_pause = max(self.longest_pause, time.monotonic() - last)

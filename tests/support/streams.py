@@ -186,34 +186,22 @@ def is_closed(consumer: Consumer) -> bool:
     return not closing.is_alive()
 
 
-class ConsumerStream:
-    """A thread that reads assigned partitions from their start until it is stopped."""
+class Reader:
+    """A thread that reads until it is stopped, with another client where one locks itself out."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
-        self.reads: dict[int, list[tuple[int, int]]] = {number: [] for number in partitions}
+    def __init__(self) -> None:
+        self.reads: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self.errors: list[str] = []
-        self._bootstrap, self._topic = bootstrap, topic
+        self.locked_out = 0
+        """How many clients locked themselves out (`is_closed`)."""
         self._start()
 
+    def _consumer_of_its_own(self) -> Consumer:
+        """Return a client that reads on from where this reader is."""
+        raise NotImplementedError
+
     def _start(self) -> None:
-        """Read on from behind what was read."""
-        self._consumer = Consumer(
-            {
-                **FAST_CLIENT,
-                "bootstrap.servers": self._bootstrap,
-                "group.id": "streams",
-                "enable.auto.commit": False,
-                # A reader that is sent back to the start would hide what it lost.
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 100,
-            }
-        )
-        self._consumer.assign(
-            [
-                TopicPartition(self._topic, number, reads[-1][0] + 1 if reads else 0)
-                for number, reads in self.reads.items()
-            ]
-        )
+        self._consumer = self._consumer_of_its_own()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -225,12 +213,15 @@ class ConsumerStream:
         self.stop()
 
     def stop(self) -> bool:
-        """Stop reading; return False if the client had locked itself out (`is_closed`)."""
+        """Stop reading; return False if the client had locked itself out."""
         if self._is_stopping.is_set():
             return True
         self._is_stopping.set()
         self._thread.join()
-        return is_closed(self._consumer)
+        if is_closed(self._consumer):
+            return True
+        self.locked_out += 1
+        return False
 
     def replace_if_locked(self) -> bool:
         """Go on with another client if this one has locked itself out, else stop."""
@@ -242,13 +233,43 @@ class ConsumerStream:
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
-            for message in self._consumer.consume(500, timeout=_CONSUME_SECONDS):
-                error = message.error()
-                if error is None:
-                    read = (message.offset(), int(message.value()))
-                    self.reads[message.partition()].append(read)
-                elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    self.errors.append(str(error))
+            self._take(self._consumer.consume(500, timeout=_CONSUME_SECONDS))
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            error = message.error()
+            if error is None:
+                read = (message.offset(), int(message.value()))
+                self.reads[message.partition()].append(read)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self.errors.append(str(error))
+
+
+class ConsumerStream(Reader):
+    """Reads assigned partitions from their start."""
+
+    def __init__(self, bootstrap: str, topic: str, partitions: Sequence[int]) -> None:
+        self._bootstrap, self._topic, self._partitions = bootstrap, topic, partitions
+        super().__init__()
+
+    def _consumer_of_its_own(self) -> Consumer:
+        consumer = Consumer(
+            {
+                **FAST_CLIENT,
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "streams",
+                "enable.auto.commit": False,
+                # A reader that is sent back to the start would hide what it lost.
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        consumer.assign([self._place(number) for number in self._partitions])
+        return consumer
+
+    def _place(self, number: int) -> TopicPartition:
+        reads = self.reads[number]
+        return TopicPartition(self._topic, number, reads[-1][0] + 1 if reads else 0)
 
 
 def read_partition(bootstrap: str, topic: str, partition: int) -> list[tuple[int, int]]:
