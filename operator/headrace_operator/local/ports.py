@@ -9,6 +9,7 @@ broker fails to start, reports that in its log, and is restarted.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import socket
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from headrace_operator.local.durable import replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 __all__ = ["allocate_ports", "is_free", "load_ports", "save_ports"]
@@ -40,7 +41,7 @@ def allocate_ports(
         for name in names:
             wanted = [port for port in (remembered.get(name), preferred.get(name)) if port]
             # Any port at all, as a last resort: 0 leaves the choice to the system.
-            for port in [*wanted, *_some_ports(), 0]:
+            for port in itertools.chain(wanted, _some_ports(), [0]):
                 listener = _bind(port)
                 if listener is not None:
                     held.enter_context(listener)
@@ -74,8 +75,8 @@ def save_ports(path: Path, ports: Mapping[str, int]) -> None:
     replace_file(path, (json.dumps(dict(ports), indent=2, sort_keys=True) + "\n").encode())
 
 
-def _some_ports() -> list[int]:
-    return random.SystemRandom().sample(PORTS, _TRIES_MAX)
+def _some_ports() -> Iterator[int]:
+    yield from random.SystemRandom().sample(PORTS, _TRIES_MAX)
 
 
 def _bind(port: int) -> socket.socket | None:
