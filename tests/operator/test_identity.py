@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from headrace_operator.kubernetes.brokers.observed import Seen, observed_broker
 from headrace_operator.kubernetes.brokers.passes import BrokersPass
@@ -16,7 +17,7 @@ from headrace_operator.plan.model import ObservedReplica
 from headrace_operator.render.identity import Identity, Node
 from headrace_operator.render.names import pod_name
 from headrace_operator.render.pods import INPUTS_ANNOTATION, pool_inputs, render_pool
-from support.operator_resources import cluster
+from support.operator_resources import broker, cluster
 
 NODE = Node(node_id=1, pool="a", ordinal=0)
 IDENTITY = Identity(cluster_id="id", image="headrace:1", version="4.2", nodes=(NODE,))
@@ -108,6 +109,28 @@ def test_a_broker_that_has_other_volumes_than_it_served_from_lost_its_disk():
     assert [is_lost("old"), is_lost("old", "more"), is_lost("new"), is_lost()] == [0, 0, 1, 1]
     # What it served from was never noted: nobody can say.
     assert not is_lost("new", identity=IDENTITY)
+
+
+@pytest.mark.parametrize(("created", "disks"), [("12:00:29", ("new",)), ("12:00:52", ("old",))])
+def test_a_claim_that_came_after_a_broker_was_asked_is_not_what_it_served_from(created, disks):
+    """Its volume went in that moment: the loss of a quorum would never be said."""
+    found = cluster()
+    before = msgspec.structs.replace(IDENTITY, is_formed=True, disks={"1": ("old",)})
+    asked = broker(is_registered=True, is_ready=True)
+    seen = Observed(
+        cluster=ObservedCluster(quorum=ObservedQuorum(leader_id=1, voters=()), brokers=(asked,))
+    )
+    claim = {"metadata": {"uid": "new", "creationTimestamp": f"2026-01-31T{created}Z"}}
+    pod = {
+        "metadata": {"name": pod_name(found, NODE)},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"state": {"running": {"startedAt": "2026-01-31T12:00:30Z"}}}],
+        },
+    }
+    tools = SimpleNamespace(identities=SimpleNamespace(claims_of=lambda *_: [claim]))
+    made = BrokersPass(tools, found, before, "i", pods={pod_name(found, NODE): pod})
+    assert made._settled(seen).disks == {"1": disks}
 
 
 def test_who_votes_is_remembered_for_when_nobody_can_be_asked():
