@@ -164,6 +164,34 @@ def test_ports_are_none_that_the_system_gives_to_the_ends_of_connections() -> No
     assert not [port for port in chosen.values() if first <= port <= last]
 
 
+def test_a_chosen_port_is_found_by_nobody_else_and_a_server_can_listen_on_it() -> None:
+    import socket
+
+    (chosen,) = allocate_ports(["a"], remembered={}, preferred={}).values()
+    # As a second `headrace up` does before the first one's brokers listen, or while one is down.
+    other = "; ".join(
+        (
+            "from headrace_operator.local import ports",
+            f"ports.PORTS = range({chosen}, {chosen + 2})",
+            "ports._TRIES_MAX = 2",
+            "print(ports.allocate_ports(['b'], remembered={}, preferred={})['b'])",
+        )
+    )
+    for _ in range(5):  # the order is random
+        found = subprocess.run(
+            [sys.executable, "-c", other], capture_output=True, text=True, check=True
+        ).stdout
+        assert int(found) != chosen
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", chosen))
+        listener.listen()
+        with socket.create_connection(("127.0.0.1", chosen)):
+            assert not is_free(chosen)
+    # The connection is in TIME_WAIT now; the next start has the same port.
+    assert allocate_ports(["a"], remembered={"a": chosen}, preferred={}) == {"a": chosen}
+
+
 def test_a_port_that_is_taken_is_replaced() -> None:
     import socket
 
