@@ -1,11 +1,10 @@
 """At most once: a batch that was begun before writes nothing again, dead letters included."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs.outputs import Outputs
+from headrace_jobs.progress.metrics import JobMetrics
 from headrace_jobs.transforms.tagged import SIDE
 
 pytestmark = pytest.mark.spark
@@ -46,7 +45,7 @@ class Letters:
 def test_the_dead_letters_of_a_batch_come_as_often_as_its_rows(spark, tmp_path, delivery, times):
     (tmp_path / "offsets").mkdir()
     sink, letters = Sink(), Letters()
-    metrics = SimpleNamespace(partitions_progressed=lambda _: None)
+    metrics = JobMetrics("app", "query", trigger_interval_seconds=1)
     frame = spark.createDataFrame(
         [("a", "result", None), (None, "rejected", "it is late")],
         "k STRING, _kind STRING, _reason STRING",

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own
 
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs.outputs import Outputs
+from headrace_jobs.progress.metrics import JobMetrics
 from headrace_jobs.progress.stored import Batch
 from headrace_jobs.schemas.frames import Json, decode, set_aside
 from headrace_jobs.sinks.files import FileTable
@@ -35,19 +36,15 @@ class Letters:
         self.rows += rejected.collect()
 
 
-class Metrics:
-    """Takes what is reported."""
-
-    def partitions_progressed(self, rows):
-        assert not rows
-
-
 def write(sink, frame):
     """Write a first batch; returns what became dead letters, as (offset, reason, value)."""
     run = Run(job="j", generation=1, delivery=Delivery.EXACTLY_ONCE, bootstrap_servers="")
     letters, writer = Letters(), sink.open(run)
     outputs = Outputs(writers=[writer], delivery=run.delivery, driver=None)
-    outputs.dead_letters, outputs.metrics = letters, Metrics()
+    outputs.dead_letters, outputs.metrics = (
+        letters,
+        JobMetrics(run.job, "query", trigger_interval_seconds=1),
+    )
     outputs._batch = lambda batch_id: Batch(batch_id=batch_id)
     outputs.write(frame, 0)
     writer.close()
