@@ -62,8 +62,11 @@ CONTROLLER_LISTENER = "CONTROLLER"
 #: INVALID_REPLICA_ASSIGNMENT, STALE_BROKER_EPOCH), another one leads (STALE_CONTROLLER_EPOCH,
 #: NEW_LEADER_ELECTED), a member has just joined (UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
 #: NON_EMPTY_GROUP), or another change came first (OPERATION_NOT_ATTEMPTED,
-#: REASSIGNMENT_IN_PROGRESS, DUPLICATE_VOTER, VOTER_NOT_FOUND).
-PASSING_CODES = frozenset({-1, 8, 11, 25, 27, 38, 39, 55, 60, 68, 77, 108, 126, 127})
+#: REASSIGNMENT_IN_PROGRESS).
+PASSING_CODES = frozenset({-1, 8, 11, 25, 27, 38, 39, 55, 60, 68, 77, 108})
+#: DUPLICATE_VOTER, VOTER_NOT_FOUND: who is added votes already, who is removed does so no more.
+#: An earlier request did it, whose answer was lost; where another's did, the next pass plans anew.
+VOTER_CHANGED_CODES = frozenset({126, 127})
 #: INVALID_CONFIG, INVALID_REQUEST.
 UNKNOWN_SETTING_CODES = frozenset({40, 42})
 
@@ -205,6 +208,8 @@ def _change_voters(admin: Any, actions: list[AddVoter | RemoveVoter]) -> Iterato
             else:
                 remove_voter(addresses, replica)
         except QuorumError as error:
+            if error.code in VOTER_CHANGED_CODES:
+                continue
             yield _refusal(action, error)
 
 
