@@ -106,3 +106,15 @@ def test_clusters_are_the_folders_that_have_manifests(tmp_path: Path) -> None:
     (tmp_path / "something-else").mkdir()
     assert clusters_in(tmp_path) == ["cpu"]
     assert clusters_in(tmp_path / "nothing") == []
+
+
+def test_a_manifest_that_goes_while_the_set_is_read_is_left_out(store: DesiredStore) -> None:
+    store.put([topic(2), topic(3, name="u")])
+    # Listed, and gone when it is opened: a link to nothing behaves so each time.
+    listed = next(each for each in store._folder.iterdir() if ".u." in each.name)
+    listed.unlink()
+    listed.symlink_to("gone")
+    assert only_topic(store).metadata.name == "t"
+    assert [name for name, _, _ in store.revision()] == ["topic.default.t.yaml"]
+    store.mark_deleted([topic(3, name="u").key])
+    assert only_topic(store).metadata.deletion_timestamp is None

@@ -9,10 +9,12 @@ everything that it described is gone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import msgspec
 import yaml
@@ -29,7 +31,7 @@ from headrace_operator.resources import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from headrace_operator.local.layout import ClusterLayout
@@ -78,10 +80,12 @@ class DesiredStore:
         self._save_statuses(statuses)
 
     def mark_deleted(self, keys: Iterable[Key]) -> None:
-        """Mark these resources as deleted; they stay until their deletion is complete."""
+        """Mark these resources as deleted; those that are there stay until that is complete."""
         for key in keys:
             path = self._path_of(key)
-            document = yaml.safe_load(path.read_text())
+            document = _read(path)
+            if document is None:
+                continue
             moment = datetime.now(UTC).isoformat(timespec="seconds")
             document["metadata"].setdefault("deletionTimestamp", moment)
             _replace(path, document)
@@ -110,15 +114,16 @@ class DesiredStore:
         return sorted(found, key=lambda each: (not isinstance(each, Cluster), each.key))
 
     def documents(self) -> list[dict[str, Any]]:
-        """Read the manifests as they are stored."""
-        return [yaml.safe_load(path.read_text()) for path in sorted(self._folder.glob("*.yaml"))]
+        """Read the manifests as they are stored; another process may remove one meanwhile."""
+        found = (_read(path) for path in sorted(self._folder.glob("*.yaml")))
+        return [document for document in found if document is not None]
 
     def revision(self) -> Revision:
         """Return the state of the folder without reading the files."""
         return tuple(
             (path.name, status.st_mtime_ns, status.st_size)
             for path in sorted(self._folder.glob("*.yaml"))
-            for status in [path.stat()]
+            for status in _stat(path)
         )
 
     def record_reset(self, key: Key, request_id: str, previous: Mapping[Any, int]) -> None:
@@ -194,6 +199,18 @@ def desired_of(resources: Iterable[Resource], cluster: str) -> Desired:
         ),
         deleted=frozenset(each.key for each in listed if each.metadata.deletion_timestamp),
     )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        return cast("dict[str, Any]", yaml.safe_load(path.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def _stat(path: Path) -> Iterator[os.stat_result]:
+    with contextlib.suppress(FileNotFoundError):
+        yield path.stat()
 
 
 def _replace(path: Path, document: dict[str, Any]) -> None:
