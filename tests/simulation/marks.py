@@ -29,7 +29,7 @@ from headrace_broker.server.partitions.earlier_requests import EarlierRequests
 from headrace_broker.server.partitions.partition import Partition
 from simulation.history import History
 from simulation.observing import observer
-from simulation.power_cuts import BEHIND, LEFT_OUT
+from simulation.power_cuts import BEHIND, LEFT_OUT, SWAPPED
 from simulation.share_marks import SHARE_MARKS
 from simulation.steps import STEP_MARKS
 from simulation.transaction_marks import FREQUENT as FREQUENT_OF_TRANSACTIONS
@@ -96,6 +96,7 @@ MARKS: dict[str, int] = {
     "a start finds leader epochs that begin above its log": 5,
     LEFT_OUT: 5,
     BEHIND: 5,
+    SWAPPED: 5,
     "a diverging follower lacks the leader's epoch": 5,
     "an fsync ends after a truncation": 3,
     "somebody who is no member commits": 20,

@@ -6,6 +6,7 @@ the same log covers what was forgotten.
 
 from typing import Any
 
+from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.epoch_cache import LeaderEpochCache
 from headrace_broker.log.log_directory import LogDirectory
 from headrace_broker.log.partition_log import PartitionLog
@@ -14,10 +15,18 @@ from simulation.faults import Faults
 from simulation.history import History
 from simulation.loop import CURRENT
 from simulation.observing import observer
-from simulation.workloads.workload import COMMITTERS_SINCE, POWER_CUTS_SINCE, STRANGERS_SINCE
+from simulation.workloads.workload import (
+    COMMITTERS_SINCE,
+    POWER_CUTS_SINCE,
+    REPEATERS_SINCE,
+    STRANGERS_SINCE,
+)
 
 LEFT_OUT = "a log start is left out of its checkpoint"
 BEHIND = "the power fails where a segment begins behind what no fsync covers"
+_SWAP_OPERATIONS = 16
+"""About how many put one segment in the place of one other."""
+SWAPPED = "the power fails while a compacted segment is put in place"
 _CUTS_MAX = {
     LEFT_OUT: (2, 1.0),
     "checkpoints are written": (1, 0.03),
@@ -35,6 +44,8 @@ _YOUNGER_CUTS_MAX = {
 """The same, in the seeds from `STRANGERS_SINCE` on."""
 _YOUNGEST_CUTS_MAX = {BEHIND: (2, 0.7)}
 """The same, in the seeds from `COMMITTERS_SINCE` on."""
+_COMPACTION_CUTS_MAX = {SWAPPED: (2, 0.3)}
+"""The same, in the seeds from `REPEATERS_SINCE` on."""
 
 
 class PowerCuts:
@@ -53,6 +64,8 @@ class PowerCuts:
             self._cuts_max |= _YOUNGER_CUTS_MAX
         if cluster.seed >= COMMITTERS_SINCE:
             self._cuts_max |= _YOUNGEST_CUTS_MAX
+        if cluster.seed >= REPEATERS_SINCE:
+            self._cuts_max |= _COMPACTION_CUTS_MAX
         self._left = {what: most for what, (most, _) in self._cuts_max.items() if is_in}
 
     def wrote(self, what: str) -> None:
@@ -67,11 +80,11 @@ class PowerCuts:
         for node in self._cluster.nodes:
             if process is not None and node.process is process and node.disk.stop_at is None:
                 self._left[what] -= 1
-                if what == BEHIND:
-                    self._history.reach(BEHIND)
-                self._cut(node)
+                if what in (BEHIND, SWAPPED):
+                    self._history.reach(what)
+                self._cut(node, range(1, _SWAP_OPERATIONS) if what == SWAPPED else None)
 
-    def _cut(self, node: Node) -> None:
+    def _cut(self, node: Node, operations: range | None) -> None:
         rng, process = self._rng, node.process
 
         def cut() -> None:
@@ -83,11 +96,11 @@ class PowerCuts:
                 cut()
 
         loop = self._cluster.loop
-        if rng.random() < 0.5:
+        if operations is None and rng.random() < 0.5:
             loop.call_in(loop.kernel, rng.choice((0.0, 0.0, 0.0005, 0.01)), cut_later)
         else:
             node.on_disk_stopped = cut
-            node.disk.stop_at = node.disk.operations + rng.choice((1, 1, 2, 3, 5))
+            node.disk.stop_at = node.disk.operations + rng.choice(operations or (1, 1, 2, 3, 5))
 
 
 @observer(LogDirectory, "checkpoint_log_start_offsets")
@@ -149,3 +162,9 @@ def _assign(history: History, original: Any, cache: LeaderEpochCache, *arguments
 def _checkpoint_high_watermarks(history: History, original: Any, directory: LogDirectory) -> None:
     original(directory)
     history.on_written("checkpoints are written without fsync")
+
+
+@observer(Compaction, "_replace")
+def _replace(history: History, original: Any, cleaning: Compaction, *arguments: Any) -> None:
+    history.on_written(SWAPPED)  # within the next operations: before it and in its middle
+    original(cleaning, *arguments)

@@ -18,6 +18,7 @@ from headrace_broker.server.transactions.marker_sender import MarkerSender
 from headrace_broker.server.transactions.shard_driver import ShardDriver, Status
 from simulation.history import History
 from simulation.observing import observer
+from simulation.workloads.repeaters import BETWEEN, LATE
 
 TV_2 = TransactionVersion.TV_2
 
@@ -47,6 +48,8 @@ TRANSACTION_MARKS: dict[str, int] = {
     "an aborted transaction's index entry is truncated": 3,
     "an offset waits for its transaction": 10,
     "a transaction commits offsets with a former generation": 10,
+    LATE: 50,
+    BETWEEN: 50,
 }
 
 # From the seeds on that change the level of transactions.

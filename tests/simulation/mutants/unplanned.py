@@ -24,6 +24,7 @@ from simulation.mutants.edited import edited
 from simulation.mutants.mutant import rules_with
 from simulation.profile import Profile
 from simulation.workloads import directories
+from simulation.workloads.workload import REPEATERS_SINCE
 
 
 def _syncs(profile: Profile) -> bool:
@@ -40,6 +41,10 @@ def _has_transactions(profile: Profile) -> bool:
 
 def _compacts(profile: Profile) -> bool:
     return profile.cleanup == "compact"
+
+
+def _cuts_power(profile: Profile) -> bool:
+    return profile.loses_power and profile.has_fsyncs
 
 
 _rule = rules_with(nodes=3, seeds_max=100)
@@ -146,7 +151,8 @@ UNPLANNED_MUTANTS = (
         swap,
         "finish_swaps",
         edited("[name for name in names if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)]", "[]"),
-        needs=_compacts,
+        needs=lambda profile: _compacts(profile) and _cuts_power(profile),
+        since=REPEATERS_SINCE,
     ),
     # ---- coordinators
     _rule(
@@ -155,6 +161,7 @@ UNPLANNED_MUTANTS = (
         "replay_marker",
         edited("if commits and not pending.is_overwritten:", "if commits:"),
         needs=_has_transactions,
+        since=REPEATERS_SINCE,
     ),
     _rule(
         "a new coordinator waits for no member that died",
@@ -204,5 +211,6 @@ UNPLANNED_MUTANTS = (
         "_check_epoch",
         edited("raise fenced(found)\n    if", "return\n    if"),
         needs=_has_transactions,
+        since=REPEATERS_SINCE,
     ),
 )

@@ -81,8 +81,11 @@ class TransactionalProducer:
         self._added: set[Any] = set()
         self._coordinator: Caller | None = None
         self._count = 0
-        self._is_unsure = False
+        self.is_unsure = False
         """Whether the outcome of a request is unknown, so that it may still arrive."""
+        self.moves_groups_alone = False
+        """Whether a transaction may have a group's offsets, and no records."""
+        self._last_end: end_txn.EndTxnRequest | None = None
         self.renews_after_aborts = True
         """Whether an older client takes a new epoch after each abort; Java's keeps a known one."""
         self.timeout_ms = client.rng.choice((700, 700, 2000, 6000))
@@ -126,7 +129,7 @@ class TransactionalProducer:
         self.client.history.gave_producer_id(response.producer_id, f"transactional id {self._id}")
         self._identity = (response.producer_id, response.producer_epoch)
         self._sequences.clear()
-        self._is_unsure = False
+        self.is_unsure = False
         if expected[0] < 0:
             self._checks.initialised(self.life, sent_at)
 
@@ -162,7 +165,7 @@ class TransactionalProducer:
                         values, _, sent_at = batches.pop(key)
                         self._checks.acknowledged(transaction, key, offset, values, sent_at)
                     elif code in _ABORTABLE:
-                        self._is_unsure = True
+                        self.is_unsure = True
                         raise AbortableError(code.name)
                     else:
                         self.client.heard(*key, code)
@@ -191,7 +194,7 @@ class TransactionalProducer:
         try:
             response = await client.call(caller, ApiKey.PRODUCE, request)
         except FAILURES:
-            self._is_unsure = True
+            self.is_unsure = True
             for key in batches:
                 client.forget(*key)
             return {}
@@ -237,7 +240,7 @@ class TransactionalProducer:
             )
         except FAILURES:
             client.forget(*key)
-        self._is_unsure = True
+        self.is_unsure = True
         await asyncio.sleep(seconds)
         await self.end(transaction, commits=False)
         if caller is None or answer is None:
@@ -333,7 +336,7 @@ class TransactionalProducer:
                 return {ErrorCode.COORDINATOR_NOT_AVAILABLE}
             response = await self.client.call(caller, ApiKey.TXN_OFFSET_COMMIT, request)
         except FAILURES:
-            self._is_unsure = True
+            self.is_unsure = True
             return {ErrorCode.NETWORK_EXCEPTION}
         return {
             ErrorCode(result.error_code) for topic in response.topics for result in topic.partitions
@@ -341,7 +344,7 @@ class TransactionalProducer:
 
     async def end(self, transaction: Transaction, *, commits: bool) -> None:
         """Commit or abort until the outcome is known. Raises FencedError, AbortableError."""
-        if not transaction.written and self.bumps_epochs:
+        if not transaction.written and self.bumps_epochs and not self.moves_groups_alone:
             self._checks.end(transaction, Outcome.ABORTED)
             return
         if commits:
@@ -370,7 +373,15 @@ class TransactionalProducer:
             may_be_done |= code not in _NOT_DONE
             await self._wait_or_complain("EndTxn", code)
         self._checks.end(transaction, Outcome.COMMITTED if commits else Outcome.ABORTED)
+        self._last_end = request
         await self._go_on(response, commits=commits)
+
+    async def end_again(self, *, commits: bool) -> ErrorCode:
+        """Ask once for what ended before the present transaction, as if a request came late."""
+        if self._last_end is None:
+            raise AssertionError("no transaction has ended")
+        self._last_end.committed = commits
+        return self._code(await self._ask(ApiKey.END_TXN, self._last_end))
 
     async def _go_on(self, response: Any, *, commits: bool) -> None:
         bumped, history = self.bumps_epochs, self.client.history
@@ -385,7 +396,7 @@ class TransactionalProducer:
             history.reach("a producer goes on with version 2")
         elif bumped and not self.bumps_epochs:
             history.reach("a producer goes on without version 2")
-        is_unsure = self._is_unsure or (not commits and self.renews_after_aborts)
+        is_unsure = self.is_unsure or (not commits and self.renews_after_aborts)
         if is_first or (not bumped and is_unsure):
             await self._init(self._identity)
 
@@ -400,7 +411,7 @@ class TransactionalProducer:
                 return None
             return await self.client.call(self._coordinator, key, request)
         except FAILURES:
-            self._is_unsure = True
+            self.is_unsure = True
             self._coordinator = None
             return None
 

@@ -21,6 +21,7 @@ from simulation.workloads.consumers import Consumer
 from simulation.workloads.features import Administrator, KnownLevel, changes_levels
 from simulation.workloads.members import GroupChecks, Member
 from simulation.workloads.offsets import GroupOffsets
+from simulation.workloads.repeaters import BetweenCommits, LateEnder
 from simulation.workloads.transactional import (
     LEDGER,
     ORDERS,
@@ -29,7 +30,7 @@ from simulation.workloads.transactional import (
     TransactionalProducer,
     Worker,
 )
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import REPEATERS_SINCE, Workload
 from simulation.workloads.zombies import (
     OVERTAKEN_SINCE,
     FormerCoordinator,
@@ -429,6 +430,11 @@ def _zombies(
         found.append(("tf", lambda client: FormerCoordinator(client, cluster)))
     if cluster.seed >= OVERTAKEN_SINCE and not has_levels:
         found.append(("to", lambda client: Overtaken(client, checks, "overtaken")))
+    if cluster.seed >= REPEATERS_SINCE and not has_levels:
+        found.append(("te", lambda client: LateEnder(client, checks, "late")))
+    if cluster.seed >= REPEATERS_SINCE:
+        now, history = scenario.loop.time, scenario.history
+        found.append(("tb", lambda client: BetweenCommits(client, history, now)))
     return found
 
 
