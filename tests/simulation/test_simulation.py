@@ -60,6 +60,9 @@ FIXED_SEEDS = [
     (10000518, 3),
     (10000828, 3),
     (10000964, 5),
+    (11000234, 5),
+    (11000286, 3),
+    (11000511, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

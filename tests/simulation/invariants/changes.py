@@ -15,6 +15,7 @@ from simulation.cluster import Cluster, Node
 from simulation.history import History
 from simulation.invariants.invariant import Invariant
 from simulation.invariants.partitions import name_of
+from simulation.loop import ProcessEnded
 from simulation.observing import observer
 
 # A request is answered, or made again after 5 s; faults are over after a few seconds.
@@ -199,6 +200,18 @@ def _truncated(history: History, original: Any, log: PartitionLog, offset: int) 
             history.violate(
                 "producers-above-end", f"{log.directory.name}: {producer_id} at {offset}: {state}"
             )
+
+
+@observer(PartitionLog, "_truncate_to")
+def _truncate_to(history: History, original: Any, log: PartitionLog, offset: int) -> None:
+    """Where the machine fails in the middle, the next process may have any of what was above."""
+    last = log.segments.floor(offset)
+    try:
+        original(log, offset)
+    except ProcessEnded:
+        directory, kept = str(log.directory), int(last.base_offset) if last is not None else 0
+        history.cut_logs[directory] = min(kept, history.cut_logs.get(directory, kept))
+        raise
 
 
 @observer(LogDirectory, "_take_away")

@@ -258,7 +258,9 @@ class ModernMember:
         heard = self._checks.attempt_by(member, epoch, places)
         codes = await self._offsets.commit(places, generation=epoch, member=member)
         for key, code in codes.items():
-            heard(key, code)
+            # What is ours again we may have read from further back: our next commit says so.
+            if key not in self._owned:
+                heard(key, code)
             usual = self.lost | RETRIABLE | {ErrorCode.STALE_MEMBER_EPOCH}
             if code and code not in usual:
                 self._client.history.violate("group", f"a late commit: {code.name}")
