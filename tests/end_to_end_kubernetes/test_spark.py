@@ -203,6 +203,14 @@ def example(new_namespace) -> Iterator[tuple[str, Stopwatch]]:
     kubectl("-n", namespace, "delete", "--wait=false", "--ignore-not-found", "-f", "-", stdin=text)
 
 
+@pytest.fixture(scope="module")
+def running(example) -> str:
+    """The example's namespace, as soon as its job reads: each test can be run alone."""
+    namespace, _ = example
+    wait_until(lambda: running_executors(namespace) == 1, EXAMPLE_PATIENCE_SECONDS, "its executor")
+    return namespace
+
+
 def scrape_configs(namespace, operator, folder):
     """Say what the PodMonitors of brokers, operator and jobs say, as Prometheus' own settings."""
     text = (MONITORING / "pod-monitors.yaml").read_text()
@@ -270,8 +278,8 @@ def follow_lag(namespace, **policy):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_lag_resizes_a_job_without_a_new_driver(example):
-    namespace, _ = example
+def test_lag_resizes_a_job_without_a_new_driver(running):
+    namespace = running
     before = driver(namespace, "cpu-load")["metadata"]["uid"]
     follow_lag(namespace, target={"maxLagRecords": 50}, maxReplicas=2, scaleDownDelay="10s")
     with readings(namespace, "cpu-brokers-0", "cpu-load"):
@@ -293,8 +301,8 @@ def test_lag_resizes_a_job_without_a_new_driver(example):
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_a_job_is_resized_by_hand_without_a_new_driver_and_stops_in_grace(example):
-    namespace, _ = example
+def test_a_job_is_resized_by_hand_without_a_new_driver_and_stops_in_grace(running):
+    namespace = running
     before = driver(namespace, "cpu-load")["metadata"]["uid"]
     for count in (2, 1):
         kubectl("-n", namespace, "scale", "sparkapplication/cpu-load", f"--replicas={count}")
