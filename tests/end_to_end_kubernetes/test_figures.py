@@ -40,10 +40,13 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def record() -> Callable[..., None]:
     """Return a function that writes figures down."""
 
-    def write(**figures: float) -> None:
+    def write(**figures: float | str) -> None:
         _FIGURES.parent.mkdir(parents=True, exist_ok=True)
         known = json.loads(_FIGURES.read_text()) if _FIGURES.exists() else {}
-        rounded = {name: round(value, 4) for name, value in figures.items()}
+        rounded = {
+            name: value if isinstance(value, str) else round(value, 4)
+            for name, value in figures.items()
+        }
         _FIGURES.write_text(json.dumps(known | rounded, indent=1, sort_keys=True) + "\n")
 
     return write
