@@ -86,15 +86,13 @@ def _some_ports() -> Iterator[int]:
 
 def _reserve(port: int, *, is_wanted: bool) -> int | None:
     """Bind a port, 0 for any, and keep it so; returns it, or None if it is taken."""
-    if port in _reserved:
-        return port if is_wanted and is_free(port) else None
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        # Without SO_REUSEADDR: it fails where another process keeps the port as this one does.
+        # Without SO_REUSEADDR: it fails where a process keeps the port so, this one or another.
         holder.bind((LOOPBACK, port))
     except OSError:
         holder.close()
-        # Its own former connections may still be in TIME_WAIT; they keep no server away.
+        # A wanted one may be kept here, or have connections in TIME_WAIT: no server is kept away.
         return port if is_wanted and is_free(port) else None
     port = int(holder.getsockname()[1])
     if sys.platform == "linux":  # elsewhere, no server could bind it as well

@@ -193,8 +193,7 @@ def _truncated(history: History, original: Any, log: PartitionLog, offset: int) 
     """Note how far a log was cut since the last look; nobody remembers what was cut."""
     original(log, offset)
     history.cut_to[log] = min(offset, history.cut_to.get(log, offset))
-    directory = str(log.directory)
-    history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))
+    _note_cut(history, log, offset)
     for producer_id, state in log.producers.items():
         if max(state.last_offset, state.txn_first_offset) >= offset:
             history.violate(
@@ -209,9 +208,13 @@ def _truncate_to(history: History, original: Any, log: PartitionLog, offset: int
     try:
         original(log, offset)
     except ProcessEnded:
-        directory, kept = str(log.directory), int(last.base_offset) if last is not None else 0
-        history.cut_logs[directory] = min(kept, history.cut_logs.get(directory, kept))
+        _note_cut(history, log, int(last.base_offset) if last is not None else 0)
         raise
+
+
+def _note_cut(history: History, log: PartitionLog, offset: int) -> None:
+    directory = str(log.directory)
+    history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))
 
 
 @observer(LogDirectory, "_take_away")

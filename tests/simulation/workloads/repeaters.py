@@ -5,9 +5,8 @@ epoch). And a group's offset is committed by a transaction and without one, in e
 later in the log counts, whenever the marker comes (KAFKA-5247).
 """
 
-import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from headrace_broker.protocol.errors import ErrorCode
 from simulation.atomicity import Atomicity, Key, Transaction
@@ -21,9 +20,6 @@ from simulation.workloads.transactional import (
     Worker,
     newer_versions,
 )
-
-if TYPE_CHECKING:
-    from simulation.history import History
 
 LATE = "an EndTxn comes again when the next transaction is open"
 BETWEEN = "an offset is committed between a transaction's and its marker"
@@ -41,12 +37,7 @@ class LateEnder(Worker):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write and repeat until it is over."""
-        while not is_over():
-            producer = await self.new_producer()
-            may_go_on = await self._transact(producer, is_first=True)
-            while may_go_on and not is_over():
-                may_go_on = await self._transact(producer)
-                await asyncio.sleep(self.client.rng.expovariate(4))
+        await self.repeat(is_over, self._transact, partial(self._transact, is_first=True))
 
     async def _transact(self, producer: TransactionalProducer, *, is_first: bool = False) -> bool:
         """Return whether the producer may go on."""
@@ -82,8 +73,8 @@ class BetweenCommits(Worker):
     one in the log.
     """
 
-    def __init__(self, client: Client, history: "History", now: Callable[[], float]) -> None:
-        super().__init__(client, Atomicity(history, now), "between")
+    def __init__(self, client: Client, now: Callable[[], float]) -> None:
+        super().__init__(client, Atomicity(client.history, now), "between")
         self._offsets = GroupOffsets(client, _GROUP, is_stable=True)
         self._newest = 0
         self._known = -1
@@ -93,16 +84,11 @@ class BetweenCommits(Worker):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Commit until it is over."""
-        while not is_over():
-            producer = await self.new_producer()
-            producer.moves_groups_alone = True
-            may_go_on = True
-            while may_go_on and not is_over():
-                may_go_on = await self._transact(producer)
-                await asyncio.sleep(self.client.rng.expovariate(4))
+        await self.repeat(is_over, self._transact)
 
     async def _transact(self, producer: TransactionalProducer) -> bool:
         """Return whether the producer may go on."""
+        producer.moves_groups_alone = True
         rng, transaction = self.client.rng, producer.begin()
         moved, plain = self._newest + 1, self._newest + 2
         self._newest += 2
@@ -125,9 +111,11 @@ class BetweenCommits(Worker):
             allowed |= {moved, plain}
             may_go_on = False
         except AbortableError:
-            allowed |= {self._known} if is_between else {plain}
             may_go_on = await self.give_up(producer, transaction)
-            allowed |= set() if may_go_on else {moved, plain}
+            if not is_between:
+                allowed.add(plain)
+            if not may_go_on:
+                allowed |= {moved, plain}
         else:
             may_go_on = True
         await self._judge(allowed)

@@ -6,7 +6,7 @@ delayed touches its next transaction, which Kafka's older clients cannot promise
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from headrace_broker.protocol.apis import ApiKey
@@ -486,6 +486,23 @@ class Worker:
                 await self.client.pause()
             else:
                 return producer
+
+    async def repeat(
+        self,
+        is_over: Callable[[], bool],
+        transact: Callable[[TransactionalProducer], Awaitable[bool]],
+        begin: Callable[[TransactionalProducer], Awaitable[bool]] | None = None,
+    ) -> None:
+        """Transact until it is over, with a new producer where one may not go on.
+
+        `transact` and `begin`, which comes first, return whether the producer may.
+        """
+        while not is_over():
+            producer = await self.new_producer()
+            may_go_on = begin is None or await begin(producer)
+            while may_go_on and not is_over():
+                may_go_on = await transact(producer)
+                await asyncio.sleep(self.client.rng.expovariate(4))
 
     async def think(self) -> None:
         """Pass a moment; now and then one in which others give us up."""

@@ -433,8 +433,7 @@ def _zombies(
     if cluster.seed >= REPEATERS_SINCE and not has_levels:
         found.append(("te", lambda client: LateEnder(client, checks, "late")))
     if cluster.seed >= REPEATERS_SINCE:
-        now, history = scenario.loop.time, scenario.history
-        found.append(("tb", lambda client: BetweenCommits(client, history, now)))
+        found.append(("tb", lambda client: BetweenCommits(client, scenario.loop.time)))
     return found
 
 

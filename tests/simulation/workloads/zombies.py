@@ -51,12 +51,7 @@ class HastyWriter(Worker):
 
     async def run(self, is_over: Callable[[], bool]) -> None:
         """Write and abort until it is over."""
-        while not is_over():
-            producer = await self.new_producer()
-            may_go_on = True
-            while may_go_on and not is_over():
-                may_go_on = await self._abort_early(producer)
-                await asyncio.sleep(self.client.rng.expovariate(4))
+        await self.repeat(is_over, self._abort_early)
 
     async def _abort_early(self, producer: TransactionalProducer) -> bool:
         rng, transaction = self.client.rng, producer.begin()
