@@ -1,17 +1,20 @@
-"""The windows of `cpu-load` as one would write them by hand: what our job is compared with."""
+"""The windows of `cpu-load` as one would write them by hand: what our job is compared with.
+
+All that is there, or, with an interval between batches, what comes from now on.
+"""
 
 import sys
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
-bootstrap, source, target, checkpoint = sys.argv[1:]
+bootstrap, source, target, checkpoint, *interval = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 readings = (
     spark.readStream.format("kafka")
     .option("kafka.bootstrap.servers", bootstrap)
     .option("subscribe", source)
-    .option("startingOffsets", "earliest")
+    .option("startingOffsets", "latest" if interval else "earliest")
     .option("maxOffsetsPerTrigger", "500000")
     .option("kafka.max.poll.records", "20000")
     .load()
@@ -51,5 +54,6 @@ def write(batch, _batch_id):
 
 
 query = windows.writeStream.option("checkpointLocation", checkpoint).foreachBatch(write)
-query.trigger(availableNow=True).start().awaitTermination()
+trigger = {"processingTime": interval[0]} if interval else {"availableNow": True}
+query.trigger(**trigger).start().awaitTermination()
 spark.stop()

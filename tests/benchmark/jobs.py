@@ -28,7 +28,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmark.live_jobs import Load, measure_live  # noqa: E402 - found by the path above
+from benchmark.live_jobs import COMPILERS, SIDES, Load, measure_live  # noqa: E402 - found by the path above
 from headrace_jobs.jars import resolve  # noqa: E402 - found by the path above
 from headrace_jobs.session import LOG4J_CONFIGURATION, WORKER_DAEMON  # noqa: E402 - found by the path above
 from support.headrace_broker import HeadraceBroker  # noqa: E402 - found by the path above
@@ -265,7 +265,9 @@ class Engines:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=20_000_000)
-    parser.add_argument("--only", action="append", help="this engine; may be repeated")
+    parser.add_argument(
+        "--only", action="append", help=f"this engine, or of --live {SIDES}; may be repeated"
+    )
     parser.add_argument("--live", type=int, metavar="RATE", help="see `live_jobs`, nothing else")
     parser.add_argument("--for", type=int, default=3600, dest="seconds", help="how long, --live")
     parser.add_argument("--slice", type=int, default=600, help="seconds of a line, --live")
@@ -273,6 +275,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.live:
         load = Load(
+            sides=tuple(arguments.only or COMPILERS),
+            spark=submit(",".join(map(str, resolve()))),
             records_per_second=arguments.live,
             seconds=arguments.seconds,
             slice_seconds=arguments.slice,

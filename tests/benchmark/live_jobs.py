@@ -1,16 +1,18 @@
-"""Two live `cpu-load` jobs side by side on one topic: what the JVM's compilers cost over time.
+"""Live jobs side by side on one topic: what they cost, and how late their results are.
 
-Both are started as `headrace up` starts them, from the example's manifest, and differ in the JVM's
-options alone. They read the same records at the same steady rate, so whatever else the machine does
-falls on both alike; each is a session of its own, so that the kernel gives them equal shares. On a
-machine that is too busy for a batch every two seconds choose a longer `--trigger`: whoever falls
-behind has larger batches, and their cost cannot be compared. The slices begin when both have
-written their first result; the last lines are of all slices together.
+Two `cpu-load` jobs show what the JVM's compilers cost over time: both are started as `headrace up`
+starts them, from the example's manifest, and differ in the JVM's options alone. The same windows
+written by hand are a third side. All read the same records at the same steady rate, so whatever
+else the machine does falls on them alike; each is a session of its own, so that the kernel gives
+them equal shares. On a machine that is too busy for a batch every two seconds choose a longer
+`--trigger`: whoever falls behind has larger batches, and their cost cannot be compared. The slices
+begin when all have written their first result; the last lines are of all slices together.
 """
 
 import contextlib
 import copy
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -35,7 +37,10 @@ HOSTS, CPUS = 1000, 4
 SOURCE = "live"
 MANIFEST = Path(__file__).parents[2] / "manifests/examples/cpu-load/spark-application.yaml"
 #: Name → the option that is appended to what `headrace_jobs.launch` gives every JVM.
-SIDES = {"c1": "-XX:TieredStopAtLevel=1", "tiers": "-XX:TieredStopAtLevel=4"}
+COMPILERS = {"c1": "-XX:TieredStopAtLevel=1", "tiers": "-XX:TieredStopAtLevel=4"}
+HANDWRITTEN = "hand-written"
+#: Less for a rate that two jobs side by side cannot keep up with.
+SIDES = (*COMPILERS, HANDWRITTEN)
 _START_SECONDS_MAX = 900
 _SAMPLE_SECONDS = 5
 
@@ -46,6 +51,7 @@ class Side:
 
     name: str
     command: list[str]
+    environment: dict[str, str]
     folder: Path
     process: subprocess.Popen[bytes] = field(init=False)
     results: Consumer
@@ -63,7 +69,11 @@ class Side:
         """Start the job's process, with all that it starts as a session of its own."""
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, start_new_session=True
+                self.command,
+                env=os.environ | self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def sample(self) -> None:
@@ -119,6 +129,9 @@ class Side:
         )
 
     def counted_batches(self) -> float:
+        if self.name == HANDWRITTEN:
+            commits = (self.folder / self.name / "commits").glob("[0-9]*")
+            return max(int(each.name) for each in commits)
         address = (self.folder / self.name / "metrics.address").read_text().strip()
         with urllib.request.urlopen(address, timeout=30) as response:  # noqa: S310 - a job of ours
             lines = response.read().decode().splitlines()
@@ -158,53 +171,79 @@ def processor_seconds(pid: int) -> float:
 
 
 def produce(bootstrap: str, rate: int) -> None:
-    """Send readings of now, so many a second, until killed; print how many after each second."""
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
+    """Send readings of now, so many a second, until killed."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000}
+    )
+    # All but the numbers is made once: at some 50,000 a second the rest of a core is the jobs'.
+    readings = []
+    for number in range(HOSTS * CPUS):
+        host, cpu = divmod(number, CPUS)
+        name = f"host-{host:04}.example"
+        value = f'{{"hostname": "{name}", "cpu": {cpu}, "padding": "{"x" * 40}", '
+        readings.append((value, f"{name}/{cpu}", host % PARTITIONS))
     began, sent = time.time(), 0
     while True:
         due = int((time.time() - began) * rate)
         while sent < due:
-            host, cpu = divmod(sent % (HOSTS * CPUS), CPUS)
-            reading = {
-                "hostname": f"host-{host:04}.example",
-                "cpu": cpu,
-                "usage": float(sent % 100),
-                "occurred_at": int((began + sent / rate) * 1000),
-                "padding": "x" * 40,
-            }
-            key = f"{reading['hostname']}/{cpu}"
-            producer.produce(SOURCE, json.dumps(reading), key=key, partition=host % PARTITIONS)
+            value, key, partition = readings[sent % len(readings)]
+            at = int((began + sent / rate) * 1000)
+            value += f'"usage": {sent % 100}.0, "occurred_at": {at}}}'
+            producer.produce(SOURCE, value, key=key, partition=partition)
             sent += 1
         producer.poll(0)
         time.sleep(0.1)
 
 
-def start(name: str, bootstrap: str, folder: Path, trigger: str) -> Side:
-    """Start a job by the example's manifest, with its side's option of the JVM."""
-    application = yaml.safe_load(MANIFEST.read_text())
+def start(name: str, bootstrap: str, folder: Path, load: "Load") -> Side:
+    """Start a side; it writes its results to the topic of its name."""
     output = f"{SOURCE}-{name}"
+    results = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    partition = TopicPartition(output, 0, 0)
+    results.assign([partition])
+    environment = {}
+    if name == HANDWRITTEN:
+        script, checkpoint = Path(__file__).with_name("handwritten_windows.py"), folder / name
+        command = [sys.executable, str(script), bootstrap, SOURCE, output, str(checkpoint)]
+        command.append(f"{load.trigger.removesuffix('s')} seconds")
+        environment = load.spark
+    else:
+        file = manifest(name, output, folder, load.trigger)
+        command = [sys.executable, "-m", "headrace_jobs.launch", str(file)]
+        command += ["--data-dir", str(folder), "--bootstrap-servers", bootstrap]
+    side = Side(
+        name=name,
+        command=command,
+        environment=environment,
+        folder=folder,
+        results=results,
+        output=partition,
+    )
+    side.start()
+    return side
+
+
+def manifest(name: str, output: str, folder: Path, trigger: str) -> Path:
+    """Write the example's manifest with a side's option of the JVM."""
+    application = yaml.safe_load(MANIFEST.read_text())
     application["metadata"] = {"name": name}
     spec = application["spec"]
     spec["arguments"] += ["--input-topic", SOURCE, "--output-topic", output]
     spec["arguments"] += ["--dead-letter-topic", "", "--group", "", "--from", "latest"]
     spec["arguments"] += ["--trigger", trigger]
-    spec["driver"]["javaOptions"] = SIDES[name]
+    spec["driver"]["javaOptions"] = COMPILERS[name]
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(application))
-    command = [sys.executable, "-m", "headrace_jobs.launch", str(file), "--data-dir", str(folder)]
-    command += ["--bootstrap-servers", bootstrap]
-    results = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    partition = TopicPartition(output, 0, 0)
-    results.assign([partition])
-    side = Side(name=name, command=command, folder=folder, results=results, output=partition)
-    side.start()
-    return side
+    return file
 
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What both sides get, and for how long."""
+    """What all sides get, and for how long."""
 
+    sides: tuple[str, ...]
+    #: What Spark is started with where a side is not started by Headrace.
+    spark: dict[str, str]
     records_per_second: int
     seconds: int
     slice_seconds: int
@@ -212,14 +251,14 @@ class Load:
 
 
 def measure_live(load: Load, broker: dict[str, str], say: Callable[[str], None]) -> None:
-    """Run both sides; says a line for each of them and slice."""
+    """Run the sides; says a line for each of them and slice."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-benchmark-"))
     with contextlib.ExitStack() as cleanup:
         server = cleanup.enter_context(HeadraceBroker(folder / "broker", broker))
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         appended = {"message.timestamp.type": "LogAppendTime"}
         topics = [NewTopic(SOURCE, PARTITIONS, 1)]
-        topics += [NewTopic(f"{SOURCE}-{name}", 1, 1, config=appended) for name in SIDES]
+        topics += [NewTopic(f"{SOURCE}-{name}", 1, 1, config=appended) for name in load.sides]
         for future in admin.create_topics(topics).values():
             future.result(30)
         places = f"{server.bootstrap!r}, {load.records_per_second}"
@@ -231,8 +270,8 @@ def measure_live(load: Load, broker: dict[str, str], say: Callable[[str], None])
         cleanup.callback(producer.wait)
         cleanup.callback(producer.kill)
         sides = []
-        for name in SIDES:
-            sides.append(start(name, server.bootstrap, folder, load.trigger))
+        for name in load.sides:
+            sides.append(start(name, server.bootstrap, folder, load))
             cleanup.callback(sides[-1].stop)
         _wait_for_results(sides, say)
         _slices(sides, load, lambda: _ended(server.bootstrap), say)
@@ -288,7 +327,7 @@ def _slices(
                     raise RuntimeError(f"{side.name} ended with {side.process.returncode}")
             time.sleep(_SAMPLE_SECONDS)
         before, last = last, ended()
-        # Both at the same moment: reading the results takes a while.
+        # All at the same moment: reading the results takes a while.
         for side in sides:
             side.end()
         for side, whole in zip(sides, wholes, strict=True):
