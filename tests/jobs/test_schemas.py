@@ -208,6 +208,14 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for():
         assert decoded(AvroValues(schemas=Registry(url)), avro(1, ORDER)) == [(ORDER, None)]
 
 
+def test_credentials_in_a_registrys_url_are_decoded_as_those_of_any_url(registry):
+    url, _ = registry
+    asked = Registry(url.replace("//", "//shop:p%40ss%2Fw%C3%B6rd%25@"))._request("/x")
+    token = asked.get_header("Authorization").removeprefix("Basic ")
+    assert base64.b64decode(token).decode() == "shop:p@ss/wörd%"
+    assert asked.full_url == f"{url}/x"
+
+
 def test_a_registry_that_refuses_is_not_asked_again():
     with answering(http(403)) as url, pytest.raises(RegistryError, match=r"refuses .*403"):
         decoded(AvroValues(schemas=Registry(url)), avro(1, ORDER))

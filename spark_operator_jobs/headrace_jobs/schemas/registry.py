@@ -180,6 +180,6 @@ class Registry:
         credentials, _, host = rest.rpartition("@")
         request = urllib.request.Request(f"{scheme}://{host}{path}")  # noqa: S310 - the scheme is checked above
         if credentials:
-            token = base64.b64encode(credentials.encode()).decode()
+            token = base64.b64encode(urllib.parse.unquote_to_bytes(credentials)).decode()
             request.add_header("Authorization", f"Basic {token}")
         return request
