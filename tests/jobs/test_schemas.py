@@ -172,6 +172,40 @@ def test_what_cannot_be_decoded_has_a_reason_and_its_neighbours_are_decoded(regi
     assert asked.count("/schemas/ids/99") == 1
 
 
+UUID = "37128ee4-3a48-48b9-b4d6-90b4331ffb40"
+
+
+def decoded_by(schema, value, columns, tmp_path):
+    """What Avro values of a schema become in columns, `decoded` and `reason`."""
+    path = tmp_path / "schema.avsc"
+    path.write_text(json.dumps(schema))
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, fastavro.parse_schema(schema), value)
+    values = AvroValues(schemas=SchemaFiles({1: str(path)}))
+    found = values.decode(pa.array([header(1) + body.getvalue()]), pa.struct(columns))
+    return found.to_pylist()[0]
+
+
+def test_a_uuid_of_avro_is_text_wherever_it_is(tmp_path):
+    uuid = {"type": "string", "logicalType": "uuid"}
+    fields = {
+        "id": uuid,
+        "maybe": ["null", uuid],
+        "many": {"type": "array", "items": uuid},
+        "in": {"type": "record", "name": "In", "fields": [{"name": "by", "type": uuid}]},
+    }
+    schema = {
+        "type": "record",
+        "name": "Paid",
+        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+    }
+    value = {"id": UUID, "maybe": UUID, "many": [UUID], "in": {"by": UUID}}
+    text = pa.string()
+    columns = [("id", text), ("maybe", text), ("many", pa.list_(text))]
+    found = decoded_by(schema, value, [*columns, ("in", pa.struct([("by", text)]))], tmp_path)
+    assert found == {"decoded": value, "reason": None}
+
+
 @contextlib.contextmanager
 def answering(*answers, after_seconds=0.0):
     """Give these answers, one after the other, from some time on; yields the port."""

@@ -51,9 +51,19 @@ class AvroValues:
         others = self.schemas.referenced(schema_id)
         try:
             for _, other in others:
-                parse_schema(json.loads(other), named)
-            parsed = parse_schema(json.loads(text), named)
+                parse_schema(_with_texts(json.loads(other)), named)
+            parsed = parse_schema(_with_texts(json.loads(text)), named)
         except Exception as error:
             raise BrokenValueError(f"schema {schema_id} is no Avro schema: {error!r}") from error
         self._parsed[schema_id] = parsed
         return parsed
+
+
+def _with_texts(schema: Any) -> Any:
+    """Return a schema whose uuids are the texts that they are: no column is of Python's `UUID`."""
+    if isinstance(schema, list):
+        return [_with_texts(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = {name: _with_texts(each) for name, each in schema.items()}
+    return "string" if known.get("logicalType") == "uuid" and known["type"] == "string" else known
