@@ -206,6 +206,41 @@ def test_a_uuid_of_avro_is_text_wherever_it_is(tmp_path):
     assert found == {"decoded": value, "reason": None}
 
 
+TIME = pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "column", "expected"),
+    [
+        ("double", 1.5, pa.int64(), "it does not fit the columns: x: 1.5 is no whole number"),
+        ("double", -1.5, pa.int8(), "it does not fit the columns: x: -1.5 is no whole number"),
+        ("double", 2.0, pa.int64(), 2),
+        ("double", 1.5, pa.float64(), 1.5),
+        # Of seconds, milliseconds, microseconds or nanoseconds?
+        ("long", 1767225600000, TIME, "it does not fit the columns: x: 1767225600000 is no time"),
+        ("long", 1767225600000, pa.int64(), 1767225600000),
+        ({"type": "array", "items": "double"}, [1.0, 1.5], pa.list_(pa.int32()), "it does not fit"),
+        ({"type": "array", "items": "double"}, [1.0, 2.0], pa.list_(pa.int32()), [1, 2]),
+        (
+            {"type": "map", "values": "long"},
+            {"a": 1},
+            pa.map_(pa.string(), TIME),
+            "it does not fit the columns: x: 1 is no time",
+        ),
+        ({"type": "map", "values": "long"}, {"a": 1}, pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+        (["null", "double"], None, pa.int64(), None),
+    ],
+)
+def test_a_number_that_a_column_would_change_is_set_aside(kind, value, column, expected, tmp_path):
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
+    found = decoded_by(schema, {"x": value}, [("x", column)], tmp_path)
+    if isinstance(expected, str):
+        assert found["decoded"] is None
+        assert found["reason"].startswith(expected)
+    else:
+        assert found == {"decoded": {"x": expected}, "reason": None}
+
+
 @contextlib.contextmanager
 def answering(*answers, after_seconds=0.0):
     """Give these answers, one after the other, from some time on; yields the port."""
@@ -343,6 +378,14 @@ def test_what_is_no_message_has_a_reason_whatever_the_decoder_raises(registry):
         "schema 1 is no descriptor",
         "schema 11 is no descriptor",
     ]
+
+
+def test_a_number_of_protobuf_in_a_column_of_times_is_set_aside(registry):
+    values = ProtobufValues(schemas=Registry(registry[0]))
+    order = protobuf(10, b"\0", "shop.Order", id=1767225600000)
+    found = values.decode(pa.array([order]), pa.struct([("id", TIME), ("at", TIME)]))
+    reason = "it does not fit the columns: id: 1767225600000 is no time"
+    assert found.to_pylist() == [{"decoded": None, "reason": reason}]
 
 
 def records(spark, *values):

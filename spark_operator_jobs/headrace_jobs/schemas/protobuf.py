@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.schemas.values import BrokenValueError, as_arrow, split_header
@@ -19,6 +20,7 @@ __all__ = ["ProtobufValues"]
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _INDEXES_MAX = 32
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(kw_only=True)
@@ -172,7 +174,7 @@ def _as_value(described: Any, value: Any) -> Any:
 def _as_single(described: Any, value: Any) -> Any:
     if described.message_type is not None:
         if described.message_type.full_name == _TIMESTAMP:
-            return value.ToNanoseconds() // 1_000
+            return _EPOCH + timedelta(microseconds=value.ToNanoseconds() // 1_000)
         return _as_row(value)
     if described.enum_type is not None:
         named = described.enum_type.values_by_number.get(value)
