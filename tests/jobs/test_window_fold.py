@@ -367,3 +367,11 @@ def test_sums_of_decimals_are_exact():
     big = Decimal("12345678901234567890123456789012345.01")
     step = fold(None, rows.assign(usage=[big, big]), spec=spec(is_update=True), now_ms=0)
     assert step.results["total"].tolist() == [Decimal("24691357802469135780246913578024690.02")]
+
+
+def test_a_key_is_not_forgotten_before_its_windows_are_written():
+    run = Run(retention_ms=30_000, idle_ms=60_000)
+    run.take([("a", 0, 0, 1, 5), ("a", 0, 1, 2, 5)], now_ms=0)
+    run.take([("b", 0, 2, 1, 1)], now_ms=30_000)
+    assert FoldState.from_bytes(run.stored).keys["host"].tolist() == ["b"]
+    assert run.windows == {("a", 0): (10, 5, 2)}

@@ -158,6 +158,8 @@ def fold(
     keys = _grow_silent(keys, key_ids, now_ms)
     keys = _advance_horizons(keys, clocks[is_live], spec)
     live = np.bincount(clocks["key_id"], weights=is_live, minlength=len(keys)) > 0
+    # What is about to be forgotten is written first.
+    live &= keys["silent_ms"].to_numpy(np.int64) < spec.retention_ms
     results, windows = _write(keys, windows, live, spec)
     late = rows[is_late].assign(watermark_us=watermarks[is_late], is_counted=is_counted[is_late])
     return Step(
