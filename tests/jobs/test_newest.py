@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_jobs.jobs.declared import parse_declared
+from headrace_jobs.jobs.newest import JOB as NEWEST
 from headrace_jobs.sinks.kafka import as_json_records
 from headrace_jobs.transforms import tagged
 from headrace_jobs.transforms.newest import newest_by_key
@@ -54,6 +56,36 @@ def test_whatever_the_order_and_the_batches_the_newest_wins_and_ties_go_to_the_o
     table, upserts = run([shuffled[:cut], shuffled[cut:], shuffled[cut:]])
     assert table == expected
     assert len(upserts) == len(set(upserts))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"ttl_ms": 0}, "ttl_ms: longer than nothing, or each key expires as it comes"),
+        ({"keys": "key"}, "keys: a tuple of one column or more"),
+        ({"value_columns": ("offset",)}, "offset: the fold has such a column itself"),
+        ({"value_columns": ("at_ms",)}, "at_ms: the fold has such a column itself"),
+        ({"value_columns": ("_v",)}, "_v: the fold has such a column itself"),
+        ({"value_columns": ("key",)}, "key: two columns of the results have that name"),
+    ],
+)
+def test_a_table_that_would_keep_nothing_or_something_else_is_refused(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        dataclasses.replace(SPEC, **changes)
+
+
+@pytest.mark.parametrize(
+    ("argument", "reason"),
+    [
+        (("--ttl", "0s"), "argument --ttl: must be"),
+        (("--key-field", ""), "argument --key-field: it is"),
+    ],
+)
+def test_arguments_by_which_the_job_would_keep_nothing_are_refused(argument, reason, capsys):
+    common = ("--bootstrap-servers", "x:1", "--input-topic", "a", "--output-topic", "b")
+    with pytest.raises(SystemExit):
+        parse_declared(NEWEST, (*common, "--checkpoint", "/nowhere", *argument))
+    assert reason in capsys.readouterr().err
 
 
 def test_an_event_that_is_older_than_what_its_key_has_changes_nothing():

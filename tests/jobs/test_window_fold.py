@@ -369,6 +369,36 @@ def test_sums_of_decimals_are_exact():
     assert step.results["total"].tolist() == [Decimal("24691357802469135780246913578024690.02")]
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        # In past rows Spark refuses these windows; live, rows between them were in none.
+        ({"window_us": 10, "slide_us": 20}, "slide_us: from 1 to window_us"),
+        ({"window_us": 0}, "slide_us: from 1 to window_us"),
+        ({"slide_us": 0}, "slide_us: from 1 to window_us"),
+        ({"lateness_us": -1}, "lateness_us is 0 or more"),
+        ({"retention_ms": 0}, "idle_ms and retention_ms are more than 0"),
+        # Of past rows it is an average.
+        ({"aggregates": {"mean": ("usage", "avg")}}, "mean: 'avg' is none of sum, min, max, count"),
+        ({"keys": ()}, "keys: a tuple of one column or more"),
+        ({"keys": "host"}, "keys: a tuple of one column or more"),
+        ({"keys": ("partition",)}, "partition: the fold has such a column itself"),
+        ({"keys": ("_host",)}, "_host: the fold has such a column itself"),
+        ({"aggregates": {"top": ("offset", "max")}}, "offset: the fold has such a column itself"),
+        ({"aggregates": {"start_us": ("usage", "min")}}, "start_us: the fold has such a column"),
+        ({"aggregates": {"host": ("usage", "min")}}, "host: two columns of the results have that"),
+    ],
+)
+def test_windows_that_rows_would_be_lost_of_are_refused_where_they_are_declared(changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        spec(**changes)
+
+
+def test_columns_of_other_frames_may_have_any_name():
+    aggregates = {"partition": ("revision", "max"), "offsets": ("offset", "count")}
+    assert spec(keys=("topic", "event_time"), aggregates=aggregates).aggregates == aggregates
+
+
 def test_a_key_is_not_forgotten_before_its_windows_are_written():
     run = Run(retention_ms=30_000, idle_ms=60_000)
     run.take([("a", 0, 0, 1, 5), ("a", 0, 1, 2, 5)], now_ms=0)

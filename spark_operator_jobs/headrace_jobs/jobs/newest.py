@@ -8,7 +8,7 @@ driver that hung and wakes must write nothing: the broker fences a transaction's
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.declaration import Delivery, Job, Parameter, Topic
 from headrace_jobs.jobs.arguments import duration
@@ -16,6 +16,8 @@ from headrace_jobs.jobs.declared import run_declared
 from headrace_jobs.sinks.kafka import KafkaSink
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame
 
 __all__ = ["JOB"]
@@ -33,6 +35,14 @@ def _newest(
         ttl_ms=ttl,
         future_us=future * 1000,
     )
+
+
+def _check(parameters: Mapping[str, Any]) -> None:
+    if parameters["ttl"] <= 0:
+        raise ValueError("argument --ttl: must be longer than nothing")
+    for name in ("key_field", "time_field"):
+        if not parameters[name]:
+            raise ValueError(f"argument --{name.replace('_', '-')}: it is empty: name the field")
 
 
 JOB = Job(
@@ -61,6 +71,7 @@ JOB = Job(
             help="an event further than this after its record is malformed (default: 1h)",
         ),
     ),
+    check=_check,
 )
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from headrace_jobs.transforms.names import refuse_names
 from headrace_jobs.transforms.window_fold import (
     FUTURE_US,
     observed_ms,
@@ -23,6 +24,8 @@ from headrace_jobs.transforms.window_fold import (
 
 __all__ = ["NewestSpec", "NewestStep", "fold_newest"]
 
+# Columns of the results, and of the state.
+_TAKEN = frozenset(("event_time", "seen_ms", "at_ms", "is_new"))
 _RANK = ["event_us", "offset", "partition"]
 
 
@@ -40,6 +43,13 @@ class NewestSpec:
     value_columns: tuple[str, ...]
     ttl_ms: int
     future_us: int | None = FUTURE_US
+
+    def __post_init__(self) -> None:
+        """Refuse a table that would keep nothing. Raises `ValueError`."""
+        if self.ttl_ms <= 0:
+            raise ValueError("ttl_ms: longer than nothing, or each key expires as it comes")
+        values = self.value_columns
+        refuse_names(keys=self.keys, given=values, results=values, taken=_TAKEN)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from headrace_jobs.transforms.names import refuse_names
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -36,6 +38,14 @@ __all__ = [
     "with_integers",
 ]
 
+# Columns of the results, and of the state.
+_TAKEN = frozenset(
+    (
+        *("start_us", "end_us", "revision", "window_start", "window_end"),
+        *("key_id", "is_changed", "horizon_us", "silent_ms", "at_ms"),
+    )
+)
+_AGGREGATES = ("sum", "min", "max", "count")
 _REDUCE = {"min": np.minimum, "max": np.maximum}
 #: Before every event time, and far enough from the smallest integer to allow subtraction.
 NEVER_US = -(2**62)
@@ -73,6 +83,18 @@ class WindowSpec:
     jump_us: int = 60_000_000
     future_us: int | None = FUTURE_US
     is_update: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse windows that no rows could be in, or not all. Raises `ValueError`."""
+        if not 0 < self.slide_us <= self.window_us:
+            raise ValueError("slide_us: from 1 to window_us, or rows between windows are in none")
+        if self.lateness_us < 0 or self.idle_ms <= 0 or self.retention_ms <= 0:
+            raise ValueError("lateness_us is 0 or more; idle_ms and retention_ms are more than 0")
+        for name, (_, how) in self.aggregates.items():
+            if how not in _AGGREGATES:
+                raise ValueError(f"{name}: {how!r} is none of {', '.join(_AGGREGATES)}")
+        given = [column for column, how in self.aggregates.values() if how != "count"]
+        refuse_names(keys=self.keys, given=given, results=[*self.aggregates], taken=_TAKEN)
 
 
 @dataclass(frozen=True, kw_only=True)
