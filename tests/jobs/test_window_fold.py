@@ -180,6 +180,7 @@ def test_a_late_row_has_the_watermark_that_it_missed():
     assert step.late[["offset", "watermark_us"]].to_numpy().tolist() == [[2, 21 * SECOND]]
     assert step.partitions.to_dict("records") == [
         {
+            "topic": "",
             "partition": 0,
             "counted": 3,
             "late": 1,
@@ -405,3 +406,66 @@ def test_a_key_is_not_forgotten_before_its_windows_are_written():
     run.take([("b", 0, 2, 1, 1)], now_ms=30_000)
     assert FoldState.from_bytes(run.stored).keys["host"].tolist() == ["b"]
     assert run.windows == {("a", 0): (10, 5, 2)}
+
+
+def of_topics(records):
+    """Records as (topic, host, partition, offset, seconds, usage)."""
+    found = frame([record[1:] for record in records])
+    return found.assign(record_topic=[record[0] for record in records])
+
+
+def test_a_topic_that_is_ahead_makes_no_record_of_another_topic_late():
+    ahead = [("a", "h", 0, i, i * 10, 1) for i in range(20)]
+    behind = [("b", "h", 0, i, i, 1) for i in range(20)]
+    step = fold(None, of_topics([*ahead, *behind]), spec=spec(), now_ms=0)
+    assert len(step.late) == 0
+    # It waits for the slower one.
+    assert step.results.empty
+    assert step.partitions["watermark_us"].tolist() == [180 * SECOND, 9 * SECOND]
+
+
+@settings(max_examples=12)
+@given(logs(), logs(), st.data())
+def test_each_partition_of_each_topic_has_a_clock_of_its_own(one, other, data):
+    """Also where the same key is in the same partition of two topics."""
+    by_topic = {"a": one, "b": other}
+    log = [(topic, *record) for topic, each in by_topic.items() for record in each]
+    state, windows, late, counts = None, {}, set(), defaultdict(int)
+    by_place = defaultdict(list)
+    for record in log:
+        by_place[record[0], record[2]].append(record)
+    while any(by_place.values()):
+        batch = []
+        for rest in by_place.values():
+            size = data.draw(st.integers(0, len(rest))) or min(len(rest), 1)
+            batch += rest[:size]
+            del rest[:size]
+        stored = None if state is None else FoldState.from_bytes(state.to_bytes())
+        step = fold(stored, of_topics(batch), spec=spec(), now_ms=0)
+        state = step.state
+        windows |= {
+            (row.host, row.start_us // SECOND): (row.total, row.top, row.n)
+            for row in step.results.itertuples()
+        }
+        late |= {(row.record_topic, row.partition, row.offset) for row in step.late.itertuples()}
+        for row in step.partitions.itertuples():
+            counts[row.topic] += row.counted + row.late
+    # An oracle with a number of its own for each partition of each topic.
+    numbered = [(host, at + 10 * (topic == "b"), *rest) for topic, host, at, *rest in log]
+    expected = oracle(numbered)
+    assert (windows, late) == (
+        expected[0],
+        {("b" if at >= 10 else "a", at % 10, offset) for at, offset in expected[1]},
+    )
+    assert counts == {topic: len(each) for topic, each in by_topic.items() if each}
+
+
+def test_a_state_that_took_all_for_one_topic_is_gone_on_with_as_that_topics():
+    rows = frame([("h", 0, 0, 40, 1), ("h", 0, 1, 41, 1)])
+    state = fold(None, rows, spec=spec(), now_ms=0).state
+    clocks = state.clocks.drop(columns="topic")
+    old = FoldState.from_bytes(tables_to_bytes(state.keys, clocks, state.windows))
+    quiet = fold(old, frame([]), spec=spec(), now_ms=1).state
+    step = fold(quiet, of_topics([("a", "h", 0, 2, 5, 1)]), spec=spec(), now_ms=2)
+    assert len(step.late) == 1
+    assert step.state.clocks[["topic", "partition"]].to_numpy().tolist() == [["a", 0]]

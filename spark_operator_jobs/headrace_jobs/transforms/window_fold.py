@@ -52,6 +52,7 @@ NEVER_US = -(2**62)
 _NO_TIME_US = 2**62
 #: One clock that runs ahead further than this is no reason to call others late.
 FUTURE_US = 3_600_000_000
+_PARTITIONS = 2**31  # of a topic, at most
 _LONG_MAX = 2**63 - 1
 _DECIMAL_DIGITS = 76
 NEVER_MS = -1
@@ -103,7 +104,8 @@ class FoldState:
 
     `keys`: the key's columns, `horizon_us`, up to which its windows are closed, `silent_ms`, the
     time without a row that the job observed, and `at_ms`, the time of the group's last batch.
-    `clocks`: `key_id, partition, newest_us, second_us, seen_ms`.
+    `clocks`: `key_id, topic, partition, newest_us, second_us, seen_ms`; a topic that no row named
+    is an empty text.
     `windows`: `key_id, start_us, is_changed, revision` and the aggregates; `revision` counts how
     often it was written.
     """
@@ -124,6 +126,8 @@ class FoldState:
             windows = windows.assign(revision=np.int64(0))  # from a program that did not count yet
         if "silent_ms" not in keys:
             keys = _with_silence(keys, clocks)
+        if "topic" not in clocks:
+            clocks = clocks.assign(topic="")  # from a program that took all for one topic
         return cls(keys=keys, clocks=clocks, windows=windows)
 
 
@@ -134,9 +138,9 @@ class Step:
     `results`: the key's columns, `start_us, end_us`, the aggregates and `revision`, which is 0 when
     a window is first written, and grows with each correction. `late`: the given rows that miss a
     closed window, with `watermark_us`, which they missed, and `is_counted`: whether other windows
-    that they belong to were open. `partitions`: for each source partition of the group `partition,
-    counted, late` (in no window), `partly_late` (not in all of them), and `watermark_us`, the
-    lowest of its keys that are not idle (`NEVER_US` if none has one).
+    that they belong to were open. `partitions`: for each source partition of the group `topic,
+    partition, counted, late` (in no window), `partly_late` (not in all of them), and
+    `watermark_us`, the lowest of its keys that are not idle (`NEVER_US` if none has one).
     """
 
     state: FoldState
@@ -160,17 +164,20 @@ def fold(
 ) -> Step:
     """Take a group's rows: the key's columns, those aggregated, `partition, offset, event_us`.
 
-    Other columns are kept in `late`. A key must always belong to the same group. `is_silent`: every
-    key without a row here counts as idle.
+    And `record_topic`, if they are of several topics. Other columns are kept in `late`. A key must
+    always belong to the same group. `is_silent`: every key without a row here counts as idle.
     """
-    rows = rows.iloc[np.lexsort((rows["offset"], rows["partition"]))].reset_index(drop=True)
+    topics, old_places, places = _places(None if state is None else state.clocks, rows)
+    order = np.lexsort((rows["offset"], places))
+    rows, places = rows.iloc[order].reset_index(drop=True), places[order]
     keys, key_ids = _key_ids(None if state is None else state.keys, rows, spec)
     old_clocks = None
     if state is not None:
         # A clock may be set back: nobody was seen later than before this batch.
         seen_ms = np.minimum(state.clocks["seen_ms"], now_ms - 1)
-        old_clocks = state.clocks.assign(seen_ms=seen_ms)
-    clocks, clock_ids = _clock_ids(old_clocks, key_ids, rows["partition"].to_numpy(np.int64))
+        known = state.clocks.drop(columns=["topic", "partition"])
+        old_clocks = known.assign(seen_ms=seen_ms, place=old_places)
+    clocks, clock_ids = _clock_ids(old_clocks, key_ids, places)
     watermarks, clocks = _advance(clocks, clock_ids, rows, spec, now_ms)
     watermarks = np.maximum(watermarks, keys["horizon_us"].to_numpy(np.int64)[key_ids])
     windows, is_counted, is_late = _count(rows, key_ids, watermarks, spec)
@@ -184,11 +191,36 @@ def fold(
     live &= keys["silent_ms"].to_numpy(np.int64) < spec.retention_ms
     results, windows = _write(keys, windows, live, spec)
     late = rows[is_late].assign(watermark_us=watermarks[is_late], is_counted=is_counted[is_late])
+    partitions = _partitions(places, is_counted, is_late, clocks[is_live], spec)
     return Step(
-        state=_forget(keys, clocks, windows, spec.retention_ms),
+        state=_forget(keys, _named(clocks, topics), windows, spec.retention_ms),
         results=results,
         late=late,
-        partitions=_partitions(rows, is_counted, is_late, clocks[is_live], spec),
+        partitions=_named(partitions, topics),
+    )
+
+
+def _places(
+    clocks: pd.DataFrame | None, rows: pd.DataFrame
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the topics, and the source partitions of clocks and rows: each topic's by number."""
+    count = len(rows)
+    given = rows["record_topic"].to_numpy(object) if "record_topic" in rows else [""] * count
+    known = clocks["topic"].to_numpy(object) if clocks is not None else np.empty(0, object)
+    if count:
+        known = np.where(known == "", given[0], known)
+    numbers, topics = pd.factorize(np.concatenate([known, np.asarray(given, object)]))
+    partitions = [] if clocks is None else clocks["partition"].to_numpy(np.int64)
+    at = numbers.astype(np.int64) * _PARTITIONS
+    at += np.concatenate([partitions, rows["partition"].to_numpy(np.int64)]).astype(np.int64)
+    return topics, at[: len(known)], at[len(known) :]
+
+
+def _named(frame: pd.DataFrame, topics: np.ndarray[Any, Any]) -> pd.DataFrame:
+    """Put a frame's `place` back into `topic` and `partition`."""
+    places = frame["place"].to_numpy(np.int64)
+    return frame.drop(columns="place").assign(
+        topic=topics[places // _PARTITIONS], partition=places % _PARTITIONS
     )
 
 
@@ -209,20 +241,20 @@ def _key_ids(
 
 
 def _clock_ids(
-    known: pd.DataFrame | None, key_ids: np.ndarray[Any, Any], partitions: np.ndarray[Any, Any]
+    known: pd.DataFrame | None, key_ids: np.ndarray[Any, Any], places: np.ndarray[Any, Any]
 ) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     """Return the clocks of all pairs of key and partition, and each row's position among them."""
     given = pd.DataFrame(
         {
             "key_id": key_ids.astype(np.int64),
-            "partition": partitions,
+            "place": places,
             "newest_us": np.int64(NEVER_US),
             "second_us": np.int64(NEVER_US),
             "seen_ms": np.int64(0),
         }
     )
     every = given if known is None else pd.concat([known, given], ignore_index=True)
-    ids = every.groupby(["key_id", "partition"], sort=False).ngroup().to_numpy()
+    ids = every.groupby(["key_id", "place"], sort=False).ngroup().to_numpy()
     _, first = np.unique(ids, return_index=True)
     return every.iloc[first].reset_index(drop=True), ids[len(every) - len(given) :]
 
@@ -447,7 +479,7 @@ def _forget(
 
 
 def _partitions(
-    rows: pd.DataFrame,
+    given: np.ndarray[Any, Any],
     is_counted: np.ndarray[Any, Any],
     is_late: np.ndarray[Any, Any],
     live: pd.DataFrame,
@@ -457,9 +489,8 @@ def _partitions(
         live["newest_us"].to_numpy(np.int64), live["second_us"].to_numpy(np.int64), spec
     )
     marks = np.where(times > NEVER_US, times - spec.lateness_us, NEVER_US)
-    given = rows["partition"].to_numpy(np.int64)
     numbers, at = np.unique(
-        np.concatenate([given, live["partition"].to_numpy(np.int64)]), return_inverse=True
+        np.concatenate([given, live["place"].to_numpy(np.int64)]), return_inverse=True
     )
     lowest = np.full(len(numbers), _NO_TIME_US)
     np.minimum.at(lowest, at[len(given) :], marks)
@@ -469,7 +500,7 @@ def _partitions(
     )
     return pd.DataFrame(
         {
-            "partition": numbers,
+            "place": numbers,
             "counted": counted,
             "late": late,
             "partly_late": partly_late,
