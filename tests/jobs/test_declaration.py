@@ -323,6 +323,21 @@ def test_jobs_of_one_package_have_checkpoints_of_their_own(tmp_path, monkeypatch
     assert folders == ["shop.by_hour", "shop.by_day", "by_week"]
 
 
+@pytest.mark.parametrize("command", ["run", "replay-late"])
+def test_what_the_environment_says_of_a_job_is_not_said_otherwise(command, tmp_path, monkeypatch):
+    """An argument would come before it: the job began a new checkpoint, and read all again."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_CHECKPOINT_DIR", "/checkpoints/orders")
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP_SERVERS", "there:9092")
+    begun = []
+    monkeypatch.setattr(os, "execv", lambda _, command: begun.append(command[4:]))
+    for more in ([], ["--bootstrap-server", "here:9092"], ["--checkpoint", "/mine"]):
+        monkeypatch.setattr(sys, "argv", ["headrace", "jobs", command, "orders", *more])
+        with pytest.raises(SystemExit):
+            headrace_main()
+    assert begun == [[], ["--bootstrap-servers", "here:9092"], ["--checkpoint", "/mine"]]
+
+
 def test_an_error_of_a_task_is_told_without_the_stack_of_its_worker():
     stack = (
         "An exception was thrown from the Python worker:\n"

@@ -50,7 +50,8 @@ def run(
     """Run a declared job on this machine, against the local cluster or brokers that are named.
 
     What follows MODULE goes to the job: `headrace jobs run orders.py -- --help` lists it.
-    Its checkpoint is kept in the data directory unless --checkpoint names another place.
+    Its checkpoint is kept in the data directory unless --checkpoint, or HEADRACE_CHECKPOINT_DIR,
+    names another place.
     """
     _become("run", module, list(context.args), (data_dir, cluster, bootstrap_server))
 
@@ -77,18 +78,20 @@ def replay_late(
 def _become(
     program: str, module: str, arguments: list[str], place: tuple[Path, str | None, str | None]
 ) -> None:
-    """Exec the process of a job; missing arguments come from the local cluster."""
+    """Exec the process of a job; arguments that nothing else says come from the local cluster."""
     from headrace_cli.clients import find_cluster
 
     data_dir, cluster, bootstrap_server = place
     if not {"-h", "--help"} & set(arguments):
         if not (
-            _names(arguments, "--bootstrap-servers") or _names(arguments, "--bootstrap-server")
+            _names(arguments, "--bootstrap-servers")
+            or _names(arguments, "--bootstrap-server")
+            or (_are_brokers_set() and not cluster and not bootstrap_server)
         ):
             refuse_kubernetes("a SparkApplication")
             target = find_cluster(data_dir, cluster, bootstrap_server)
             arguments += ["--bootstrap-servers", target.bootstrap_servers]
-        if not _names(arguments, "--checkpoint"):
+        if not (_names(arguments, "--checkpoint") or os.environ.get("HEADRACE_CHECKPOINT_DIR")):
             # Of a module in a package its whole name: by_day.orders is not by_hour.orders.
             name = Path(module).stem if module.endswith(".py") else module
             folder = data_dir.absolute() / "jobs" / name / "checkpoint"
@@ -274,6 +277,15 @@ def _outputs(module: str, report: Report) -> Iterator[tuple[str, OutputGeneratio
             report.add(line, sink=name, result="without generations")
             continue
         yield name, sink.output_generations(job.name)
+
+
+def _are_brokers_set() -> bool:
+    """Whether the job itself takes them from the environment (`jobs.arguments`)."""
+    from headrace_cli.kubernetes.choice import chosen
+    from headrace_cli.profiles import selected
+
+    names = ("HEADRACE_BOOTSTRAP_SERVERS", "HEADRACE_BOOTSTRAP")
+    return selected() is None and chosen() is None and any(map(os.environ.get, names))
 
 
 def _names(arguments: list[str], flag: str) -> bool:
