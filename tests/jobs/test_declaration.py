@@ -338,6 +338,40 @@ def test_what_the_environment_says_of_a_job_is_not_said_otherwise(command, tmp_p
     assert begun == [[], ["--bootstrap-servers", "here:9092"], ["--checkpoint", "/mine"]]
 
 
+def even(text):
+    if int(text) % 2:
+        raise ValueError(f"{text} is odd: write an even number")
+    return int(text)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "arguments", "said"),
+    [
+        ({"parse": even}, ("--share", "3"), "argument --share: 3 is odd: write an even number"),
+        ({"parse": int}, ("--share", "x"), "argument --share: invalid int value: 'x'"),
+        ({"name": "group"}, (), "parameters: there is an argument --group already"),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_said_with_its_own_reason(parameter, arguments, said, capsys):
+    def transform(records, share=None, group=None):  # noqa: ARG001 - never called
+        return records
+
+    own = Parameter(**{"name": "share", "help": "in %, 50% at most"} | parameter)
+    job = declared(transform=transform, parameters=(own,))
+    with pytest.raises(SystemExit) as ended:
+        parse_declared(job, (*COMMON, "at-least-once", *arguments))
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_help_of_a_parameter_may_have_percents(capsys):
+    own = Parameter(name="share", help="in %, of 100% (default: %(default)s)", default="5")
+    with pytest.raises(SystemExit) as ended:
+        parse_declared(declared(parameters=(own,)), ("--help",))
+    assert ended.value.code == 0
+    assert "in %, of 100% (default: 5)" in capsys.readouterr().out
+
+
 def test_an_error_of_a_task_is_told_without_the_stack_of_its_worker():
     stack = (
         "An exception was thrown from the Python worker:\n"

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import inspect
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs import logs
@@ -15,12 +16,14 @@ from headrace_jobs.jobs.real_time import refusals
 from headrace_jobs.jobs.runner import run_query
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_jobs.declaration import Job
+    from headrace_jobs.declaration import Job, Parameter
     from headrace_jobs.jobs.arguments import JobSettings
 
 __all__ = ["parse_declared", "run_declared"]
+
+_PERCENT = re.compile(r"%(?![(%])")
 
 
 def run_declared(job: Job, arguments: Sequence[str] | None = None) -> int:
@@ -65,9 +68,31 @@ def _parser(job: Job, environment: Mapping[str, str]) -> argparse.ArgumentParser
     if job.parameters:
         group = parser.add_argument_group("parameters of the job")
         for each in job.parameters:
-            options: dict[str, Any] = {"type": each.parse, "default": each.default}
-            group.add_argument(f"--{_flag(each.name)}", help=each.help, **options)
+            options: dict[str, Any] = {"type": _parse(each), "default": each.default}
+            try:
+                # A share in % is no format of argparse's.
+                text = _PERCENT.sub("%%", each.help)
+                group.add_argument(f"--{_flag(each.name)}", help=text, **options)
+            except argparse.ArgumentError:
+                parser.error(
+                    f"parameters: there is an argument --{_flag(each.name)} already: give the"
+                    " parameter another name"
+                )
     return parser
+
+
+def _parse(parameter: Parameter) -> Callable[[str], Any]:
+    """Return what parses a parameter, and says why it does not; argparse says that of types."""
+    if isinstance(parameter.parse, type):
+        return parameter.parse
+
+    def parse(text: str) -> Any:
+        try:
+            return parameter.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parse
 
 
 def _flag(name: str) -> str:
