@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from headrace_jobs.jobs.cpu_load import JOB as CPU_LOAD
+from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.progress.metrics import BatchFacts, JobMetrics, MetricsServer
 from headrace_jobs.progress.watermarks import SourceWatermarks
 from support.jobs import scrape
@@ -107,6 +109,23 @@ def test_the_watermark_is_that_of_the_slowest_key_and_each_source_partition_has_
     assert found["source_watermark_timestamp_seconds/t/0"] == 90
     assert found["source_watermark_timestamp_seconds/t/1"] == 70
     assert found["state_rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (("--trigger", "5s"), 5.0),
+        (("--trigger", "0s"), 0.0),
+        # A batch is as long as it was told to be, or follows the one before at once.
+        (("--real-time", "10s"), 0.0),
+        (("--available-now",), 0.0),
+        (("--end-of-input",), 0.0),
+    ],
+)
+def test_a_batch_overruns_no_interval_where_none_waits_for_its_time(arguments, seconds):
+    common = ("--bootstrap-servers", "x:1", "--input-topic", "a", "--output-topic", "b")
+    _, settings, _ = parse_declared(CPU_LOAD, (*common, "--checkpoint", "/nowhere", *arguments))
+    assert settings.trigger_interval_seconds == seconds
 
 
 def test_a_group_that_went_silent_holds_the_watermark_no_longer():

@@ -71,6 +71,12 @@ class JobSettings:
         return self.output_topics[0] if len(self.output_topics) == 1 else None
 
     @property
+    def trigger_interval_seconds(self) -> float:
+        """The interval that a batch may overrun; 0 where no batch waits for its time."""
+        has_none = self.is_available_now or self.real_time_ms is not None
+        return 0.0 if has_none else self.trigger_ms / 1000
+
+    @property
     def topics(self) -> set[str]:
         """Topics that must exist before the query starts."""
         dead_letters = () if self.dead_letter_topic is None else (self.dead_letter_topic,)

@@ -102,7 +102,9 @@ def run_query(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) ->
     stop = _Stop()
     stop.install()
     metrics = JobMetrics(
-        settings.name, job.query_name, trigger_interval_seconds=settings.trigger_ms / 1000
+        settings.name,
+        job.query_name,
+        trigger_interval_seconds=settings.trigger_interval_seconds,
     )
     metrics.declared(
         delivery=settings.delivery.value,
