@@ -111,6 +111,13 @@ def test_the_watermark_is_that_of_the_slowest_key_and_each_source_partition_has_
     assert found["state_rows"] == 5
 
 
+def test_when_all_windows_are_closed_none_is_open(metrics, server):
+    row = {"group": 0, "topic": "t", "partition": 0, "watermark_us": 1, "windows": 0}
+    metrics.partitions_progressed([row])
+    metrics.batch_finished(BatchFacts(batch_id=0, state_rows=16))
+    assert scrape(server.url)["state_rows"] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
     [

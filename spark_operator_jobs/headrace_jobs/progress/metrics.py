@@ -180,7 +180,8 @@ class JobMetrics:
         )
         if facts.watermark_seconds is not None:
             self._set_watermark(facts.watermark_seconds)
-        self._state_rows.set(self._sources.open_windows or facts.state_rows)
+        open_windows = self._sources.open_windows
+        self._state_rows.set(facts.state_rows if open_windows is None else open_windows)
         self._state_bytes.set(facts.state_bytes)
         self.alive()
 

@@ -45,9 +45,9 @@ class SourceWatermarks:
         }
 
     @property
-    def open_windows(self) -> int:
-        """How many windows are open."""
-        return sum(self._windows.values())
+    def open_windows(self) -> int | None:
+        """How many windows are open; None if no group has reported any."""
+        return sum(self._windows.values()) if self._windows else None
 
     def by_partition(self) -> dict[TopicPartition, float]:
         """Return, for each partition, the lowest watermark of its keys, in seconds since 1970."""
