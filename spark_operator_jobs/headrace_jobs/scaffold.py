@@ -11,6 +11,8 @@ __all__ = ["is_taken", "job_files"]
 
 # Names that the test uses for something else.
 _OF_THE_TEST = ("spark",)
+# What YAML takes for something else than a text.
+_OF_YAML = ("false", "no", "null", "off", "on", "true", "yes")
 
 _JOB = '''"""The job `{name}`: counts the records of each key in windows of ten seconds."""
 
@@ -75,7 +77,7 @@ from datetime import datetime
 
 import pytest
 
-from {module} import JOB, {module}
+from {module} import JOB
 
 
 @pytest.fixture(scope="session")
@@ -98,7 +100,7 @@ def test_the_job_is_declared():
 def test_records_are_counted_by_key_and_window(spark):
     rows = [(b"a", datetime(2026, 1, 31, 12, 0, second)) for second in (1, 2, 11)]
     records = spark.createDataFrame(rows, "key BINARY, timestamp TIMESTAMP")
-    found = sorted((row.name, row.records) for row in {module}(records).collect())
+    found = sorted((row.name, row.records) for row in JOB.transform(records).collect())
     assert found == [("a", 1), ("a", 2)]
 '''
 
@@ -219,9 +221,11 @@ spec:
 
 
 def is_taken(name: str) -> bool:
-    """Whether a job's module would have the name of another one, or none that Python takes."""
+    """Whether a job's module would have the name of something else, or none that Python takes."""
     module = name.replace("-", "_")
-    is_known = module in sys.stdlib_module_names or module in _OF_THE_TEST
+    is_known = module in sys.stdlib_module_names or module in (*_OF_THE_TEST, *_OF_YAML)
+    # Pytest would take the job itself for a test.
+    is_known = is_known or module.startswith("test_")
     places = [each for each in sys.path if each not in ("", str(Path.cwd()))]
     found = PathFinder.find_spec(module, places)
     # Without an origin it is a folder, which hides nothing.

@@ -1,5 +1,6 @@
 """A job is declared with types, refused where it cannot hold, and run by the name of its module."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ from headrace_jobs.jobs.declared import parse_declared
 from headrace_jobs.jobs.run import DeclarationError, load_job
 from headrace_jobs.jobs.runner import explained
 from headrace_jobs.progress.offsets import offsets_of
+from headrace_jobs.scaffold import job_files
 from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.only import Only
@@ -245,7 +247,9 @@ def test_a_new_job_has_a_manifest_that_is_valid_and_is_never_written_over(new_jo
     assert "nothing was written" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["class", "json", "spark", "pytest", "a" * 57, "A", ""])
+@pytest.mark.parametrize(
+    "name", ["class", "json", "spark", "pytest", "test-orders", "on", "null", "a" * 57, "A", ""]
+)
 def test_a_name_that_no_job_can_have_is_refused(name, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["headrace", "jobs", "new", name])
@@ -254,6 +258,24 @@ def test_a_name_that_no_job_can_have_is_refused(name, tmp_path, monkeypatch, cap
     assert ended.value.code == 2
     assert "is no name for a job" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["records", "rows", "found", "orders"])
+def test_the_test_of_a_new_job_calls_it_whatever_its_name_is(name):
+    tree = ast.parse(job_files(name)[f"test_{name}.py"])
+    for function in (each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)):
+        nodes = list(ast.walk(function))
+        stored = {
+            each.id
+            for each in nodes
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        called = {
+            each.func.id
+            for each in nodes
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Name)
+        }
+        assert not stored & called
 
 
 @pytest.mark.spark

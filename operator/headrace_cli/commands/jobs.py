@@ -120,7 +120,8 @@ def new(
     if is_taken(name):
         raise BadInputError(
             f"{name!r} is no name for a job: its module would hide Python's, or a library's, of"
-            f" that name; take one like {name}-job"
+            " that name, or be a test of pytest's, or YAML would take it for another value; take"
+            f" one like {name.removeprefix('test-')}-job"
         )
     target = folder or Path(name)
     files = {target / file: text for file, text in job_files(name).items()}
