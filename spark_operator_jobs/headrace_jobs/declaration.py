@@ -171,7 +171,24 @@ def mistakes(job: Job) -> list[str]:
             found.append(f"{name}: a tuple of {many}, as in {name}=(…,)")
             continue
         found += [f"{name}: {each!r} is no {one}" for each in values if not _is_a(one, each)]
+    if not found:
+        found += _single_names(job)
     return found
+
+
+def _single_names(job: Job) -> list[str]:
+    """Return where a name stands for a tuple of names, whose letters would be taken for them."""
+    places = [("result_key", job.result_key)]
+    for sink in job.sinks:
+        for each in {id(part): part for part in (sink, whole_of(sink))}.values():
+            # A name alone, as of a search index's `version`, is no tuple.
+            names = ("key", "key_columns", "number_columns", "columns")
+            places += [(f"sinks: {name}", getattr(each, name, ())) for name in names]
+    return [
+        f"{place}: {names!r} is one name: a tuple of names, as in ({names!r},)"
+        for place, names in places
+        if isinstance(names, str)
+    ]
 
 
 def _is_a(kind: str, value: object) -> bool:

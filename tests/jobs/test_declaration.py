@@ -25,6 +25,7 @@ from headrace_jobs.scaffold import job_files
 from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.kafka import KafkaSink
 from headrace_jobs.sinks.only import Only
+from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_operator.validation import validate_manifests
 from support.jobs import JobProcess
 from support.processes import wait_until
@@ -90,6 +91,20 @@ def test_what_cannot_hold_is_refused_with_the_reason(change, reason):
             "got an unexpected keyword argument 'so_long'; it gets a frame for each of input, and",
         ),
         ({"parameters": ("window",)}, "parameters: 'window' is no Parameter"),
+        # Parentheses without a comma make no tuple.
+        ({"result_key": "key"}, "result_key: 'key' is one name: a tuple of names, as in ('key',)"),
+        (
+            {"sinks": (KafkaSink(topic="out", key_columns="key"),)},
+            "sinks: key_columns: 'key' is one name: a tuple of names",
+        ),
+        (
+            {"sinks": (Only(rows="true", columns="key", sink=OUT),)},
+            "sinks: columns: 'key' is one name: a tuple of names",
+        ),
+        (
+            {"sinks": (Only(rows="true", columns=("a",), sink=PostgresTable(table="t", key="a")),)},
+            "sinks: key: 'a' is one name: a tuple of names",
+        ),
     ],
 )
 def test_what_is_declared_with_another_kind_of_value_is_refused_by_its_name(change, reason):
