@@ -194,14 +194,16 @@ def test_a_uuid_of_avro_is_text_wherever_it_is(tmp_path):
         "many": {"type": "array", "items": uuid},
         "in": {"type": "record", "name": "In", "fields": [{"name": "by", "type": uuid}]},
     }
+    # Where a field says so itself it means nothing, and is often written.
+    misplaced = {"name": "said", **uuid}
     schema = {
         "type": "record",
         "name": "Paid",
-        "fields": [{"name": name, "type": kind} for name, kind in fields.items()],
+        "fields": [misplaced, *({"name": name, "type": kind} for name, kind in fields.items())],
     }
-    value = {"id": UUID, "maybe": UUID, "many": [UUID], "in": {"by": UUID}}
+    value = {"said": UUID, "id": UUID, "maybe": UUID, "many": [UUID], "in": {"by": UUID}}
     text = pa.string()
-    columns = [("id", text), ("maybe", text), ("many", pa.list_(text))]
+    columns = [("said", text), ("id", text), ("maybe", text), ("many", pa.list_(text))]
     found = decoded_by(schema, value, [*columns, ("in", pa.struct([("by", text)]))], tmp_path)
     assert found == {"decoded": value, "reason": None}
 

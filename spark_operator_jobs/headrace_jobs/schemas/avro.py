@@ -66,4 +66,6 @@ def _with_texts(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     known = {name: _with_texts(each) for name, each in schema.items()}
-    return "string" if known.get("logicalType") == "uuid" and known["type"] == "string" else known
+    # A field has a name, and no logical type of its own: that is its type's.
+    is_uuid = known.get("logicalType") == "uuid" and "name" not in known
+    return "string" if is_uuid and known.get("type") == "string" else known
