@@ -250,6 +250,18 @@ def test_a_static_member_that_goes_away_keeps_its_partitions_for_its_successor()
     assert simulation.heartbeat("a", member_epoch=epoch) is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_late_heartbeat_does_not_bring_a_static_member_back_that_went_away() -> None:
+    """The successor would be refused until the session of the one that is gone has expired."""
+    simulation = ConsumerSimulation()
+    simulation.join("a", instance_id="i")
+    epoch = simulation.client("a").epoch
+    simulation.leave("a", epoch=-2)
+    late = {"member_epoch": epoch, "topic_partitions": []}
+    assert simulation.heartbeat("a", **late) is ErrorCode.FENCED_MEMBER_EPOCH
+    answer = simulation.join("c", instance_id="i")
+    assert answer.member_epoch == epoch
+
+
 def test_a_static_member_that_does_not_come_back_in_time_loses_its_place() -> None:
     simulation = ConsumerSimulation()
     simulation.join("a", instance_id="i")

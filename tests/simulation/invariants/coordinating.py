@@ -57,7 +57,7 @@ def _check_heartbeat(history: History, original: Any, member: Any, request: Any)
     is_kept = owned is not None and all(
         set(item.partitions) <= member.assigned.get(item.topic_id, _NONE) for item in owned
     )
-    if epoch != member.previous_epoch or not is_kept:
+    if epoch > member.epoch or epoch != member.previous_epoch or not is_kept:
         history.violate("zombie-member", f"{member} goes on in {epoch} with {owned}")
 
 

@@ -105,10 +105,7 @@ UNTRIED_MUTANTS = (
         "a member of a consumer group stays with a former epoch",
         heartbeat,
         "_check_epoch",
-        edited(
-            "== member.previous_epoch and is_subset(request.topic_partitions, member.assigned)",
-            "< member.epoch",
-        ),
+        edited("is_former and is_subset(request.topic_partitions, member.assigned)", "is_behind"),
         needs=_has_strangers,
         since=COMMITTERS_SINCE,
     ),

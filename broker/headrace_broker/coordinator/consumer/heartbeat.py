@@ -177,9 +177,12 @@ def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest)
     epoch = request.member_epoch
     if epoch in {JOIN_EPOCH, member.epoch}:
         return
-    if epoch == member.previous_epoch and is_subset(request.topic_partitions, member.assigned):
+    # A static member that went away has an epoch below its former one: that one is over.
+    is_behind = epoch < member.epoch
+    is_former = is_behind and epoch == member.previous_epoch
+    if is_former and is_subset(request.topic_partitions, member.assigned):
         return
-    which = "greater" if epoch > member.epoch else "smaller"
+    which = "smaller" if is_behind else "greater"
     raise ApiError(
         ErrorCode.FENCED_MEMBER_EPOCH,
         f"The consumer group member has a {which} member epoch ({epoch}) than the one known by "
