@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from headrace_broker.log.batches import iterate_headers
 from headrace_broker.protocol.apis import ApiKey
 from headrace_broker.protocol.errors import ApiError, ErrorCode
 from headrace_broker.protocol.messages.fetch import (
@@ -89,7 +90,10 @@ class _Fetch:
         self.bytes_found = 0
         self.is_cut_off = False
         """Whether a cut-off leader has nothing more to read."""
-        self._limit = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
+        self._limit: int = max(0, min(request.max_bytes, broker.config.values["fetch.max.bytes"]))
+        self.min_bytes: int = min(request.min_bytes, self._limit)
+        self._room = 0
+        """What the last read could return at most."""
         self._budget = broker.budget
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._replicas = broker.replicas
@@ -129,7 +133,7 @@ class _Fetch:
         self.is_cut_off = False
         now = not self._wanted
         isolation = self.request.isolation_level
-        remaining = min(self._limit, self._budget.left)
+        remaining = self._room = min(self._limit, self._budget.left)
         for wanted in self._wanted:
             data = PartitionData(partition_index=wanted.index)
             try:
@@ -170,7 +174,23 @@ class _Fetch:
                 else:
                     data.aborted_transactions = None
             self.found.append((wanted, data))
-        return now or self.bytes_found >= self.request.min_bytes
+        is_enough = self.bytes_found >= self.min_bytes
+        return now or is_enough or (self.bytes_found > 0 and self._could_hold_enough())
+
+    def _could_hold_enough(self) -> bool:
+        """Whether there is enough to read, though whole batches left some of it out.
+
+        Where another batch did not fit, Kafka's answer has its beginning, and counts it.
+        """
+        left: int = self._room
+        could_hold = 0
+        for wanted, data in self.found:
+            size: int = len(data.records or b"")
+            could_hold += size
+            if _reads_on(wanted.fetch_offset, data, self.request.isolation_level):
+                could_hold += max(0, min(left, wanted.partition_max_bytes) - size)
+            left -= size
+        return could_hold >= self.min_bytes
 
     def _redirect(self, partition: Partition, wanted: FetchPartition, data: PartitionData) -> bool:
         """Whether the client should read a follower in its rack instead; `data` then names it."""
@@ -242,6 +262,14 @@ def _check_may_wait(partition: Partition, fetch_offset: int, isolation: int) -> 
         raise CutOffError
 
 
+def _reads_on(offset: int, data: PartitionData, isolation: int) -> bool:
+    """Whether there is more to read behind a partition's answer."""
+    for _, header in iterate_headers(data.records or b""):
+        offset = header.next_offset
+    is_committed = isolation == ISOLATION_READ_COMMITTED
+    return offset < (data.last_stable_offset if is_committed else data.high_watermark)
+
+
 def _has_changed(wanted: FetchPartition, data: PartitionData) -> bool:
     """An incremental answer holds what changed since the session's last one (KIP-227)."""
     return bool(
@@ -264,7 +292,7 @@ class _DelayedFetch(DelayedOperation):
     def __init__(self, fetch: _Fetch, context: RequestContext) -> None:
         super().__init__(context.api_version, context.correlation_id)
         self._fetch = fetch
-        self._missing = fetch.request.min_bytes - fetch.bytes_found
+        self._missing = fetch.min_bytes - fetch.bytes_found
         self._is_scheduled = False
         self._partitions = fetch.partitions()
         for partition in self._partitions:
@@ -305,7 +333,7 @@ class _DelayedFetch(DelayedOperation):
         if is_enough:
             self._answer()
         else:
-            self._missing = self._fetch.request.min_bytes - self._fetch.bytes_found
+            self._missing = self._fetch.min_bytes - self._fetch.bytes_found
 
     def _answer(self) -> None:
         if self.complete():
