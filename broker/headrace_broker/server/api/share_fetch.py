@@ -119,10 +119,11 @@ def _session(
 
 def _bounds(broker: Node, request: ShareFetchRequest) -> FetchBounds:
     values = broker.config.values
+    max_bytes = max(1, min(request.max_bytes, values["fetch.max.bytes"]))
     return FetchBounds(
         max_wait_ms=min(request.max_wait_ms, values["headrace.fetch.max.wait.ms"]),
-        min_bytes=request.min_bytes,
-        max_bytes=max(1, min(request.max_bytes, values["fetch.max.bytes"], broker.budget.left)),
+        min_bytes=min(request.min_bytes, max_bytes),
+        max_bytes=max(1, min(max_bytes, broker.budget.left)),
         records_max=request.max_records,
         batch_size=request.batch_size,
         is_strict=request.share_acquire_mode == _RECORD_LIMIT,

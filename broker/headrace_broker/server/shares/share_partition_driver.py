@@ -229,9 +229,13 @@ class SharePartitionDriver:
         if self.status is not Status.ACTIVE or begin is None:
             return 0
         begin = max(begin, partition.log.log_start_offset)
-        if begin >= partition.readable_end(isolation):
+        end = partition.readable_end(isolation)
+        if begin >= end:
             return 0
-        return len(partition.read(begin, wanted, isolation=isolation, at_least_one=True))
+        data = partition.read(begin, wanted, isolation=isolation, at_least_one=True)
+        *_, (_, last) = iterate_headers(data)
+        # A read returns whole batches. Where another one follows, there is more than was wanted.
+        return max(wanted, len(data)) if last.next_offset < end else len(data)
 
     def _batches(
         self, begin: int, data: bytes | memoryview, *, reads_committed: bool
