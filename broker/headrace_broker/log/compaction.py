@@ -29,11 +29,7 @@ from headrace_broker.log.files import (
 )
 from headrace_broker.log.partition_log import PartitionLog
 from headrace_broker.log.recovery import adopt_segment
-from headrace_broker.log.segments.segment import (
-    RELATIVE_OFFSET_MAX,
-    LogSegment,
-    SuspectedDamage,
-)
+from headrace_broker.log.segments.segment import LogSegment, SuspectedDamage
 from headrace_broker.log.segments.swap import CLEANED_SUFFIX, SWAP_SUFFIX, rename_all
 from headrace_broker.protocol.errors import DecodeError
 from headrace_broker.protocol.types import Offset
@@ -136,7 +132,7 @@ class Compaction:
                 break
         seen = [segment for segment in self.candidates if segment.base_offset < keys.end_offset]
         self.rules.note_last_batches(seen)
-        for sources in _groups(seen, self.log.config):
+        for sources in _groups(seen, self.log):
             cleaned = clean_segments(sources, self.log.directory, self.rules, self._new_cleaned)
             self._cleaned.append((sources, cleaned))
         # If an epoch's batches are all removed, only this file has it; the swap makes its name
@@ -251,9 +247,10 @@ def _bytes(segments: Iterable[LogSegment]) -> int:
     return sum(segment.size for segment in segments)
 
 
-def _groups(segments: list[LogSegment], config: LogConfig) -> list[list[LogSegment]]:
+def _groups(segments: list[LogSegment], log: PartitionLog) -> list[list[LogSegment]]:
     """Group neighbours that fit into one segment, so that logs do not fragment."""
     groups: list[list[LogSegment]] = []
+    config = log.config
     index_max = config.segment_index_bytes
     size = entries = 0
     for segment in segments:
@@ -262,8 +259,7 @@ def _groups(segments: list[LogSegment], config: LogConfig) -> list[list[LogSegme
             and size + segment.size <= config.segment_bytes
             and entries + len(segment.time_index) * 12 + 12 <= index_max
             # The next segment's base bounds this one's offsets from above.
-            and segment.base_offset + RELATIVE_OFFSET_MAX // 2
-            <= groups[-1][0].base_offset + RELATIVE_OFFSET_MAX
+            and _next_base(log, segment) - 1 <= groups[-1][0].offset_max
         )
         if not fits:
             groups.append([])

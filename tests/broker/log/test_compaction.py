@@ -10,6 +10,7 @@ import pytest
 from headrace_broker.log.compaction import Compaction
 from headrace_broker.log.config import LogConfig
 from headrace_broker.log.partition_log import PartitionLog
+from headrace_broker.log.segments.segment import RELATIVE_OFFSET_MAX
 from headrace_broker.log.segments.time_lookup import max_timestamp_record
 from headrace_broker.log.validation import AppendOrigin
 from headrace_broker.protocol.batch import NewRecord, build_batch, iterate_records
@@ -290,6 +291,36 @@ def test_a_map_that_is_full_leaves_the_rest_for_the_next_pass(new_log):
         passes += 1
     assert passes > 3
     assert [r.offset for r in records_of(log)] == list(range(50, 100))
+
+
+@pytest.mark.parametrize("far", [RELATIVE_OFFSET_MAX, 1 << 30])
+def test_segments_whose_offsets_lie_too_far_apart_stay_apart(new_log, far):
+    """An index has 31 bits for an offset: a segment's last one counts, not only its first."""
+    log = new_log(**SETTINGS | {"index_interval_bytes": 0})
+    put(log, b"a", b"1")
+    second = 1 << 30
+    log.skip_to(second)
+    for offset in (second, second + far - 1, second + far):
+        record = NewRecord(key=b"%d" % offset, value=b"v", timestamp=START_MS)
+        log.append_as_follower(build_batch([record], base_offset=offset))
+    commit(log)
+    assert compact(log, START_MS)
+    assert [segment.base_offset for segment in log.segments][:2] == [0, second]
+    offsets = [0, second, second + far - 1, second + far]
+    assert [record.offset for record in records_of(log)] == offsets
+
+
+def test_neighbours_whose_offsets_can_be_named_together_become_one(new_log):
+    log = new_log(**SETTINGS)
+    put(log, b"a", b"1")
+    log.skip_to(RELATIVE_OFFSET_MAX)
+    record = NewRecord(key=b"b", value=b"v", timestamp=START_MS)
+    log.append_as_follower(build_batch([record], base_offset=RELATIVE_OFFSET_MAX))
+    commit(log)
+    assert compact(log, START_MS)
+    (compacted, active) = log.segments
+    assert (compacted.base_offset, active.base_offset) == (0, RELATIVE_OFFSET_MAX + 1)
+    assert [record.offset for record in records_of(log)] == [0, RELATIVE_OFFSET_MAX]
 
 
 def test_nothing_is_cleaned_below_the_dirty_ratio_or_within_the_lag(new_log):
