@@ -88,6 +88,7 @@ class ConsumerSimulation:
         self.timers: dict[TimerKey, int] = {}
         self.clients: dict[str, NativeClient] = {}
         self.answers: dict[Ticket, Any] = {}
+        self.resolutions = 0
         self._tickets = 0
         self._random = random.Random(seed)
 
@@ -238,6 +239,7 @@ class ConsumerSimulation:
         self.answers.update(decision.replies)
         self.check(before)
         for work in decision.resolutions:
+            self.resolutions += 1
             found = resolve_regexes(
                 work.patterns, self.topics.by_name, self.topics.version, self.now_ms
             )

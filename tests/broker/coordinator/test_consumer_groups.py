@@ -9,6 +9,7 @@ from headrace_broker.coordinator.consumer.leaving import decide_consumer_timer
 from headrace_broker.coordinator.consumer.states import ConsumerGroupState, MemberState
 from headrace_broker.coordinator.decision import GroupDecision, TimerKey, TimerKind
 from headrace_broker.coordinator.group import CONSUMER_PROTOCOL_TYPE, Group, Member
+from headrace_broker.coordinator.modern.topics import TopicsView
 from headrace_broker.coordinator.offsets import read_offsets
 from headrace_broker.coordinator.records import (
     CurrentAssignmentRecord,
@@ -294,6 +295,45 @@ def test_a_regular_expression_is_resolved_and_follows_the_topics() -> None:
     assert owned(simulation, "a") == [5]
     simulation.leave("a")
     assert not simulation.group.regexes
+
+
+def test_a_new_coordinator_that_counts_versions_from_earlier_on_resolves_no_more_often() -> None:
+    """A broker's version is that of the metadata in which it first saw the present topics."""
+    topics = [topic_view("orders-a", 2), topic_view("other", 2)]
+    simulation = ConsumerSimulation(*topics)
+    simulation.topics = TopicsView.of(topics, version=9)
+    simulation.join("a", topics=[], pattern="orders-.*")
+    simulation.heartbeat("a")
+    simulation.restart()
+    simulation.topics = TopicsView.of(topics, version=3)
+    before = simulation.resolutions
+    for _ in range(10):
+        simulation.advance(10_000)
+        simulation.heartbeat("a")
+    assert simulation.resolutions == before
+    for _ in range(70):
+        simulation.advance(10_000)
+        simulation.heartbeat("a")
+    assert simulation.resolutions == before + 1, "group.consumer.regex.refresh.interval.ms"
+    simulation.topics = TopicsView.of([*topics, topic_view("orders-b", 3)], version=10)
+    for _ in range(3):
+        simulation.advance(10_000)
+        simulation.heartbeat("a")
+    assert owned(simulation, "a") == [5]
+
+
+def test_a_coordinator_whose_metadata_is_behind_takes_no_topic_away() -> None:
+    topics = [topic_view("orders-a", 2), topic_view("orders-b", 3)]
+    simulation = ConsumerSimulation(*topics)
+    simulation.topics = TopicsView.of(topics, version=9)
+    simulation.join("a", topics=[], pattern="orders-.*")
+    simulation.heartbeat("a")
+    simulation.restart()
+    simulation.topics = TopicsView.of(topics[:1], version=3)
+    for _ in range(80):
+        simulation.advance(10_000)
+        simulation.heartbeat("a")
+    assert simulation.group.regexes["orders-.*"].topics == {"orders-a", "orders-b"}
 
 
 def test_partitions_that_are_added_are_assigned_and_a_deleted_topics_are_given_up() -> None:

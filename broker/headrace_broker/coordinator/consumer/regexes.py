@@ -1,6 +1,7 @@
 """Applies resolved regular expressions: records 16, and record 3 if the topics changed."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headrace_broker.coordinator.consumer.records import epoch_record, regex_record
 from headrace_broker.coordinator.consumer.step import ConsumerContext, ConsumerStep
@@ -24,10 +25,13 @@ def decide_regexes(
     is_new = False
     for pattern, found in resolved.items():
         known = group.regexes.get(pattern)
-        if pattern not in wanted or (known is not None and known.version > found.version):
-            continue
-        is_new = is_new or known is None or known.topics != found.topics
-        step.emit_and_apply([regex_record(group_id, pattern, found)])
+        differs = known is None or known.topics != found.topics
+        is_older = known is not None and known.version > found.version
+        if pattern not in wanted or (is_older and differs):
+            continue  # this broker's metadata is behind a former coordinator's
+        is_new = is_new or differs
+        version = found.version if known is None else max(found.version, known.version)
+        step.emit_and_apply([regex_record(group_id, pattern, replace(found, version=version))])
     if is_new:
         metadata_hash = context.topics.metadata_hash(step.group.subscribed_topics())
         step.emit([epoch_record(group_id, group.epoch + 1, metadata_hash)])

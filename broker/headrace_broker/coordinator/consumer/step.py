@@ -207,8 +207,9 @@ def _stale_patterns(step: ConsumerStep, member: ConsumerMember) -> frozenset[str
         if resolved is None:
             return patterns
         age_ms = context.now_ms - resolved.timestamp_ms
+        # A former coordinator may have counted further for the same topics: that is not outdated.
         if age_ms >= refresh_ms or (
-            resolved.version != context.topics.version and age_ms >= _REGEX_REFRESH_PAUSE_MS
+            resolved.version < context.topics.version and age_ms >= _REGEX_REFRESH_PAUSE_MS
         ):
             return patterns
     return frozenset()
