@@ -97,12 +97,17 @@ def _is_expired(
 
 
 def decide_topics_deleted(shard: GroupShard, topics: Collection[str]) -> GroupDecision:
-    """Delete every group's offsets of deleted topics: a new topic must not inherit them."""
+    """Delete every group's offsets of deleted topics: a new topic must not inherit them.
+
+    So that those of open transactions do not become readable either: a tombstone overrides them.
+    """
+    doomed = {
+        (group_id, where)
+        for group_id, offsets in shard.offsets.items()
+        for where in offsets
+        if where[0] in topics
+    }
+    doomed |= shard.transactional.of_topics(topics)
     return GroupDecision(
-        records=[
-            offset_tombstone(group_id, where)
-            for group_id, offsets in shard.offsets.items()
-            for where in offsets
-            if where[0] in topics
-        ]
+        records=[offset_tombstone(group_id, where) for group_id, where in sorted(doomed)]
     )

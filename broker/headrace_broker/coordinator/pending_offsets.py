@@ -1,6 +1,6 @@
 """`PendingOffsets`: the offsets of open transactions, by producer, in the order of the log."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from headrace_broker.coordinator.records import OffsetRecord
@@ -99,6 +99,15 @@ class PendingOffsets:
         if waiting:
             self._by_producer[producer_id] = waiting
         return sorted(ended, key=lambda pending: pending.order)
+
+    def of_topics(self, topics: Collection[str]) -> set[tuple[str, TopicPartition]]:
+        """Return the groups and partitions with pending offsets of some topics."""
+        return {
+            (group_id, where)
+            for offsets in self._by_producer.values()
+            for group_id, where in offsets
+            if where[0] in topics
+        }
 
     def pending_of(self, group_id: str) -> set[TopicPartition]:
         """Return a group's partitions with pending offsets."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.coordinator.config import GroupConfig
 from headrace_broker.coordinator.decision import Caller, Ticket
-from headrace_broker.coordinator.expiry import decide_expiry
+from headrace_broker.coordinator.expiry import decide_expiry, decide_topics_deleted
 from headrace_broker.coordinator.offsets import read_offsets
 from headrace_broker.coordinator.records import OffsetRecord
 from headrace_broker.coordinator.shard import GroupShard, replay
@@ -134,6 +134,20 @@ def test_a_marker_ends_nothing_that_waits_behind_it():
     assert values(shard) == {("g", ("t", 0)): 1}
     assert shard.pending_offsets == {"g": {("t", 0)}}
     forget_transactional(shard, 7, refused)
+    assert not shard.pending_offsets
+
+
+def test_a_transaction_that_commits_later_brings_no_offset_of_a_deleted_topic_back():
+    shard = new_shard()
+    replay_transactional(shard, 7, offset(1))
+    replay_transactional(shard, 7, offset(2, partition=1))
+    log = decide_topics_deleted(shard, {"t"}).records
+    assert not decide_topics_deleted(shard, {"u"}).records
+    for record in log:
+        replay(shard, record)
+    replay_marker(shard, 7, commits=True)
+    assert not values(shard)
+    assert not shard.groups
     assert not shard.pending_offsets
 
 
