@@ -24,11 +24,11 @@ def decide_expiry(shard: GroupShard, config: GroupConfig, now_ms: TimestampMs) -
     decision = GroupDecision()
     for group in list(shard.groups.values()):
         offsets = shard.offsets_of(group.group_id)
-        expired = _expired(group, offsets, config, now_ms)
-        if group.group_id in shard.pending_offsets:
-            continue  # an open transaction needs the group
+        # A transaction's offset that is still open replaces this one, or leaves it.
+        pending = shard.pending_offsets.get(group.group_id, ())
+        expired = [each for each in _expired(group, offsets, config, now_ms) if each not in pending]
         decision.records.extend(offset_tombstone(group.group_id, where) for where in expired)
-        if group.is_unused and len(expired) == len(offsets):
+        if group.is_unused and not pending and len(expired) == len(offsets):
             if group.persisted is not None:
                 decision.records.append(group_tombstone(group.group_id))
             shard.forget_if_unused(group)
@@ -47,14 +47,14 @@ def _expiry_of(
         group.empty_since_ms = now_ms
     offsets = shard.offsets_of(group.group_id)
     in_use = group.subscribed_topics()
+    pending = shard.pending_offsets.get(group.group_id, ())
     expired = [
         where
         for where, value in offsets.items()
-        if where[0] not in in_use and _is_expired(value, group.empty_since_ms or 0, config, now_ms)
+        if where[0] not in in_use
+        and where not in pending
+        and _is_expired(value, group.empty_since_ms or 0, config, now_ms)
     ]
-    pending = shard.pending_offsets.get(group.group_id, ())
-    if any(where in pending for where in expired):
-        return
     yield from (offset_tombstone(group.group_id, where) for where in expired)
     if not group.members and not pending and len(expired) == len(offsets):
         yield from group_tombstones(group)

@@ -2,10 +2,12 @@
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace_broker.coordinator.config import GroupConfig
+from headrace_broker.coordinator.consumer.group import ConsumerGroup
 from headrace_broker.coordinator.decision import Caller, Ticket
 from headrace_broker.coordinator.expiry import decide_expiry, decide_topics_deleted
 from headrace_broker.coordinator.offsets import read_offsets
@@ -102,6 +104,26 @@ def test_an_open_transaction_keeps_its_group():
     forget_transactional(shard, 7, noted)
     assert not shard.groups
     assert not shard.pending_offsets
+
+
+@pytest.mark.parametrize("is_modern", [False, True])
+def test_an_open_transaction_keeps_its_own_offsets_and_no_others(is_modern):
+    """A busy application has a transaction open whenever somebody looks."""
+    shard = new_shard()
+    config = GroupConfig()
+    if is_modern:
+        shard.consumer_groups["g"] = ConsumerGroup(group_id="g", empty_since_ms=0)
+    replay(shard, offset(1))
+    replay(shard, offset(2, partition=1))
+    replay_transactional(shard, 7, offset(5))
+    (expired,) = decide_expiry(shard, config, FOR_EVER_MS).records
+    assert (expired.key.partition, expired.value) == (1, None)
+    replay(shard, expired)
+    replay_marker(shard, 7, commits=False)
+    assert values(shard) == {("g", ("t", 0)): 1}
+    expired, *end = decide_expiry(shard, config, FOR_EVER_MS).records
+    assert (expired.key.partition, expired.value) == (0, None)
+    assert bool(end) is is_modern, "a simple group has no record of its own"
 
 
 def waiting(shard, value, producer=7):
