@@ -4,6 +4,7 @@ from collections import Counter
 
 from headrace_broker.metadata.decision import MetadataDecision, RandomSource
 from headrace_broker.metadata.image import MetadataImage
+from headrace_broker.metadata.partition_change import without
 from headrace_broker.metadata.partitions import (
     PartitionBudget,
     TopicPolicy,
@@ -79,7 +80,9 @@ class _Growth:
             raise ApiError(ErrorCode.INVALID_PARTITIONS, _not_growing(existing, asked.count))
         added = asked.count - existing
         self._budget.take(existing=existing, added=added)
-        factor = len(next(iter(topic.partitions.values())).replicas)
+        first = next(iter(topic.partitions.values()))
+        # In the middle of a move a partition has the replicas of both its ends.
+        factor = len(without(first.replicas, first.removing_replicas))
         if asked.assignments is None:
             placements = self._placer.place(added, factor)
         else:

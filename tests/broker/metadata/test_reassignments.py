@@ -11,6 +11,7 @@ from headrace_broker.metadata.reassignments import (
     list_reassignments,
 )
 from headrace_broker.metadata.records import PartitionChangeRecord
+from headrace_broker.metadata.topic_growth import decide_create_partitions
 from headrace_broker.protocol.errors import ErrorCode
 from headrace_broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
@@ -21,6 +22,11 @@ from headrace_broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+)
+from headrace_broker.protocol.messages.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
 )
 from headrace_broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -33,6 +39,7 @@ from support.metadata import (
     create,
     image_with_brokers,
     replayed,
+    seeded_rng,
 )
 
 _OFFSETS = "__consumer_offsets"
@@ -102,6 +109,22 @@ def test_a_leader_that_moves_away_hears_that_there_is_a_new_one(image):
     assert error == ErrorCode.NEW_LEADER_ELECTED
     assert image.partition("t", 0).leader == 4
     assert _roles(image) == ((4, 5), (), ())
+
+
+@pytest.mark.parametrize("assignments", [None, [[2, 3, 4]]])
+def test_a_topic_that_grows_in_the_middle_of_a_move_gets_no_more_replicas(image, assignments):
+    image, _ = _reassign(image, [1, 4, 5])
+    topic = CreatePartitionsTopic(
+        name="t",
+        count=3,
+        assignments=assignments
+        and [CreatePartitionsAssignment(broker_ids=each) for each in assignments],
+    )
+    request = CreatePartitionsRequest(topics=[topic])
+    decision = decide_create_partitions(image, request, POLICY, seeded_rng())
+    assert decision.response.results[0].error_code == ErrorCode.NONE
+    grown = replayed(image, list(decision.records))
+    assert len(grown.partition("t", 2).replicas) == 3
 
 
 def test_fewer_replicas_or_another_order_need_no_waiting(image):
