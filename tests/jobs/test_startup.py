@@ -104,6 +104,48 @@ def test_latest_is_named_for_spark_so_that_the_group_and_the_query_begin_at_one_
     assert parse_offsets(start.starting_offsets) == start.position
 
 
+@pytest.fixture
+def open_transaction(broker, settings):
+    """A transaction in the topic's first partition that is open: records 5 and 6."""
+    (topic,) = settings.input_topics
+    produce(broker, topic, 5)
+    names = {"bootstrap.servers": broker.bootstrap, "transactional.id": uuid.uuid4().hex}
+    producer = Producer(names)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(2):
+        producer.produce(topic, b"open", partition=0)
+    assert producer.flush(30) == 0
+    return producer
+
+
+def test_latest_is_before_a_transaction_that_is_open(settings, open_transaction):
+    (topic,) = settings.input_topics
+    start = started(dataclasses.replace(settings, starting_offsets="latest"))
+    assert start.position == {(topic, 0): 5, (topic, 1): 0}
+    open_transaction.abort_transaction(30)
+    start = started(dataclasses.replace(settings, starting_offsets="latest"))
+    assert start.position == {(topic, 0): 8, (topic, 1): 0}
+
+
+def test_a_job_that_is_to_begin_behind_an_open_transaction_waits_for_its_end(
+    settings, open_transaction, tmp_path
+):
+    """Its group was reset to the end of the topic: no record is gone."""
+    (topic,) = settings.input_topics
+    commit_batch(tmp_path, f'v1\n{{}}\n{{"{topic}":{{"0":7,"1":0}}}}')
+
+    class Ending:
+        is_requested = False
+
+        def wait(self, _seconds):
+            open_transaction.commit_transaction(30)
+
+    start = prepare(settings, Ending())
+    start.client.close()
+    assert start.position == {(topic, 0): 7, (topic, 1): 0}
+
+
 def test_with_latest_a_partition_that_was_added_begins_where_spark_begins_it(
     settings, broker, admin, tmp_path
 ):

@@ -78,7 +78,8 @@ def _reconciled(
     earliest = start.client.end_offsets(start.position, earliest=True)
     # What the sinks do not know was added since, and is read from its beginning.
     position = starting_position(start.position, found.start_at, added=earliest)
-    check_gaps(settings, gaps(position, earliest, start.client.end_offsets(position)))
+    ends = start.client.end_offsets(position, with_open_transactions=True)
+    check_gaps(settings, gaps(position, earliest, ends))
     request = f"{RESUMED}{max(each.stored.epoch for each in sinks)}"
     resets = {at: Reset(offset, request) for at, offset in position.items()}
     generation = generations.follow(resets, position)

@@ -34,6 +34,7 @@ from headrace_jobs.progress.offsets import TopicPartition, format_offsets
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.session import SessionError, open_session
 from headrace_jobs.sinks.protocol import LATE, Run, SinkError
+from headrace_jobs.sources.kafka import ISOLATION_LEVEL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -146,6 +147,7 @@ def _read(
         .option("startingOffsets", format_offsets(begin))
         .option("endingOffsets", format_offsets(end))
         .option("includeHeaders", "true")
+        .option("kafka.isolation.level", ISOLATION_LEVEL)
         .load()
     )
 

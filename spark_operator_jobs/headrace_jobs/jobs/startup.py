@@ -40,6 +40,10 @@ class JobError(Exception):
     """The job cannot run; the message says why and what to do."""
 
 
+class _OpenTransactionError(Exception):
+    """The query begins behind a transaction that is open; the message says where."""
+
+
 class Stoppable(Protocol):
     """Whether the process was asked to stop."""
 
@@ -114,6 +118,8 @@ def prepare(settings: JobSettings, stop: Stoppable) -> Start | None:
             problem = f"topic {' and '.join(sorted(missing))} does not exist"
         except (GenerationError, CheckpointError) as error:
             raise JobError(str(error)) from error
+        except _OpenTransactionError as error:
+            problem = str(error)
         except (KafkaError, OSError, ValueError) as error:
             problem = f"no broker answers at {settings.bootstrap_servers} ({error})"
         waiting.wait(problem)
@@ -149,10 +155,11 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         )
     position = starting_position(begin, generation.position, added=earliest)
     ids = client.topic_ids(settings.input_topics)
-    found = gaps(position, earliest, latest)
+    found = gaps(position, earliest, client.end_offsets(partitions, with_open_transactions=True))
     check_gaps(settings, [*_recreated(generation, ids), *found])
     # With --no-fail-on-data-loss the remaining records begin here.
     position = {at: max(offset, earliest[at]) for at, offset in position.items()}
+    _wait_for_transactions(position, latest)
     return Start(
         client=client,
         generation=generation,
@@ -166,6 +173,23 @@ def _start(settings: JobSettings, client: GroupClient) -> Start:
         if settings.dead_letter_topic is not None
         else None,
     )
+
+
+def _wait_for_transactions(
+    position: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
+) -> None:
+    """Raise `_OpenTransactionError` where the query would begin behind what it can read.
+
+    A reset to the end of a topic names an offset behind a transaction that is still open. Spark
+    would take that for a loss of records.
+    """
+    ahead = [at for at, offset in sorted(position.items()) if offset > latest[at]]
+    if ahead:
+        at = ahead[0]
+        raise _OpenTransactionError(
+            f"a transaction is open in {at.topic}-{at.partition}, from offset {latest[at]} on, and"
+            f" {position[at]} is to be read next: it has to end first"
+        )
 
 
 def _recreated(generation: Generation, ids: Mapping[str, str]) -> list[str]:

@@ -71,14 +71,21 @@ class GroupClient:
         return {name: id_ for name, id_ in found.items() if id_.strip("0-")}
 
     def end_offsets(
-        self, partitions: Iterable[TopicPartition], *, earliest: bool = False
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        earliest: bool = False,
+        with_open_transactions: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Return where partitions end (or begin)."""
+        """Return where partitions end for a job: before what is open. Or where they begin."""
         spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
+        isolation = "read_uncommitted" if with_open_transactions else "read_committed"
         wanted = {ClientTopicPartition(*partition): spec for partition in partitions}
         if not wanted:
             return {}
-        found = self._call(lambda admin: admin.list_partition_offsets(wanted))
+        found = self._call(
+            lambda admin: admin.list_partition_offsets(wanted, isolation_level=isolation)
+        )
         return {TopicPartition(at.topic, at.partition): entry.offset for at, entry in found.items()}
 
     def offsets_at(
