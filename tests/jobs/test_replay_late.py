@@ -7,6 +7,8 @@ import contextlib
 import dataclasses
 import json
 import uuid
+from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -17,12 +19,20 @@ from headrace_jobs.delivery import Delivery
 from headrace_jobs.jobs import cpu_load, retail
 from headrace_jobs.jobs import replay_late as module
 from headrace_jobs.jobs.declared import parse_declared
-from headrace_jobs.jobs.replay_late import _of_keys, _say_unfit, main, replay_late
+from headrace_jobs.jobs.replay_late import (
+    _check_sinks,
+    _of_keys,
+    _say_unfit,
+    _whole_records,
+    main,
+    replay_late,
+)
 from headrace_jobs.jobs.startup import JobError
 from headrace_jobs.progress.stored import Batch
 from headrace_jobs.sinks.files import FileTable
 from headrace_jobs.sinks.files_plain import committed_files
 from headrace_jobs.sinks.kafka import KafkaSink
+from headrace_jobs.sinks.only import Only
 from headrace_jobs.sinks.postgres import PostgresTable
 from headrace_jobs.sinks.protocol import Run
 from headrace_jobs.sinks.search import SearchIndex
@@ -45,6 +55,16 @@ def test_a_job_that_does_not_tell_its_results_apart_is_refused_with_the_other_wa
         replay(unnamed, *TOPICS, "--dead-letter-topic", "dead")
 
 
+def test_a_job_of_several_topics_is_refused_with_the_other_way():
+    job = dataclasses.replace(
+        cpu_load.JOB,
+        sources=(Topic("a", name="a"), Topic("b", name="b")),
+        transform=lambda a, b, **_: a.unionByName(b),
+    )
+    with pytest.raises(JobError, match=r"reads several topics.* Begin a new generation"):
+        replay(job, "--output-topic", "out", "--dead-letter-topic", "dead")
+
+
 def test_it_wants_to_know_where_late_records_are():
     with pytest.raises(JobError, match="give --dead-letter-topic"):
         replay(cpu_load.JOB, *TOPICS)
@@ -58,6 +78,18 @@ def test_brokers_that_are_not_there_are_named():
 def test_a_module_is_needed(capsys):
     assert main([]) == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_files_whose_readers_would_not_see_which_result_is_right_are_refused():
+    results = SimpleNamespace(columns=["k", "v", "revision"])
+    files = FileTable(path="/t")
+    job = dataclasses.replace(cpu_load.JOB, sinks=(files,))
+    _check_sinks(job, results)
+    part = Only(rows="true", columns=("k", "v"), sink=files)
+    with pytest.raises(JobError, match="delta table /t cannot be corrected"):
+        _check_sinks(dataclasses.replace(job, sinks=(part,)), results)
+    part = dataclasses.replace(part, columns=("k", "v", "revision"))
+    _check_sinks(dataclasses.replace(job, sinks=(part,)), results)
 
 
 @pytest.mark.spark

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from headrace_jobs.declaration import Job
     from headrace_jobs.jobs.arguments import JobSettings
+    from headrace_jobs.sinks.protocol import Sink
 
 __all__ = ["main", "replay_late"]
 
@@ -84,6 +85,12 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
             f"job {job.name} does not say which columns identify its results"
             " (result_key), so none of them can be computed alone. Begin a new generation, which"
             " reads all of the past again"
+        )
+    if len(job.sources) > 1:
+        raise JobError(
+            f"job {job.name} reads several topics, and late records of one of them do not say which"
+            " of its results they belong to. Begin a new generation, which reads all of the past"
+            " again"
         )
     if topic is None:
         raise JobError("give --dead-letter-topic: late records are read from there")
@@ -220,8 +227,20 @@ def _check_sinks(job: Job, results: DataFrame) -> None:
     """Refuse sinks whose readers could not tell a correction from the value it corrects."""
     for sink in job.sinks:
         reason = sink.refusal(Delivery.AT_LEAST_ONCE, "update")
-        if reason is not None and "revision" not in results.columns:
-            raise JobError(f"{sink.describe()} cannot be corrected: {reason}")
+        if reason is not None and "revision" not in _columns_of(sink, results):
+            raise JobError(
+                f"{sink.describe()} cannot be corrected: {reason}. With a column `revision` readers"
+                " could tell"
+            )
+
+
+def _columns_of(sink: Sink, results: DataFrame) -> Sequence[str]:
+    """Return the columns that a sink gets, which may be a part (`Only`)."""
+    columns: Sequence[str] = results.columns
+    each: Any = sink
+    while hasattr(each, "sink"):
+        columns, each = each.columns, each.sink
+    return columns
 
 
 def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) -> None:
