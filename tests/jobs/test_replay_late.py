@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import uuid
-from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +22,6 @@ from headrace_jobs.jobs.replay_late import (
     _check_sinks,
     _of_keys,
     _say_unfit,
-    _whole_records,
     main,
     replay_late,
 )
