@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace_jobs.delivery import Delivery
 from headrace_jobs.sinks.generations import shadowing
 from headrace_jobs.sinks.kafka import KafkaSink
-from headrace_jobs.sinks.protocol import whole_of
+from headrace_jobs.sinks.protocol import layers_of, whole_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,7 +180,7 @@ def _single_names(job: Job) -> list[str]:
     """Return where a name stands for a tuple of names, whose letters would be taken for them."""
     places = [("result_key", job.result_key)]
     for sink in job.sinks:
-        for each in {id(part): part for part in (sink, whole_of(sink))}.values():
+        for each in layers_of(sink):
             # A name alone, as of a search index's `version`, is no tuple.
             names = ("key", "key_columns", "number_columns", "columns")
             places += [(f"sinks: {name}", getattr(each, name, ())) for name in names]

@@ -33,7 +33,7 @@ from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
 from headrace_jobs.progress.stored import Batch, FencedError, GapError
 from headrace_jobs.session import SessionError, open_session
-from headrace_jobs.sinks.protocol import LATE, Run, SinkError
+from headrace_jobs.sinks.protocol import LATE, Run, SinkError, layers_of
 from headrace_jobs.sources.kafka import ISOLATION_LEVEL
 
 if TYPE_CHECKING:
@@ -236,10 +236,9 @@ def _check_sinks(job: Job, results: DataFrame) -> None:
 
 def _columns_of(sink: Sink, results: DataFrame) -> Sequence[str]:
     """Return the columns that a sink gets, which may be a part (`Only`)."""
-    columns: Sequence[str] = results.columns
-    each: Any = sink
-    while hasattr(each, "sink"):
-        columns, each = each.columns, each.sink
+    *parts, _ = layers_of(sink)
+    innermost: Any = parts[-1] if parts else results
+    columns: Sequence[str] = innermost.columns
     return columns
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Column, DataFrame
 
     from headrace_jobs.delivery import Delivery
@@ -25,6 +27,7 @@ __all__ = [
     "SinkAwayError",
     "SinkError",
     "SinkWriter",
+    "layers_of",
     "whole_of",
 ]
 
@@ -112,8 +115,15 @@ class Sink(Protocol):
         """Connect. Raises `SinkError`."""
 
 
-def whole_of(sink: Sink) -> Sink:
-    """Return the sink itself where it is to get a part of the results (`Only`). Pure."""
+def layers_of(sink: Sink) -> Iterator[Sink]:
+    """Yield what says which part of the results a sink gets (`Only`), outermost first, and it."""
+    yield sink
     while (inner := getattr(sink, "sink", None)) is not None:
         sink = inner
-    return sink
+        yield sink
+
+
+def whole_of(sink: Sink) -> Sink:
+    """Return the sink itself where it is to get a part of the results (`Only`). Pure."""
+    *_, whole = layers_of(sink)
+    return whole
