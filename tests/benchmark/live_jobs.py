@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,6 +29,7 @@ import yaml
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace_jobs.durations import parse_duration
 from support.headrace_broker import HeadraceBroker
 
 PARTITIONS = 4
@@ -39,7 +39,7 @@ MANIFEST = Path(__file__).parents[2] / "manifests/examples/cpu-load/spark-applic
 #: Name → the option that is appended to what `headrace_jobs.launch` gives every JVM.
 COMPILERS = {"c1": "-XX:TieredStopAtLevel=1", "tiers": "-XX:TieredStopAtLevel=4"}
 HANDWRITTEN = "hand-written"
-#: Less for a rate that two jobs side by side cannot keep up with.
+#: Fewer at a rate that the machine cannot serve all of them at.
 SIDES = (*COMPILERS, HANDWRITTEN)
 _START_SECONDS_MAX = 900
 _SAMPLE_SECONDS = 5
@@ -128,18 +128,10 @@ class Side:
             f" delay p50 {delays[49]:6.2f} s, p99 {delays[98]:6.2f} s"
         )
 
-    def counted_batches(self) -> float:
-        if self.name == HANDWRITTEN:
-            commits = (self.folder / self.name / "commits").glob("[0-9]*")
-            return max(int(each.name) for each in commits)
-        address = (self.folder / self.name / "metrics.address").read_text().strip()
-        with urllib.request.urlopen(address, timeout=30) as response:  # noqa: S310 - a job of ours
-            lines = response.read().decode().splitlines()
-        return sum(
-            float(line.rpartition(" ")[2])
-            for line in lines
-            if line.startswith("headrace_job_batches_total")
-        )
+    def counted_batches(self) -> int:
+        """How many batches are committed in the checkpoint."""
+        commits = checkpoint(self.folder, self.name).glob("commits/[0-9]*")
+        return max((int(each.name) + 1 for each in commits), default=0)
 
     def stop(self) -> None:
         self.process.terminate()
@@ -149,6 +141,11 @@ class Side:
             for each in family(self.process.pid):
                 each.kill()
         self.results.close()
+
+
+def checkpoint(folder: Path, name: str) -> Path:
+    """Where a side's checkpoint is: `headrace_jobs.launch` puts those of its jobs there."""
+    return folder / name / "checkpoint"
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -203,9 +200,9 @@ def start(name: str, bootstrap: str, folder: Path, load: "Load") -> Side:
     results.assign([partition])
     environment = {}
     if name == HANDWRITTEN:
-        script, checkpoint = Path(__file__).with_name("handwritten_windows.py"), folder / name
-        command = [sys.executable, str(script), bootstrap, SOURCE, output, str(checkpoint)]
-        command.append(f"{load.trigger.removesuffix('s')} seconds")
+        script, place = Path(__file__).with_name("handwritten_windows.py"), checkpoint(folder, name)
+        command = [sys.executable, str(script), bootstrap, SOURCE, output, str(place)]
+        command.append(f"{parse_duration(load.trigger)} milliseconds")
         environment = load.spark
     else:
         file = manifest(name, output, folder, load.trigger)
