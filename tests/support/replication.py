@@ -74,6 +74,13 @@ class Pair:
     def append(self, node, *values, acks=1):
         return self.partitions[node].append(batch_of(*values), acks, START_MS)
 
+    def append_everywhere(self, node, count, value):
+        """Append batches of one record each, which the other replica then has, committed."""
+        for _ in range(count):
+            self.append(node, value)
+        for _ in range(3):
+            self.fetch(3 - node, node)
+
     def ask(self, follower, leader):
         """Ask for all of a follower's partition as its session does; return the answer's data."""
         partition = self.partitions[follower]

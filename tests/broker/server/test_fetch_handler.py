@@ -25,10 +25,7 @@ BYTES = 1000
 def partition(tmp_path):
     pair = Pair(tmp_path)
     pair.lead(1)
-    for _ in range(10):
-        pair.append(1, b"x" * BYTES)
-    for _ in range(3):
-        pair.fetch(2, 1)
+    pair.append_everywhere(1, 10, b"x" * BYTES)
     found = pair.partitions[1]
     assert found.high_watermark == found.log.log_end_offset
     return found

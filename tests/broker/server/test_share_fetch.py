@@ -65,8 +65,5 @@ def test_a_minimum_that_ends_within_a_batch_is_there(tmp_path, min_bytes, expect
     """A read returns whole batches, which are less than the minimum: others follow them."""
     pair = Pair(tmp_path)
     pair.lead(1)
-    for _ in range(10):
-        pair.append(1, b"x" * BYTES)
-    for _ in range(3):
-        pair.fetch(2, 1)
+    pair.append_everywhere(1, 10, b"x" * BYTES)
     assert asyncio.run(is_enough(pair, min_bytes)) is expected
