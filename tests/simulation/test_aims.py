@@ -15,7 +15,7 @@ from simulation.share_faults import GIVEN_TWICE
         (3000013, "a former coordinator's marker is refused"),
         (3000082, "a verification is taken back"),
         (4000028, "a former controller decides what a leader asks for"),
-        (4000043, GIVEN_TWICE),
+        (4000006, GIVEN_TWICE),
         (8000015, "a producer ends after an older client has had its id"),
     ],
 )
