@@ -63,6 +63,7 @@ FIXED_SEEDS = [
     (11000234, 5),
     (11000286, 3),
     (11000511, 3),
+    (11300011, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 
