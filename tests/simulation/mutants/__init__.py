@@ -154,7 +154,6 @@ FOUND_AT = {
     "a recreated topic goes on with the folder of the former one": 41,
     "requests behind those that lacked replicas are told of a gap": 7000313,
     "a producer that is new to a leader begins anywhere": 7000330,
-    "a log start that a kill brought back is without its leader epochs": 7100609,
     "a checkpoint leaves out a log start before the segments below are gone": 8002889,
     "an end of an older client is taken for the one that moved the epoch": 8000015,
     "a move between directories forgets producers": 8500002,
@@ -332,6 +331,10 @@ KILLED_BY = {
     "an older client's marker leaves what may begin the next transaction": (
         "tests/broker/server/test_transactional_produce.py::"
         "test_a_marker_takes_back_what_its_own_transaction_asked"
+    ),
+    "a log start that a kill brought back is without its leader epochs": (
+        "tests/broker/log/test_recovery.py::"
+        "test_leader_epochs_are_known_from_a_log_start_that_a_kill_brought_back"
     ),
 }
 
