@@ -151,7 +151,10 @@ _FETCH = (
         "max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions that are kept.", low=0
     ),
     int_setting(
-        "headrace.fetch.session.max.partitions", 100000, "Partitions of one fetch session.", low=1
+        "headrace.fetch.session.max.partitions",
+        100000,
+        "Partitions of one fetch session, and of one share session.",
+        low=1,
     ),
     long_setting(
         "headrace.fetch.max.wait.ms", 300000, "The longest that a fetch waits for data.", low=1

@@ -70,11 +70,11 @@ class SharePartitions:
         persister: StatePersister,
         clock: Clock,
         configs: ShareConfigs,
-        sessions_max: int,
+        sessions: ShareSessions,
         dead_letters: DeadLetterTopics,
     ) -> None:
         self.configs = configs
-        self.sessions = ShareSessions(sessions_max)
+        self.sessions = sessions
         self._replicas = replicas
         self._persister = persister
         self._clock = clock

@@ -3,7 +3,7 @@
 A session belongs to a connection: when it is lost, the member's acquired records are released.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -28,15 +28,25 @@ class ShareSession:
     group_id: str
     member_id: str
     connection: Connection
+    partitions_max: int
     epoch: int = 1
     """The session epoch that the next request must have."""
     partitions: dict[TopicIdPartition, None] = field(default_factory=dict)
 
-    def change(self, added: Iterable[TopicIdPartition], gone: Iterable[TopicIdPartition]) -> None:
-        """Add and remove partitions."""
-        self.partitions.update(dict.fromkeys(added))
+    def change(self, added: Sequence[TopicIdPartition], gone: Sequence[TopicIdPartition]) -> None:
+        """Add and remove partitions. Raises INVALID_REQUEST where they would be too many."""
+        if not added and not gone:
+            return
+        partitions = self.partitions | dict.fromkeys(added)
         for where in gone:
-            self.partitions.pop(where, None)
+            partitions.pop(where, None)
+        if len(partitions) > self.partitions_max:
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(partitions)} partitions in a share session: more than "
+                "headrace.fetch.session.max.partitions",
+            )
+        self.partitions = partitions
 
     def rotated(self) -> list[TopicIdPartition]:
         """Return the partitions, rotated by one each time so that none starves the rest."""
@@ -48,8 +58,9 @@ class ShareSession:
 class ShareSessions:
     """The sessions of this broker."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, partitions_max: int) -> None:
         self._sessions_max = sessions_max
+        self._partitions_max = partitions_max
         self._sessions: dict[Owner, ShareSession] = {}
 
     def __len__(self) -> int:
@@ -63,7 +74,12 @@ class ShareSessions:
             raise ApiError(
                 ErrorCode.SHARE_SESSION_LIMIT_REACHED, "group.share.max.share.sessions is reached"
             )
-        session = ShareSession(group_id=group_id, member_id=member_id, connection=connection)
+        session = ShareSession(
+            group_id=group_id,
+            member_id=member_id,
+            connection=connection,
+            partitions_max=self._partitions_max,
+        )
         self._sessions[owner] = session
         return session
 

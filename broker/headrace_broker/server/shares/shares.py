@@ -21,6 +21,7 @@ from headrace_broker.server.shares.administration import ShareAdministration
 from headrace_broker.server.shares.dead_letters import DeadLetterWriter, Node
 from headrace_broker.server.shares.persister import Persister
 from headrace_broker.server.shares.share_partitions import SharePartitions
+from headrace_broker.server.shares.share_sessions import ShareSessions
 from headrace_broker.server.shares.share_settings import ShareConfigs
 from headrace_broker.server.shares.state_coordinator import ShareCoordinator
 from headrace_broker.server.shares.state_log import PartitionShareStateLog
@@ -58,7 +59,10 @@ class Shares:
             self.persister,
             node.clock,
             configs,
-            values["group.share.max.share.sessions"],
+            ShareSessions(
+                values["group.share.max.share.sessions"],
+                values["headrace.fetch.session.max.partitions"],
+            ),
             DeadLetterWriter(node, configs.of),
         )
         self.elections = Elections(
