@@ -2,15 +2,15 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+from pyspark.sql import types as T  # noqa: N812 - the same
 
 from headrace_jobs.transforms import tagged
 from headrace_jobs.transforms.event_time import event_time_windows
 from headrace_jobs.transforms.window_fold import WindowSpec
-
-pytestmark = pytest.mark.spark
 
 SCHEMA = "topic STRING, partition INT, offset LONG, key BINARY, value BINARY, n LONG, x DOUBLE"
 ROWS = [
@@ -52,6 +52,7 @@ def plain(frame):
     return sorted((str(row.name), row.low, row.total, row.rows) for row in frame.collect())
 
 
+@pytest.mark.spark
 def test_rows_without_a_number_or_with_a_key_that_is_no_text_are_malformed(spark, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
@@ -93,3 +94,40 @@ def test_rows_without_a_number_or_with_a_key_that_is_no_text_are_malformed(spark
         (4, "name is not UTF-8"),
         (8, "x is no number"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("column", "how", "reason"),
+    [
+        (
+            "is_on",
+            "sum",
+            r"on: a sum of is_on, which is BOOLEAN.*cast\('int'\).*counts where it is",
+        ),
+        ("name", "sum", "on: a sum of name, which is STRING: cast it to a number"),
+        ("at", "sum", "on: a sum of at, which is TIMESTAMP: cast it to a number"),
+        ("tags", "max", "on: a max of tags, which is ARRAY<STRING> and has no order"),
+        ("nested", "min", "on: a min of nested, which is STRUCT<A:INT> and has no order"),
+    ],
+)
+def test_an_aggregate_that_a_type_does_not_have_is_refused_before_a_record_is_read(
+    column, how, reason
+):
+    """Live a sum of booleans was taken; of the past, as a replay of late records, it failed."""
+    schema = (
+        T.StructType()
+        .add("name", T.StringType())
+        .add("is_on", T.BooleanType())
+        .add("at", T.TimestampType())
+        .add("tags", T.ArrayType(T.StringType()))
+        .add("nested", T.StructType().add("a", T.IntegerType()))
+    )
+    spec = WindowSpec(
+        keys=("name",),
+        aggregates={"rows": ("is_on", "count"), "most": ("is_on", "max"), "on": (column, how)},
+        window_us=10_000_000,
+        slide_us=10_000_000,
+        lateness_us=0,
+    )
+    with pytest.raises(ValueError, match=reason):
+        event_time_windows(SimpleNamespace(schema=schema, isStreaming=True), spec)

@@ -8,7 +8,7 @@ Here every key has a watermark for each source partition (`window_fold.py`), kep
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 from pyspark.sql import types as T  # noqa: N812 - the same
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["event_time_windows"]
 
 _DECIMAL_DIGITS_MAX = 38  # Spark's
+# Python's values of these cannot be compared.
+_UNORDERED: Final = (T.ArrayType, T.MapType, T.StructType, T.VariantType)
 
 
 def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
@@ -37,7 +39,9 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
     Of rows that do not stream it returns all windows, without those columns: there nothing is late.
     Rows without a number in a column that is aggregated are malformed, and so are those whose event
     time is too far after the record's own `timestamp` (`WindowSpec.future_us`); a key may be null.
+    Raises `ValueError` for an aggregate that a column's type does not have.
     """
+    _refuse_aggregates(rows.schema, spec)
     numbers = sorted({column for column, how in spec.aggregates.values() if how != "count"})
     rows = judge_future(_judge_numbers(rows, numbers), spec.future_us)
     if not rows.isStreaming:
@@ -58,6 +62,22 @@ def event_time_windows(rows: DataFrame, spec: WindowSpec) -> DataFrame:
         "revision",
         *(F.col(name) for name in out.columns if name.startswith("_")),
     )
+
+
+def _refuse_aggregates(schema: T.StructType, spec: WindowSpec) -> None:
+    """Raise `ValueError` for a sum of what is no number, or an extreme of what has no order."""
+    for name, (column, how) in spec.aggregates.items():
+        kind = schema[column].dataType
+        what = f"{name}: a {how} of {column}, which is {kind.simpleString().upper()}"
+        if how == "sum" and isinstance(kind, T.BooleanType):
+            raise ValueError(
+                f"{what} and no number: give a column {column}.cast('int'), whose sum counts where"
+                " it is true"
+            )
+        if how == "sum" and not isinstance(kind, T.NumericType):
+            raise ValueError(f"{what}: cast it to a number")
+        if how in ("min", "max") and isinstance(kind, _UNORDERED):
+            raise ValueError(f"{what} and has no order here: take one of its fields or elements")
 
 
 def _judge_numbers(rows: DataFrame, names: Sequence[str]) -> DataFrame:
