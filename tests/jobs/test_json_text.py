@@ -3,8 +3,13 @@
 import json
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
 from headrace_jobs.schemas.frames import Json, decode
+from headrace_jobs.sinks.kafka import as_json_records
+from headrace_jobs.sinks.postgres_rows import portable
+from headrace_jobs.sinks.search_task import Documents, as_documents
+from headrace_jobs.transforms import tagged
 from headrace_jobs.transforms.cpu_load import parse_readings, well_formed_readings
 from headrace_jobs.transforms.newest import newest_by_key
 from headrace_jobs.transforms.retail import _judged
@@ -73,3 +78,36 @@ def test_what_is_more_or_less_than_one_json_object_is_malformed(spark, job):
         PLAIN.replace(b"north", "nörd}".encode()),
     ]
     assert well_formed(job, frame(spark, [*good, *bad])) == list(range(len(good)))
+
+
+TIMES = "2026-01-31T12:00:00.000001Z", "2026-01-31T12:00:00.000000Z", "2026-01-31T12:00:00.123456"
+
+
+@pytest.mark.parametrize("place", ["topic", "dead letters", "table", "index"])
+def test_times_keep_their_microseconds_wherever_they_are_written_as_json(spark, place):
+    """Spark's own JSON has three digits: two events of one millisecond had the same time."""
+    rows = spark.range(1).select(
+        F.lit("a").alias("k"),
+        F.expr(f"TIMESTAMP '{TIMES[0]}'").alias("at"),
+        F.expr(f"struct(array(TIMESTAMP '{TIMES[1]}') AS ends)").alias("nested"),
+        F.expr(f"map('local', TIMESTAMP_NTZ '{TIMES[2]}')").alias("named"),
+    )
+    if place == "topic":
+        (row,) = as_json_records(rows, ("k",)).collect()
+        found = json.loads(row.value)
+    elif place == "dead letters":
+        (row,) = tagged.unfit(rows, rows.columns, F.lit("unfit")).collect()
+        found = json.loads(bytes(row.value))
+    elif place == "table":
+        (row,) = portable(rows).collect()
+        assert row.at.microsecond == 1
+        found = {"k": row.k, "at": TIMES[0]}
+        found |= {name: json.loads(row[name]) for name in ("nested", "named")}
+    else:
+        what = Documents(
+            index="i", is_alias=False, key=("k",), version=None, deleted=None, outage_seconds_max=1
+        )
+        (row,) = as_documents(rows, what, 7).collect()
+        found = json.loads(row.body)
+    nested, named = {"ends": [TIMES[1]]}, {"local": TIMES[2]}
+    assert found == {"k": "a", "at": TIMES[0], "nested": nested, "named": named}

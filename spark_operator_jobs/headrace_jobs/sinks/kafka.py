@@ -156,9 +156,11 @@ def as_json_records(
 
     In several key columns `/` is written `%2F`, and `%` as `%25`, so `a/b` and `c` differ from `a`
     and `b/c`. A null is `%00`. A single column is the key unchanged, unless it reads like a null.
-    Null columns stay in the object, and timestamps are ISO 8601 in the session's time zone.
+    Null columns stay in the object, and timestamps are ISO 8601 to the microsecond (`as_json`).
     """
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    from headrace_jobs.transforms.json_text import as_json
 
     texts = [F.col(name).cast("string") for name in key_columns]
     if len(texts) > 1:
@@ -174,7 +176,7 @@ def as_json_records(
             for text in texts
         ]
     texts = [F.coalesce(text, F.lit(_NULL)) for text in texts]
-    everything = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+    everything = as_json(F.struct("*"), with_nulls=True)
     return results.select(
         F.concat_ws("/", *texts).alias("key"),
         (F.col(value_column) if value_column else everything).alias("value"),

@@ -77,11 +77,13 @@ def portable(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
     from pyspark.sql import types as T  # noqa: N812 - as above
 
+    from headrace_jobs.transforms.json_text import as_json
+
     columns = []
     for field in frame.schema.fields:
         column = F.col(f"`{field.name}`")
         if isinstance(field.dataType, T.StructType | T.ArrayType | T.MapType):
-            column = F.to_json(column)
+            column = as_json(column)
         elif isinstance(field.dataType, T.BinaryType):
             column = F.concat(F.lit("\\x"), F.hex(column))
         columns.append(column.alias(field.name, metadata={"type": field.dataType.simpleString()}))

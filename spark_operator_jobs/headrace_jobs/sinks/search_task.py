@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["BulkError", "Documents", "document_id", "index_rows", "unfit_version"]
+__all__ = [
+    "BulkError",
+    "Documents",
+    "as_documents",
+    "document_id",
+    "index_rows",
+    "unfit_version",
+]
 
 _ROWS_A_REQUEST = 2_000
 # A server takes requests of 100 MB at most (`http.max_content_length`).
@@ -53,15 +60,6 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
 
     All are durable on return. `version` applies to rows that have none of their own.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
-
-    fields = [name for name in frame.columns if name != what.deleted]
-    documents = frame.select(
-        document_id(what.key).alias("id"),
-        F.to_json(F.struct(*(F.col(f"`{name}`") for name in fields))).alias("body"),
-        _version(frame, what.version, version).alias("version"),
-        (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
-    )
     task = _BulkTask(
         hosts=tuple(hosts),
         index=what.index,
@@ -70,8 +68,24 @@ def index_rows(frame: DataFrame, hosts: Sequence[str], what: Documents, version:
         is_correction=what.is_correction,
         outage_seconds_max=what.outage_seconds_max,
     )
+    documents = as_documents(frame, what, version)
     done = documents.mapInArrow(task.run, "older bigint").collect()
     return sum(int(row.older) for row in done)
+
+
+def as_documents(frame: DataFrame, what: Documents, version: int) -> DataFrame:
+    """Return `id, body, version, deleted` of rows; the body is JSON (`as_json`)."""
+    from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
+
+    from headrace_jobs.transforms.json_text import as_json
+
+    fields = [name for name in frame.columns if name != what.deleted]
+    return frame.select(
+        document_id(what.key).alias("id"),
+        as_json(F.struct(*(F.col(f"`{name}`") for name in fields))).alias("body"),
+        _version(frame, what.version, version).alias("version"),
+        (F.col(what.deleted) if what.deleted else F.lit(False)).alias("deleted"),  # noqa: FBT003 - Spark's API
+    )
 
 
 def document_id(key: Sequence[str]) -> Column:

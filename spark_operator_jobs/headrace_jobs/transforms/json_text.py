@@ -1,6 +1,7 @@
-"""Values that are one JSON object, as text. Spark's own parser is more lenient.
+"""Values that are one JSON object, as text, and columns as JSON.
 
-It replaces bytes that are not UTF-8, and ignores whatever follows the first object of a value.
+Spark's own parser is more lenient: it replaces bytes that are not UTF-8, and ignores whatever
+follows the first object of a value. Its generator cuts times to milliseconds.
 """
 
 from __future__ import annotations
@@ -13,11 +14,25 @@ from pyspark.sql import types as T  # noqa: N812 - the same
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["is_json_object", "json_text", "with_json"]
+__all__ = ["as_json", "is_json_object", "json_text", "with_json"]
 
 _SPACE = " \t\r\n"
 _ANY_OBJECT = T.StructType([])
 _TEXT = "json_text_of_value"
+# Always six digits, so that the texts of one zone sort as their times do.
+_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+def as_json(column: Column, *, with_nulls: bool = False) -> Column:
+    """Return a struct, an array or a map as JSON; `with_nulls` keeps fields that are null.
+
+    Times are ISO 8601 with six digits of a second, `2026-01-31T12:00:00.250000Z`, in the session's
+    time zone; those without a zone (TIMESTAMP_NTZ) have no `Z`.
+    """
+    return F.to_json(column, _TIMES | ({"ignoreNullFields": "false"} if with_nulls else {}))
 
 
 def with_json(records: DataFrame, schema: T.StructType | str, name: str) -> DataFrame:

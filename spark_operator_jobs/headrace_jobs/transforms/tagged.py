@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
+from headrace_jobs.transforms.json_text import as_json
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
@@ -77,7 +79,7 @@ def unfit(batch: DataFrame, columns: Sequence[str], reason: Column) -> DataFrame
     """
     is_result = F.col("_kind") == "result" if is_tagged(batch) else F.lit(True)  # noqa: FBT003 - Spark's API
     at = dict(each.split(" ") for each in _PLACE.split(", "))
-    row = F.to_json(F.struct(*(F.col(f"`{name}`") for name in columns)))
+    row = as_json(F.struct(*(F.col(f"`{name}`") for name in columns)))
     return (
         batch.where(is_result)
         .withColumn("_unfit", reason)
