@@ -425,3 +425,86 @@ def test_frames_are_split_into_decoded_records_and_rejected_ones(spark, registry
     assert found[1].reason == "it has no value"
     (observed,) = both.agg(*observations(both)).collect()
     assert (observed.rows, observed.counted, observed.malformed) == (2, 2, 2)
+
+
+NOON_US = 1_769_860_800_000_000
+TIMES = {
+    "2026-01-31T12:00:00Z": NOON_US,
+    "2026-01-31T12:00:00.000001Z": NOON_US + 1,
+    "2026-01-31T14:00:00.25+02:00": NOON_US + 250_000,
+    "2026-01-31 10:00:00-0200": NOON_US,
+    # Without an offset they are UTC, whatever the session's time zone.
+    "2026-01-31T12:00:00.1234": NOON_US + 123_400,
+    "2026-01-31T12:00": NOON_US,
+    "2026-01-31T13:00+01:00": NOON_US,
+    "2026-01-31": NOON_US - 12 * 3_600_000_000,
+    "+12026-01-31T12:00:00Z": 317_339_380_800_000_000,
+    # Numbers are seconds or, from 1973 on, milliseconds.
+    1_769_860_800: NOON_US,
+    1_769_860_800_007: NOON_US + 7_000,
+    "1769860800007": NOON_US + 7_000,
+    None: None,
+}
+NO_TIMES = [
+    *("12:00", "2026", "2026-01", "20260131", "", "soon", "2026-13-31T12:00:00Z", 2026, 1.5, True),
+    *("2026-01-31T12:00:00 Europe/Berlin", "2026-01-31T12:00:00Z and more", [1], {"at": 1}),
+    *(1_769_860_800_000_000, "2026-01-31T12:00:00Z\n", "2026-01-31T25:00:00Z"),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_times_in_json_are_those_of_the_record_in_whatever_zone_it_is_read(spark, zone):
+    """Spark took `12:00` for today's, and milliseconds for seconds of the year 58054."""
+    columns = "at TIMESTAMP, more ARRAY<STRUCT<at: TIMESTAMP>>, named MAP<STRING, TIMESTAMP>"
+    values = [
+        json.dumps(value).encode()
+        for time in [*TIMES, *NO_TIMES]
+        for value in (
+            {"at": time},
+            {"more": [None, {"at": "2026-01-31T12:00:00Z"}, {"at": time}]},
+            {"named": {"a": None, "b": time}},
+        )
+    ]
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        micros = (
+            F.unix_micros("decoded.at"),
+            F.transform("decoded.more", lambda each: F.unix_micros(each["at"])),
+            F.transform(F.map_values("decoded.named"), F.unix_micros),
+        )
+        frame = decode(records(spark, *values), Json(columns=columns))
+        found = frame.select("offset", "reason", *micros).sort("offset").collect()
+        assert frame.select("decoded").schema["decoded"].dataType.simpleString() == (
+            "struct<at:timestamp,more:array<struct<at:timestamp>>,named:map<string,timestamp>>"
+        )
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    expected = []
+    for micros in TIMES.values():
+        expected += [
+            (None, micros, None, None),
+            (None, None, [None, NOON_US, micros], None),
+            (None, None, None, [None, micros]),
+        ]
+    assert [tuple(row)[1:] for row in found[: len(expected)]] == expected
+    for row, value in list(zip(found, values, strict=True))[len(expected) :]:
+        assert tuple(row)[1:] == ("it is no JSON of these columns", None, None, None), value
+
+
+@pytest.mark.spark
+def test_a_date_in_json_is_a_whole_one(spark):
+    """Spark took `20260131` for that many days since 1970, a day of the year 57440."""
+    given = ["2026-01-31", "2026-01-31T23:59:59Z", None, "20260131", "2026", 20_484, "2026-02-30"]
+    values = [json.dumps({"day": day}).encode() for day in given]
+    frame = decode(records(spark, *values), Json(columns="day DATE")).sort("offset")
+    found = [(str(row.decoded.day) if row.reason is None else None) for row in frame.collect()]
+    assert found == ["2026-01-31", "2026-01-31", "None", None, None, None, None]
+
+
+@pytest.mark.spark
+def test_a_json_value_is_parsed_once_for_all_its_columns(spark):
+    """Each column, and each look at the reason, had parsed the whole value again."""
+    frame = decode(records(spark, b"{}"), Json(columns=COLUMNS))
+    plan = frame._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json(StructField(id,") == 1

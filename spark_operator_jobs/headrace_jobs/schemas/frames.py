@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace_jobs.schemas.avro import AvroValues
 from headrace_jobs.schemas.protobuf import ProtobufValues
-from headrace_jobs.transforms.json_text import json_text
 from headrace_jobs.transforms.tagged import SIDE
 
 if TYPE_CHECKING:
@@ -35,6 +34,10 @@ class Json:
     """Values that are JSON objects, decoded by Spark itself. `columns` is DDL: `id BIGINT, …`.
 
     `has_header`: the values start with a registry's five bytes. A missing field is null.
+
+    A TIMESTAMP is ISO 8601 to the microsecond, `2026-01-31T12:00:00.000250+01:00`, in UTC if it has
+    no offset, or a number of seconds (9 to 11 digits) or milliseconds (12 to 14) since 1970; a DATE
+    is ISO 8601, of which a time is left out.
     """
 
     columns: str
@@ -44,20 +47,23 @@ class Json:
         """Return the struct."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
+        from headrace_jobs.schemas.json_values import from_json
+
         body = F.substring(value, _HEADER_BYTES + 1, _BYTES_MAX) if self.has_header else value
-        broken = "_headrace_broken"
-        parsed = F.from_json(
-            json_text(body),
-            f"{self.columns}, {broken} STRING",
-            {"columnNameOfCorruptRecord": broken},
-        )
-        reason = (
-            F.when(value.isNull(), "it has no value")
-            .when(F.lit(self.has_header) & ~_has_header(value), "it has no header of a registry")
-            .when(parsed.isNull() | parsed[broken].isNotNull(), "it is no JSON of these columns")
-        )
-        decoded = F.when(reason.isNull(), parsed.dropFields(broken))
-        return F.struct(decoded.alias("decoded"), reason.alias("reason"))
+        found = F.array(F.struct(from_json(body, self.columns).alias("decoded")))
+
+        def judged(row: Column) -> Column:
+            has_header = _has_header(value) if self.has_header else F.lit(True)  # noqa: FBT003 - Spark's API
+            reason = (
+                F.when(value.isNull(), "it has no value")
+                .when(~has_header, "it has no header of a registry")
+                .when(row["decoded"].isNull(), "it is no JSON of these columns")
+            )
+            decoded = F.when(has_header, row["decoded"])
+            return F.struct(decoded.alias("decoded"), reason.alias("reason"))
+
+        # In a function of its own what was decoded has a name, and is not computed again.
+        return F.transform(found, judged)[0]
 
 
 @dataclass(frozen=True, kw_only=True)
