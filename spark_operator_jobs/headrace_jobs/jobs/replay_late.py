@@ -6,14 +6,18 @@ gives their correct values. These replace the former ones where a sink replaces 
 files they are appended, and the greatest `revision` of a key is the correct one.
 
 The job may run meanwhile: it has closed these results. At the end, the position in the dead letters
-is committed to the group `JOB.late`. A repeated replay gives the same rows again.
+is committed to the group `JOB.late`. A sink notes with its rows which replay they are of: the same
+one, repeated after a crash, is skipped where it is, and every other one is written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import sys
 import time
+from dataclasses import dataclass
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
@@ -31,8 +35,9 @@ from headrace_jobs.jobs.runner import explained
 from headrace_jobs.jobs.startup import JobError
 from headrace_jobs.progress.group import GroupClient
 from headrace_jobs.progress.offsets import TopicPartition, format_offsets
-from headrace_jobs.progress.stored import Batch, FencedError, GapError
+from headrace_jobs.progress.stored import Batch, FencedError, GapError, StoredProgress
 from headrace_jobs.session import SessionError, open_session
+from headrace_jobs.sinks.generations import shadowing
 from headrace_jobs.sinks.protocol import LATE, Run, SinkError, layers_of
 from headrace_jobs.sources.kafka import ISOLATION_LEVEL
 
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 
     from headrace_jobs.declaration import Job
     from headrace_jobs.jobs.arguments import JobSettings
-    from headrace_jobs.sinks.protocol import Sink
+    from headrace_jobs.sinks.protocol import Sink, SinkWriter
 
 __all__ = ["main", "replay_late"]
 
@@ -121,7 +126,8 @@ def replay_late(job: Job, settings: JobSettings, parameters: Mapping[str, Any]) 
                 touched = job.transform(late, **parameters)
             right = _of_keys(job.transform(records, **parameters), touched, job.result_key)
             _check_sinks(job, right)
-            _write(job, settings, right, Batch(batch_id=sum(end.values()), end=end))
+            topics = client.topic_ids({topic, *settings.input_topics})
+            _write(job, settings, right, _Replay(begin=begin, end=end, topics=topics))
         client.commit(f"{settings.name}.late", end)
         _log.info("late records were put right", records=count, dead_letters=format_offsets(end))
 
@@ -242,7 +248,39 @@ def _columns_of(sink: Sink, results: DataFrame) -> Sequence[str]:
     return columns
 
 
-def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Replay:
+    """Which dead letters are replayed."""
+
+    begin: Mapping[TopicPartition, int]
+    end: Mapping[TopicPartition, int]
+    topics: Mapping[str, str]
+
+    def batch(self, writer: SinkWriter, live: int | None) -> Batch | None:
+        """Return the replay as the next batch of a sink; None if the sink has it already.
+
+        `live`: the generation that readers see there, whose results are corrected.
+        """
+        if not writer.keeps_progress:
+            return Batch(batch_id=0)
+        places = [format_offsets(self.begin), format_offsets(self.end)]
+        text = json.dumps([*places, sorted(self.topics.items()), live])
+        # In place of a checkpoint's id: what a sink has of another replay says nothing of this one.
+        identity = f"late-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+        stored: StoredProgress = writer.stored  # type: ignore[attr-defined] # it keeps progress
+        if stored.checkpoint == identity:
+            return None
+        return Batch(batch_id=stored.batch_id + 1, checkpoint=identity, end=self.end)
+
+
+def _live_generation(job: Job, sink: Sink) -> int | None:
+    """Return which generation's results readers see in a sink; None if it has none."""
+    found = shadowing(sink)
+    every = [] if found is None else found.output_generations(job.name).all()
+    return next((each.generation for each in every if each.is_live), None)
+
+
+def _write(job: Job, settings: JobSettings, results: DataFrame, replay: _Replay) -> None:
     """Write corrected results to each sink, with progress separate from the job's own."""
     from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
@@ -256,11 +294,15 @@ def _write(job: Job, settings: JobSettings, results: DataFrame, batch: Batch) ->
         delivery=Delivery.AT_LEAST_ONCE,
         bootstrap_servers=settings.bootstrap_servers,
         output_topic=settings.output_topic,
-        input_topics=tuple({at.topic for at in batch.end}),
+        input_topics=tuple({at.topic for at in replay.end}),
     )
     for sink in job.sinks:
         writer = sink.open(run)
         try:
+            batch = replay.batch(writer, _live_generation(job, sink))
+            if batch is None:
+                _log.info("the sink has these corrections already", sink=sink.describe())
+                continue
             reason = writer.unfit(results)
             if reason is not None:
                 _say_unfit(sink.describe(), results, reason)
