@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import uuid
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from headrace_jobs.jobs.replay_late import (
     _check_sinks,
     _of_keys,
     _say_unfit,
+    _whole_records,
     main,
     replay_late,
 )
@@ -110,6 +112,46 @@ def test_results_that_a_sink_can_never_take_are_counted_with_the_reason(spark, c
     assert "table t" in told.out + told.err
     _say_unfit("table t", results.where("k = 'a'"), F.when(F.col("k").isNull(), "k is null"))
     assert capsys.readouterr() == ("", "")
+
+
+KAFKA = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP,"
+    " timestampType INT, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+
+
+@pytest.mark.spark
+def test_late_records_are_replayed_as_they_are_in_the_input(spark):
+    """A dead letter has the time at which it was written, and a window by that is another one."""
+    then, now = (datetime(2026, 1, 31, hour) for hour in (12, 13))  # noqa: DTZ001 - as Spark takes it, in UTC
+    own = [("trace", b"1")]
+    added = [*own, ("headrace.reason", b"late")]
+    cut = [*added, ("headrace.original-bytes", b"9")]
+    records = spark.createDataFrame(
+        [
+            (b"k", b"whole", "in", 0, 1, then, 0, own),
+            (b"k", b"cut and more", "in", 0, 2, then, 1, None),
+            (b"k", b"on time", "in", 0, 3, then, 0, None),
+        ],
+        KAFKA,
+    )
+    letters = [
+        (b"k", b"whole", "in", 0, 1, now, 0, added),
+        (b"k", b"cut", "in", 0, 2, now, 0, cut),
+        # Retention took these from the input.
+        (b"k", b"gone", "in", 0, 0, now, 0, added),
+        (b"k", b"cut and go", "in", 1, 0, now, 0, cut),
+    ]
+    late = spark.createDataFrame(letters, KAFKA)
+    found = _whole_records(late, records)
+    assert found.columns == late.columns
+    rows = {row.offset: row for row in found.collect()}
+    assert sorted(rows) == [0, 1, 2]
+    assert (rows[1].value, rows[1].timestamp, rows[1].timestampType) == (b"whole", then, 0)
+    assert [tuple(each) for each in rows[1].headers] == own
+    assert (rows[2].value, rows[2].timestamp, rows[2].timestampType) == (b"cut and more", then, 1)
+    # When it was sent is in no dead letter: no time is better than another one.
+    assert (rows[0].value, rows[0].timestamp) == (b"gone", None)
 
 
 def counts(records):

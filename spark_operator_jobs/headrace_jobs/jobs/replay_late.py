@@ -184,16 +184,22 @@ def _late_records(letters: DataFrame, job: str) -> DataFrame:
 
 
 def _whole_records(late: DataFrame, records: DataFrame) -> DataFrame:
-    """Return late records with those that were cut, as too large, as they are in the input."""
+    """Return late records as they are in the input.
+
+    A dead letter has the time at which it was written, more headers, and is cut if it was too
+    large. Records that are in the input no more are returned as their letters have them, without a
+    time, unless they were cut.
+    """
     from pyspark.sql import functions as F  # noqa: N812 - as above
 
-    is_cut = F.exists("headers", lambda each: each["key"] == "headrace.original-bytes")
-    cut = late.where(is_cut)
-    if cut.isEmpty():
-        return late
     place = ["topic", "partition", "offset"]
-    whole = records.join(F.broadcast(cut.select(place)), place, "semi")
-    return late.where(~is_cut).unionByName(whole.select(late.columns))
+    whole = records.join(F.broadcast(late.select(place)), place, "semi").select(late.columns)
+    whole = whole.persist()
+    gone = late.join(F.broadcast(whole.select(place)), place, "anti").where(
+        ~F.exists("headers", lambda each: each["key"] == "headrace.original-bytes")
+    )
+    no_time = F.lit(None).cast("timestamp")
+    return whole.unionByName(gone.select(late.columns).withColumn("timestamp", no_time))
 
 
 def _whole_input(session: SparkSession, settings: JobSettings, client: GroupClient) -> DataFrame:
