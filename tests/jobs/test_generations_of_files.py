@@ -55,6 +55,28 @@ def seen(sink):
     return sorted(pyarrow.dataset.dataset(files).to_table()["k"].to_pylist()) if files else []
 
 
+def test_columns_that_only_one_generation_has_are_named(spark, tmp_path):
+    """Rows of a file that lacks a column have null there, as for readers."""
+    sink = FileTable(path=str(tmp_path / "table"), form="parquet")
+    old, new = open_sink(sink, 1), open_sink(sink, 2, shadow=True)
+    old.write(spark.sql("SELECT 'a' AS k, 1 AS v"), batch(0))
+    new.write(spark.sql("SELECT 'a' AS k, 1 AS v"), batch(0))
+    generations = sink.output_generations("orders")
+    assert generations.diff(1, 2).is_none
+    old.write(spark.sql("SELECT 'b' AS k, 2 AS v, 3 AS gone"), batch(1))
+    new.write(spark.sql("SELECT 'b' AS k, 2 AS v, 3 AS total"), batch(1))
+    found = generations.diff(1, 2)
+    assert (found.columns_old, found.columns_new) == (("gone",), ("total",))
+    assert (found.only_old, found.only_new, found.same, found.is_none) == (2, 2, 0, False)
+    assert ('{"gone": null, "k": "a", "v": 1}', None) in found.examples
+    # One more column of the old one's that its first file does not have.
+    new = open_sink(sink, 3, shadow=True)
+    new.write(
+        spark.sql("SELECT * FROM VALUES ('a', 1, NULL), ('b', 2, 3) AS t(k, v, gone)"), batch(0)
+    )
+    assert generations.diff(1, 3).is_none
+
+
 def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run(spark, sink):
     old = open_sink(sink, 1)
     old.write(rows(spark, "a", "b", "b"), batch(0))

@@ -119,6 +119,37 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
         writer.close()
 
 
+def both_generations(postgres, sink, old, new):
+    """Tables of two generations, of these columns."""
+    for generation, columns in ((1, old), (2, new)):
+        writer = open_sink(sink, generation, shadow=generation > 1)
+        writer.rewind(replace(writer.stored, offsets=batch(0).end))
+        writer.close()
+        table = sink.table if generation == 1 else f"{sink.table}_g2"
+        postgres.query(f"CREATE TABLE {table} AS SELECT {columns}")
+    return sink.output_generations("orders")
+
+
+def test_columns_that_only_one_generation_has_are_named(postgres, sink):
+    generations = both_generations(
+        postgres, sink, "'a' AS k, 1 AS v, 2 AS gone", "'a' AS k, 1 AS v, 2 AS total, 3 AS extra"
+    )
+    found = generations.diff(1, 2)
+    assert (found.columns_old, found.columns_new) == (("gone",), ("extra", "total"))
+    assert found.changed + found.only_old == 1
+    assert not found.is_none
+    postgres.query(f"TRUNCATE {sink.table}, {sink.table}_g2")
+    assert not generations.diff(1, 2).is_none
+
+
+def test_a_generation_with_another_key_is_compared_by_whole_rows(postgres, sink):
+    """A join by the new key failed: the old table has no such column."""
+    generations = both_generations(postgres, sink, "'a' AS name, 1 AS v", "'a' AS k, 1 AS v")
+    found = generations.diff(1, 2)
+    assert (found.only_old, found.only_new, found.changed, found.same) == (1, 1, 0, 0)
+    assert (found.columns_old, found.columns_new) == (("name",), ("k",))
+
+
 def test_a_table_of_several_jobs_is_not_swapped(sink):
     """The others' rows would go with it, and theirs would come among the new generation's."""
     for generation in (1, 2):

@@ -244,6 +244,15 @@ def test_a_marker_is_taken_by_one_of_two_that_start_at_once(server, sink):
     assert [marker.stored.epoch for marker in markers] == [1, 2]
 
 
+def test_fields_that_only_one_generation_has_are_named(spark, sink):
+    open_sink(sink).write(rows(spark, a=1, b=2), batch(0))
+    new = open_sink(sink, generation=2, shadow=True)
+    new.write(rows(spark, a=1, b=2).selectExpr("k", "v", "v AS total"), batch(0))
+    found = sink.output_generations("orders").diff(1, 2)
+    assert (found.columns_old, found.columns_new) == ((), ("total",))
+    assert (found.changed, found.same) == (2, 0)
+
+
 def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run(
     spark, server, sink
 ):
@@ -257,6 +266,7 @@ def test_a_shadow_is_compared_swapped_in_and_swapped_back_while_both_drivers_run
     assert (found.only_old, found.only_new, found.changed, found.same) == (1, 1, 1, 1)
     assert found.examples[0] == ('{"k": "b", "v": 2}', '{"k": "b", "v": 20}')
     assert len(generations.diff(1, 2, examples_max=1).examples) == 1
+    assert (found.columns_old, found.columns_new) == ((), ())
     client = search_client([server.url])
     mappings = client.indices.get_mapping(index=f"{sink.index}_g*").values()
     assert len({str(each) for each in mappings}) == 1

@@ -247,7 +247,8 @@ class Table:
         ]
     def diff(self, old, new, *, examples_max):
         rows = (('{"k": 1}', None),) if old != new else ()
-        return Difference(only_old=len(rows), only_new=0, changed=0, same=3, examples=rows)
+        return Difference(only_old=len(rows), only_new=0, changed=0, same=3, examples=rows,
+            columns_new=("total",) if rows else ())
     def swap(self, generation): pass
     def discard(self, generation): pass
 
@@ -276,9 +277,11 @@ def test_generations_of_a_job_with_a_sink_of_its_own(tmp_path: Path) -> None:
     row = {"sink": "table rows", "same": 3, "changed": 0, "onlyNew": 0}
     differing = report("jobs", "diff", module, 1, 2, status=1)
     examples = [{"old": '{"k": 1}', "new": None}]
-    assert differing["results"] == [{**row, "onlyOld": 1, "examples": examples}]
+    columns = {"columnsOnlyOld": [], "columnsOnlyNew": ["total"]}
+    assert differing["results"] == [{**row, **columns, "onlyOld": 1, "examples": examples}]
     equal = report("jobs", "diff", module, 1, 1, output="yaml")
-    assert equal["results"] == [{**row, "onlyOld": 0, "examples": []}]
+    columns = {"columnsOnlyOld": [], "columnsOnlyNew": []}
+    assert equal["results"] == [{**row, **columns, "onlyOld": 0, "examples": []}]
     for command, result, more in (("swap", "swapped", ()), ("discard", "discarded", ("--yes",))):
         done = report("jobs", command, module, 2, *more)
         assert done["results"] == [{"sink": "table rows", "generation": 2, "result": result}]

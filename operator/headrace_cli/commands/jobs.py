@@ -204,8 +204,14 @@ def diff(
                 changed=result.changed,
                 onlyOld=result.only_old,
                 onlyNew=result.only_new,
+                columnsOnlyOld=list(result.columns_old),
+                columnsOnlyNew=list(result.columns_new),
                 examples=[{"old": was, "new": now} for was, now in result.examples],
             )
+            sides = ((old, result.columns_old), (new, result.columns_new))
+            for number, columns in sides:
+                if columns:
+                    report.remark(f"  columns of generation {number} only: {', '.join(columns)}")
             for was, now in result.examples:
                 report.remark(
                     "\n".join(f"  {sign} {row}" for sign, row in (("-", was), ("+", now)) if row)

@@ -21,6 +21,7 @@ from headrace_jobs.sinks.files_plain import PlainLog
 from headrace_jobs.sinks.generations import (
     Difference,
     OutputGeneration,
+    columns_of_one,
     generation_of,
     mixing,
     refuse_others,
@@ -91,10 +92,12 @@ class FileGenerations:
     def diff(self, old: int, new: int, *, examples_max: int = 10) -> Difference:
         """Compare two generations: duplicate rows count. Raises `SinkError`."""
         files = self._repeated(lambda: [self._files(number) for number in (old, new)])
+        columns = [self._columns(each) for each in files]
+        columns_old, columns_new = columns_of_one(*columns)
         counts: Counter[bytes] = Counter()
         totals = [0, 0]
         for side, sign in enumerate((1, -1)):
-            for row in self._rows(files[side]):
+            for row in self._rows(files[side], columns[side]):
                 totals[side] += 1
                 digest = row_digest(row)
                 counts[digest] += sign
@@ -104,7 +107,7 @@ class FileGenerations:
         only_new = -sum(count for count in counts.values() if count < 0)
         examples: list[tuple[str | None, str | None]] = []
         for side, sign in enumerate((1, -1)):
-            for row in self._rows(files[side]) if counts else ():
+            for row in self._rows(files[side], columns[side]) if counts else ():
                 if len(examples) >= examples_max:
                     break
                 if counts[digest := row_digest(row)] * sign > 0:
@@ -116,6 +119,8 @@ class FileGenerations:
             changed=0,
             same=totals[0] - only_old,
             examples=tuple(examples),
+            columns_old=columns_old,
+            columns_new=columns_new,
         )
 
     def swap(self, generation: int) -> None:
@@ -157,14 +162,21 @@ class FileGenerations:
         known = {number: each for number, each in found.items() if not each.is_discarded}
         return generation_of(known, generation, place=self.path, job=self.job)
 
-    def _rows(self, files: list[str]) -> Iterator[str]:
-        """Yield the rows of files as JSON, their fields in order."""
+    def _columns(self, files: list[str]) -> dict[str, None]:
+        """Return the columns of files: a former program's may have fewer."""
+        import pyarrow.parquet as pq
+
+        schemas = (pq.read_schema(Path(self.path) / path) for path in files)
+        return dict.fromkeys(name for schema in schemas for name in schema.names)
+
+    def _rows(self, files: list[str], columns: dict[str, None]) -> Iterator[str]:
+        """Yield the rows of files as JSON, their fields in order; what a file has not is null."""
         import pyarrow.parquet as pq
 
         for path in files:
             for batch in pq.ParquetFile(Path(self.path) / path).iter_batches():
                 for row in batch.to_pylist():
-                    yield json.dumps(row, sort_keys=True, default=str, ensure_ascii=False)
+                    yield json.dumps(columns | row, sort_keys=True, default=str, ensure_ascii=False)
 
     def _repeated(self, work: Callable[[], _T]) -> _T:
         """Retry an operation while drivers' commits conflict with it. Raises `SinkError`."""

@@ -15,7 +15,7 @@ from headrace_jobs.progress.stored import NO_BATCH, StoredProgress
 from headrace_jobs.sinks.protocol import LATE, SinkError, whole_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from headrace_jobs.progress.offsets import TopicPartition
     from headrace_jobs.sinks.protocol import Sink
@@ -25,6 +25,7 @@ __all__ = [
     "OutputGeneration",
     "OutputGenerations",
     "Shadowing",
+    "columns_of_one",
     "generation_of",
     "mixing",
     "refuse_others",
@@ -58,11 +59,22 @@ class Difference:
     changed: int
     same: int
     examples: tuple[tuple[str | None, str | None], ...] = ()
+    #: Columns that only one of them has: all of its rows differ in them.
+    columns_old: tuple[str, ...] = ()
+    columns_new: tuple[str, ...] = ()
 
     @property
     def is_none(self) -> bool:
-        """Whether both have the same rows."""
-        return not (self.only_old or self.only_new or self.changed)
+        """Whether both have the same rows of the same columns."""
+        is_same = not (self.columns_old or self.columns_new)
+        return is_same and not (self.only_old or self.only_new or self.changed)
+
+
+def columns_of_one(
+    old: Collection[str], new: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns that only the old rows have, and those that only the new ones have."""
+    return tuple(sorted({*old} - {*new})), tuple(sorted({*new} - {*old}))
 
 
 class OutputGenerations(Protocol):

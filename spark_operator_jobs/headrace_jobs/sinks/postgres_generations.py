@@ -9,13 +9,14 @@ their transactions, and continue in the table that it then names.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, LiteralString
 
 from headrace_jobs.progress.offsets import parse_offsets
 from headrace_jobs.sinks.generations import (
     Difference,
     OutputGeneration,
+    columns_of_one,
     generation_of,
     refuse_others,
     refuse_unwritten,
@@ -78,9 +79,14 @@ class PostgresGenerations:
             for number, each in both.items():
                 refuse_unwritten(self.table, number, each)
             relations = [both[number].output for number in (old, new)]
-            if self.key:
-                return _keyed_difference(connection, relations, self.key, examples_max)
-            return _difference_of_bags(connection, relations, examples_max)
+            columns = [_columns(connection, each) for each in relations]
+            # A program with another key has a table of its own.
+            if self.key and all({*self.key} <= each for each in columns):
+                result = _keyed_difference(connection, relations, self.key, examples_max)
+            else:
+                result = _difference_of_bags(connection, relations, examples_max)
+            columns_old, columns_new = columns_of_one(*columns)
+            return replace(result, columns_old=columns_old, columns_new=columns_new)
 
     def swap(self, generation: int) -> None:
         """Make a generation the one that readers see. Raises `SinkError`."""
@@ -159,6 +165,16 @@ def _jobs(connection: Any, table: str) -> set[str]:
         "SELECT job FROM headrace_progress WHERE relation = %s", (table,)
     ).fetchall()
     return {job for (job,) in found}
+
+
+def _columns(connection: Any, relation: str) -> set[str]:
+    """Return the columns of a table."""
+    found = connection.execute(
+        "SELECT attname FROM pg_attribute"
+        " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped",
+        (identifier(relation).as_string(),),
+    ).fetchall()
+    return {name for (name,) in found}
 
 
 def _keyed_difference(

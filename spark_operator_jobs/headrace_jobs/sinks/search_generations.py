@@ -17,7 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_jobs.progress.stored import StoredProgress, parse_progress
-from headrace_jobs.sinks.generations import Difference, OutputGeneration, refuse_unwritten
+from headrace_jobs.sinks.generations import (
+    Difference,
+    OutputGeneration,
+    columns_of_one,
+    refuse_unwritten,
+)
 from headrace_jobs.sinks.protocol import SinkError
 from headrace_jobs.sinks.search_marker import (
     MARKERS,
@@ -180,9 +185,14 @@ class SearchGenerations:
         with self._client() as client:
             indices = [self._of(client, number).output for number in (old, new)]
             client.indices.refresh(index=",".join(indices))
-            left = {identity: _digest(body) for identity, body in _scan(client, indices[0])}
+            fields: tuple[set[str], set[str]] = (set(), set())
+            left = {}
+            for identity, body in _scan(client, indices[0]):
+                left[identity] = _digest(body)
+                fields[0].update(body)
             same, changed, only_new = 0, [], []
             for identity, body in _scan(client, indices[1]):
+                fields[1].update(body)
                 digest = left.pop(identity, None)
                 if digest is None:
                     only_new.append(identity)
@@ -192,12 +202,15 @@ class SearchGenerations:
                     changed.append(identity)
             shown = [*changed, *left, *only_new][:examples_max]
             was, now = (_documents(client, each, shown) for each in indices)
+            columns_old, columns_new = columns_of_one(*fields)
             return Difference(
                 only_old=len(left),
                 only_new=len(only_new),
                 changed=len(changed),
                 same=same,
                 examples=tuple(zip(was, now, strict=True)),
+                columns_old=columns_old,
+                columns_new=columns_new,
             )
 
     def swap(self, generation: int) -> None:
