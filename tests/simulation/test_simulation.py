@@ -64,6 +64,8 @@ FIXED_SEEDS = [
     (11000286, 3),
     (11000511, 3),
     (11300011, 3),
+    (11300924, 5),
+    (11300963, 3),
 ]
 FRESH_SEEDS = [(int.from_bytes(os.urandom(4), "big"), nodes) for nodes in (1, 3)]
 

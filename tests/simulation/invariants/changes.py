@@ -212,6 +212,16 @@ def _truncate_to(history: History, original: Any, log: PartitionLog, offset: int
         raise
 
 
+@observer(PartitionLog, "truncate_fully_and_start_at")
+def _start_anew(history: History, original: Any, log: PartitionLog, offset: int) -> None:
+    """The leader has nothing of this log: a process that dies meanwhile may leave nothing of it."""
+    try:
+        original(log, offset)
+    except ProcessEnded:
+        _note_cut(history, log, 0)
+        raise
+
+
 def _note_cut(history: History, log: PartitionLog, offset: int) -> None:
     directory = str(log.directory)
     history.cut_logs[directory] = min(offset, history.cut_logs.get(directory, offset))

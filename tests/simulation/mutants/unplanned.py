@@ -6,6 +6,7 @@
 from headrace_broker.coordinator import shard as group_shard
 from headrace_broker.coordinator import transactional_offsets
 from headrace_broker.coordinator.consumer import loading
+from headrace_broker.coordinator.share_partition.partition import SharePartition
 from headrace_broker.coordinator.transactions import end
 from headrace_broker.log import producer_recovery
 from headrace_broker.log.log_directories import LogDirectories
@@ -37,6 +38,10 @@ def _has_groups(profile: Profile) -> bool:
 
 def _has_transactions(profile: Profile) -> bool:
     return "transactions" in profile.works
+
+
+def _has_shares(profile: Profile) -> bool:
+    return "share" in profile.works
 
 
 def _compacts(profile: Profile) -> bool:
@@ -212,5 +217,15 @@ UNPLANNED_MUTANTS = (
         edited("raise fenced(found)\n    if", "return\n    if"),
         needs=_has_transactions,
         since=REPEATERS_SINCE,
+    ),
+    # ---- share groups
+    _rule(
+        "a late acknowledgement is answered before its record is durably done with",
+        SharePartition,
+        "acknowledge",
+        edited("item.first < self.start_offset", "False"),
+        needs=_has_shares,
+        nodes=5,
+        seeds_max=1000,
     ),
 )

@@ -296,12 +296,18 @@ class SharePartition:
         limits: ShareLimits,
         now_ms: int,
     ) -> bool:
-        """Apply a member's acknowledgements, all or none; return whether there is more to write.
+        """Apply a member's acknowledgements, all or none; return whether a write must end first.
 
         Raises INVALID_RECORD_STATE unless the member has acquired every record, INVALID_REQUEST for
         offsets that were never delivered. Offsets below the start offset are ignored: they are
-        finished, or may have been deleted from the log.
+        finished, or may have been deleted from the log. Where that start is not durable yet, the
+        next leader would deliver them again: they wait for it.
         """
+        acknowledgements = list(acknowledgements)
+        decides = any(
+            item.first < self.start_offset and item.last >= self.written_start
+            for item in acknowledgements
+        )
         said = list(pieces(acknowledgements, self.start_offset))
         for first, last, _ in said:
             if last >= self.end_offset:
@@ -319,7 +325,6 @@ class SharePartition:
                     ErrorCode.INVALID_RECORD_STATE,
                     f"The records {first} to {last} are not acquired by member {member_id}.",
                 )
-        decides = False
         outcomes: dict[Outcome, Outcome] = {}
         for first, last, kind in said:
             for run in list(self.runs.within(first, last)):

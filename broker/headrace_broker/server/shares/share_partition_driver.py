@@ -328,7 +328,8 @@ class SharePartitionDriver:
     async def _write(self) -> None:
         """Write changes until none is left; changes during a write share the next one."""
         try:
-            while self.status is Status.ACTIVE and self.state.needs_write:
+            # Who waits for a write that was under way already waits for one more.
+            while self.status is Status.ACTIVE and (self.state.needs_write or self._acknowledging):
                 write = self.state.take_write()
                 waiting, self._acknowledging = self._acknowledging, []
                 change = StateChange(

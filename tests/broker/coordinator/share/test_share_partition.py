@@ -173,6 +173,23 @@ def test_a_record_that_ends_every_member_is_delivered_as_often_as_it_may_be():
     assert partition.undeliverable == 1
 
 
+def test_an_acknowledgement_below_a_start_that_is_not_durable_waits_for_it():
+    """Its lock ran out for the last time. A new leader that reads no such start delivers it."""
+    partition = SharePartition(0)
+    for now_ms in range(0, 1000 * LIMITS.deliveries_max, 1000):
+        fetch(partition, last=0, now_ms=now_ms)
+        settle(partition)
+        partition.expire(LIMITS, now_ms + 999)
+    assert partition.start_offset == 1
+    assert say(partition, 0, 0, ACCEPT), "there is something to write"
+    write = partition.take_write()
+    assert say(partition, 0, 0, ACCEPT), "it is on its way"
+    partition.failed(write)
+    assert say(partition, 0, 0, ACCEPT), "it did not arrive"
+    settle(partition)
+    assert not say(partition, 0, 0, ACCEPT)
+
+
 def test_what_is_below_the_start_offset_may_be_acknowledged_again():
     partition = SharePartition(0)
     fetch(partition)
