@@ -116,8 +116,8 @@ MUTANTS = [
 # Where a search that began at 1 found it; from there on, to keep the run short.
 FIRST_SEEDS = {
     "vote_twice": 21,
-    "commit_what_an_older_epoch_wrote": 50,
-    "change_voters_before_the_last_change_is_committed": 38,
+    "commit_what_an_older_epoch_wrote": 440,
+    "change_voters_before_the_last_change_is_committed": 255,
 }
 
 
