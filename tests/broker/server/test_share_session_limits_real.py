@@ -2,13 +2,17 @@
 
 import uuid
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.share_fetch.v1.request import ForgottenTopic
 
+from support.batches import NewRecord, build_batch
 from support.headrace_broker import HeadraceBroker
-from support.share_fetches import id_of, share_fetch_of
+from support.hostile import produce_error
+from support.share_consumers import configure_group
+from support.share_fetches import acquired, id_of, share_fetch_of
 from support.wire import RawConnection
 
 SETTINGS = {
@@ -57,3 +61,16 @@ def test_a_session_does_not_grow_beyond_its_limit_but_may_change(broker):
             connection, (2,), share_session_epoch=2, forgotten_topics_data=(gone,), **same
         )
         assert connection.call(swapped).error_code.name == "none"
+
+
+def test_what_a_member_had_is_released_when_its_next_session_is_refused(broker):
+    group = uuid.uuid4().hex
+    configure_group(broker.bootstrap, group, {"share.auto.offset.reset": "earliest"})
+    assert produce_error(broker.bootstrap, "t", build_batch([NewRecord(value=b"one")])) == "none"
+    with RawConnection(broker.bootstrap) as connection:
+        asking = {"group_id": group, "min_bytes": 1, "max_wait": timedelta(seconds=5)}
+        first = request_for(connection, (0,), **asking)
+        assert acquired(connection.call(first)) == [(0, 0)]
+        again = request_for(connection, (0, 1, 2), group_id=group, member_id=first.member_id)
+        assert connection.call(again).error_code.name == "invalid_request"
+        assert acquired(connection.call(request_for(connection, (0,), **asking))) == [(0, 0)]

@@ -92,7 +92,7 @@ def _session(
         request.max_wait_ms or request.min_bytes or request.max_bytes or request.max_records
     ):
         raise ApiError(ErrorCode.INVALID_REQUEST, "a request that renews locks fetches nothing")
-    sessions = broker.shares.partitions.sessions
+    shares = broker.shares.partitions
     named = [
         (topic.topic_id, partition.partition_index)
         for topic in request.topics
@@ -103,14 +103,14 @@ def _session(
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, "the first request of a session acknowledges nothing"
             )
-        session = broker.shares.partitions.open_session(group_id, member_id, connection_of(context))
+        session = shares.open_session(group_id, member_id, connection_of(context))
         try:
             session.change(named, ())
         except ApiError:
-            sessions.close(session)
+            shares.close_session(session)
             raise
         return session
-    session = sessions.take(group_id, member_id, request.share_session_epoch)
+    session = shares.sessions.take(group_id, member_id, request.share_session_epoch)
     gone = [
         (topic.topic_id, index)
         for topic in request.forgotten_topics_data
