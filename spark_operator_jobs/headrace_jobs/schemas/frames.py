@@ -47,10 +47,10 @@ class Json:
         """Return the struct."""
         from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own pages use
 
-        from headrace_jobs.schemas.json_values import from_json
+        from headrace_jobs.schemas.json_values import from_json, once
 
         body = F.substring(value, _HEADER_BYTES + 1, _BYTES_MAX) if self.has_header else value
-        found = F.array(F.struct(from_json(body, self.columns).alias("decoded")))
+        found = F.struct(from_json(body, self.columns).alias("decoded"))
 
         def judged(row: Column) -> Column:
             has_header = _has_header(value) if self.has_header else F.lit(True)  # noqa: FBT003 - Spark's API
@@ -62,8 +62,7 @@ class Json:
             decoded = F.when(has_header, row["decoded"])
             return F.struct(decoded.alias("decoded"), reason.alias("reason"))
 
-        # In a function of its own what was decoded has a name, and is not computed again.
-        return F.transform(found, judged)[0]
+        return once(found, judged)
 
 
 @dataclass(frozen=True, kw_only=True)

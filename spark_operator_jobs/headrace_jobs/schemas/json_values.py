@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["from_json"]
+__all__ = ["from_json", "once"]
 
 _BROKEN = "_headrace_broken"
 _OF_TEXT: dict[type[T.DataType], Callable[[Column], Column]] = {
@@ -40,17 +40,17 @@ def from_json(body: Column, columns: str) -> Column:
         texts.add(_BROKEN, T.StringType()),
         {"columnNameOfCorruptRecord": _BROKEN},
     )
-    return _once(parsed, lambda found: F.when(found[_BROKEN].isNull(), _checked(found, row)))
+    return once(parsed, lambda found: F.when(found[_BROKEN].isNull(), _checked(found, row)))
 
 
 def _checked(found: Column, row: T.StructType) -> Column:
     """Return the parsed struct with its times; null if a text is none."""
     if not _has_times(row):
         return found.dropFields(_BROKEN)
-    return _once(_times(found, row), lambda times: F.when(~_is_lost(found, times, row), times))
+    return once(_times(found, row), lambda times: F.when(~_is_lost(found, times, row), times))
 
 
-def _once(column: Column, use: Callable[[Column], Column]) -> Column:
+def once(column: Column, use: Callable[[Column], Column]) -> Column:
     """Return what is made of a column, which is computed once however often it is used.
 
     Spark would compute it for each field that is taken of it: to parse is what takes the time.
