@@ -28,8 +28,9 @@ _AIMED = (
 SHARE_MARKS: dict[str, int] = {
     **{f"a fault strikes when {moment}": 20 for moment in _AIMED},
     # In the seeds from 7000 on.
-    **{f"a fault strikes when {moment}": 10 for moment in (ABOUT_TO_BE_APPENDED, COMMITTED)},
-    f"a fault strikes when {PRUNED}": 5,
+    **{
+        f"a fault strikes when {moment}": 10 for moment in (ABOUT_TO_BE_APPENDED, COMMITTED, PRUNED)
+    },
     f"a fault strikes when {LOADED_UNCOMMITTED}": 3,
     "a record becomes a dead letter": 100,
     "a dead letter is written twice": 5,
