@@ -144,7 +144,7 @@ class Scenario:
             await creating
             await asyncio.sleep(0.2)
         await self.faults.run()
-        await self.history.shares.make_a_former_leader()
+        await self.history.shares.end_faults()
         await self.faults.heal()
         await self.cluster.replace_failed_directories()
         self.phase_over = True

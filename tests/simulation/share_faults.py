@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _AIMED_MAX = 5
 _LONG_CUTS = 0.1
+_KEEPS_ONE, _KEPT = 0.5, 0.3
 _HELD_SECONDS = 8.0
 _LOOK_SECONDS = 0.1
 SINCE = 7000
@@ -20,6 +21,8 @@ FORMER_LEADERS_SINCE = 3_000_000
 """The first seed in which a leader is cut off for longer than its locks last."""
 LATE_MEMBERS_SINCE = 4_000_000
 """The first seed in which that comes when nothing else strikes, and a member stays with it."""
+PRUNINGS_SINCE = 12_000_000
+"""The first seed in which a fault may be kept for a pruning of their state."""
 GIVEN_TWICE = "a former leader delivers what its successor's members have"
 ABOUT_TO_BE_APPENDED = "a dead letter is about to be appended"
 COMMITTED = "a dead letter is committed"
@@ -52,6 +55,9 @@ class ShareFaults:
         self._makes_former_leaders = is_aimed and cluster.seed < LATE_MEMBERS_SINCE
         self._ends_with_one = is_aimed and not self._makes_former_leaders
         self._wants_one = False
+        # Prunings come when others have mostly had all the faults.
+        may_keep_one = cluster.seed >= PRUNINGS_SINCE and not cluster.rotting
+        self._keeps_one = may_keep_one and self._rng.random() < _KEEPS_ONE
         later = _LATER_PROBABILITIES if cluster.seed >= SINCE else {}
         self._probabilities = _PROBABILITIES | later
 
@@ -69,9 +75,15 @@ class ShareFaults:
         if moment == "acquired" and self._wants_one and node is not None:
             self._wants_one = False
             self._later(0.0, lambda: self._hold(node))
-        if self._left == 0 or rng.random() >= probability or node is None:
+        is_kept = self._keeps_one and moment == PRUNED
+        probability = _KEPT if is_kept else probability
+        may_strike = self._left > 0 or is_kept
+        if not may_strike or rng.random() >= probability or node is None:
             return
-        self._left -= 1
+        if is_kept:
+            self._keeps_one = False
+        else:
+            self._left -= 1
         self._history.reach(f"a fault strikes when {moment}")
         kinds = [
             self._end,
@@ -88,7 +100,20 @@ class ShareFaults:
         self._cluster.say(f"{moment} at {node}: {kind.__name__.strip('_')}")
         self._later(rng.choice((0.0, 0.0005, 0.003, 0.02, 0.2)), lambda: kind(node))
 
-    async def make_a_former_leader(self) -> None:
+    async def end(self) -> None:
+        """Strike what the faults did not come to, before all is healed."""
+        await self._strike_a_pruning()
+        await self._make_a_former_leader()
+
+    async def _strike_a_pruning(self) -> None:
+        """Wait for one, where a fault was kept for it: with several brokers most come late."""
+        for _ in range(round(_HELD_SECONDS / _LOOK_SECONDS)):
+            if not self._keeps_one:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._keeps_one = False
+
+    async def _make_a_former_leader(self) -> None:
         """Cut off one that has just given records, until members of its successor have them."""
         if not self._ends_with_one or len(self._cluster.profile.brokers) == 1:
             return

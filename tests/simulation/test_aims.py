@@ -16,6 +16,7 @@ from simulation.share_faults import GIVEN_TWICE
         (3000082, "a verification is taken back"),
         (4000028, "a former controller decides what a leader asks for"),
         (4000006, GIVEN_TWICE),
+        (12000044, "a fault strikes when share state is pruned"),
         (8000015, "a producer ends after an older client has had its id"),
     ],
 )

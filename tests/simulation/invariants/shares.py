@@ -92,7 +92,7 @@ class Shares(Invariant):
         self.kept: dict[int, Kept] = {}
         self.moment: Callable[[str], None] = lambda _moment: None
         """Called with what faults are aimed at."""
-        self.make_a_former_leader: Callable[[], Awaitable[None]] = _nothing
+        self.end_faults: Callable[[], Awaitable[None]] = _nothing
         """Called when nothing else strikes any more."""
         self.cut_off: Node | None = None
         """A leader that its peers do not hear, but its members do."""

@@ -573,7 +573,7 @@ def _client(scenario: "Scenario", name: str) -> tuple[Client, Any]:
 def _start(scenario: "Scenario") -> list[Any]:
     loop, shares = scenario.loop, scenario.history.shares
     faults = ShareFaults(scenario.cluster, scenario.history, scenario.is_over)
-    shares.moment, shares.make_a_former_leader = faults.happened, faults.make_a_former_leader
+    shares.moment, shares.end_faults = faults.happened, faults.end
     admin, admins = scenario.client("sa")
     dead = draw_dead_letters(scenario.cluster)
     created = loop.start_task(admins, _set_up(admin, scenario.profile, dead))
