@@ -175,8 +175,11 @@ def _apply_retention(history: History, original: Any, log: PartitionLog, now_ms:
             # One pass may go on by time where size stops, as Kafka's does (`deleteOldSegments`):
             # an old batch that was sent late lies above younger ones. Less is left then.
             ends = [at for at in (*gone[1:], start) if _leaves_enough(segments, at, config)]
-            by_size, place = max(ends, default=0), (log.directory.name, start)
-            history.retained[place] = max(by_size, history.retained.get(place, 0))
+            by_size = max(ends, default=0)
+            # Where the power fails amid the removals, the log begins at any of these.
+            for at in (*gone[1:], start):
+                place = (log.directory.name, at)
+                history.retained[place] = max(min(by_size, at), history.retained.get(place, 0))
         for at, end in pairwise((*gone, start)):
             is_old = config.deletes and 0 <= config.retention_ms < now_ms - segments[at][1]
             if end > max(by_size, log_start) and not is_old:
